@@ -1,0 +1,165 @@
+"""One event loop over file descriptors and timers, in one thread.
+
+Every long-lived process of ours (agent, keeper, cluster server, runner) is one of these loops. It
+polls nothing: without a descriptor that is ready or a timer that is due, it sleeps. asyncio was
+tried and left: its import costs 45 ms in a command that should answer in 150, its clock is not
+CLOCK_BOOTTIME, and it starts threads to resolve names, after which a process must not fork.
+
+Callbacks run to the end, in the order: due timers by time, then ready descriptors in the order in
+which they were watched, then `call_soon` callbacks in the order given. An exception raised by a
+callback leaves `run`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import select
+from collections import deque
+from collections.abc import Callable
+
+from pytest_elastic.clock import BootClock, Clock
+
+__all__ = ["Loop", "Timer"]
+
+# Timers are late by at most this much (epoll counts in milliseconds) and never early.
+_MAX_WAIT_S = 3600.0
+
+
+class Timer:
+    """A callback that will run once at a time; `cancel` is harmless at any moment."""
+
+    __slots__ = ("_callback", "when")
+
+    def __init__(self, when: float, callback: Callable[[], None]) -> None:
+        self.when = when
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Make sure that the callback does not run any more."""
+        self._callback = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Tell whether the callback was cancelled or has run."""
+        return self._callback is None
+
+    def _fire(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class Loop:
+    """A single-threaded event loop; construct it in the process (after the fork) that runs it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or BootClock()
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._soon: deque[Callable[[], None]] = deque()
+        self._order = itertools.count()
+        self._stopping = False
+
+    def now(self) -> float:
+        """Return the loop's clock, in seconds."""
+        return self._clock.now()
+
+    def watch(
+        self,
+        fd: int,
+        *,
+        on_readable: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> None:
+        """Call back whenever `fd` is ready; replaces what was watched on `fd` before.
+
+        A descriptor with an error or a hang-up counts as ready for whatever is watched.
+        """
+        known = fd in self._readers or fd in self._writers
+        self._set(self._readers, fd, on_readable)
+        self._set(self._writers, fd, on_writable)
+        events = (select.EPOLLIN if on_readable else 0) | (select.EPOLLOUT if on_writable else 0)
+        if not events:
+            if known:
+                self._epoll.unregister(fd)
+        elif known:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget `fd`; call it before closing the descriptor. Harmless when it is not watched."""
+        if self._readers.pop(fd, None) or self._writers.pop(fd, None):
+            self._writers.pop(fd, None)
+            self._epoll.unregister(fd)
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back once at `when` (seconds on this loop's clock), or at once if that has passed."""
+        timer = Timer(when, callback)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back once, after the callbacks that are due now."""
+        self._soon.append(callback)
+
+    def run(self) -> None:
+        """Serve until `stop` is called."""
+        self._stopping = False
+        while not self._stopping:
+            self.run_once(None)
+
+    def stop(self) -> None:
+        """Make `run` return once the current callback has ended."""
+        self._stopping = True
+
+    def run_once(self, timeout_s: float | None) -> None:
+        """Wait at most `timeout_s` for something to happen, and serve what is ready then."""
+        wait_s = self._wait_s(timeout_s)
+        try:
+            ready = self._epoll.poll(wait_s)
+        except InterruptedError:
+            ready = []
+        self._run_due_timers()
+        for fd, events in ready:
+            if self._stopping:
+                return
+            if events & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+                reader()
+            if events & ~select.EPOLLIN and (writer := self._writers.get(fd)):
+                writer()
+        for _ in range(len(self._soon)):
+            if self._stopping:
+                return
+            self._soon.popleft()()
+
+    def close(self) -> None:
+        """Release the loop's own descriptor; descriptors it watched stay open."""
+        self._epoll.close()
+
+    def _wait_s(self, timeout_s: float | None) -> float:
+        while self._timers and self._timers[0][2].is_cancelled:
+            heapq.heappop(self._timers)
+        wait_s = _MAX_WAIT_S if timeout_s is None else max(timeout_s, 0.0)
+        if self._soon:
+            return 0.0
+        if self._timers:
+            wait_s = min(wait_s, max(self._timers[0][0] - self.now(), 0.0))
+        return wait_s
+
+    def _run_due_timers(self) -> None:
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now and not self._stopping:
+            heapq.heappop(self._timers)[2]._fire()  # noqa: SLF001 (same module)
+
+    @staticmethod
+    def _set(
+        table: dict[int, Callable[[], None]], fd: int, callback: Callable[[], None] | None
+    ) -> None:
+        if callback is None:
+            table.pop(fd, None)
+        else:
+            table[fd] = callback
