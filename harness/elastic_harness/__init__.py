@@ -1,0 +1,1 @@
+"""A multi-node cluster inside one machine, with faults, a history and a verdict."""

@@ -1,0 +1,1 @@
+"""Nodes: one interface, and the kinds of cluster that keep it."""

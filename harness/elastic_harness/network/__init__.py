@@ -1,0 +1,1 @@
+"""Links between nodes that can be cut, slowed and made lossy, one direction at a time."""

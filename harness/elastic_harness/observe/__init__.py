@@ -1,0 +1,1 @@
+"""What the harness sees of workers without changing the user's script."""

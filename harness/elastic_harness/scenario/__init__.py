@@ -1,0 +1,1 @@
+"""Scenarios: what to run, what to break when, and what must hold."""

@@ -1,0 +1,1 @@
+"""The launcher's own machines in virtual time, under seeded faults."""

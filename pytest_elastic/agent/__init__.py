@@ -1,0 +1,1 @@
+"""One node's part of a job: when its workers start, stop and start again."""

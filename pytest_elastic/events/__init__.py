@@ -1,0 +1,1 @@
+"""What happened: the facts that launcher and harness tell each other."""

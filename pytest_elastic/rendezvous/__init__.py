@@ -1,0 +1,1 @@
+"""Which nodes form a round, and who decides: knows nodes, never processes."""

@@ -1,0 +1,1 @@
+"""The training processes of one node: how they start, end, log and fail."""

@@ -1,0 +1,1 @@
+"""Every implementation keeps its interface; parity with the installed torch."""

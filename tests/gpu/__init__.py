@@ -1,0 +1,1 @@
+"""NCCL; skipped with the reason where there is no CUDA."""

@@ -1,0 +1,1 @@
+"""The plugin seen from outside, with pytester."""

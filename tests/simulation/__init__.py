@@ -1,0 +1,1 @@
+"""Invariants under seeds, and the seeds that once failed."""

@@ -1,0 +1,1 @@
+"""The numbered rules, one test each, and the transcripts that show them."""
