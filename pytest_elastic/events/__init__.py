@@ -1,1 +1,1 @@
-"""What happened: the facts that launcher and harness tell each other."""
+"""What happened: the facts that agents state, how they are written down, and where they go."""

@@ -1,1 +1,1 @@
-"""Which nodes form a round, and who decides: knows nodes, never processes."""
+"""How nodes agree on rounds: who takes part, in which order, under which store, and how it ends."""

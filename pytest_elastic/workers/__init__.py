@@ -1,1 +1,1 @@
-"""The training processes of one node: how they start, end, log and fail."""
+"""Worker processes of one node: starting, watching, stopping, and never leaving any behind."""

@@ -1,0 +1,315 @@
+"""The facts a launcher states: past tense, typed fields, each emitted in one place.
+
+Checkers, triggers and people read these; nobody parses log lines. An event says what happened, its
+`Record` says where and when. `at` is seconds on the CLOCK_BOOTTIME of the machine that emitted the
+record: comparable inside one machine only (a harness run is one machine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "EVENT_KINDS",
+    "AgentExited",
+    "AgentStarted",
+    "ConfigResolved",
+    "CoordinatorStarted",
+    "DrainStarted",
+    "Event",
+    "JobEnded",
+    "JobEnding",
+    "LeaseLost",
+    "MemberJoined",
+    "MemberLeft",
+    "MemberLost",
+    "NodeSpared",
+    "Record",
+    "RoundCommitted",
+    "RoundEnded",
+    "RoundSealed",
+    "StopOrdered",
+    "WorkerExited",
+    "WorkersHeld",
+    "WorkersReleased",
+    "WorkersStarted",
+    "WorkersStopped",
+]
+
+EVENT_KINDS: dict[str, type[Event]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A fact. `kind` is its name on the wire, in snake case."""
+
+    kind: ClassVar[str] = "event"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """An event with its place and time.
+
+    `source` is "agent" for what launchers state; harness records use "worker", "fault", "cluster"
+    and "engine".
+    """
+
+    at: float
+    source: str
+    node: str
+    run_id: str
+    event: Event
+    incarnation: str = ""
+
+
+def _event(cls: type[Event]) -> type[Any]:
+    """Register an event class under its kind."""
+    assert cls.kind not in EVENT_KINDS, f"two events are called {cls.kind}"
+    EVENT_KINDS[cls.kind] = cls
+    return cls
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResolved(Event):
+    """The first event of an agent: every setting in force and where it came from."""
+
+    kind: ClassVar[str] = "config_resolved"
+    settings: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted(Event):
+    """An agent is up and listens at `address:port`."""
+
+    kind: ClassVar[str] = "agent_started"
+    pid: int
+    address: str
+    port: int
+    slots: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStarted(Event):
+    """This agent hosts the endpoint's store and runs the coordinator of `term`."""
+
+    kind: ClassVar[str] = "coordinator_started"
+    term: int
+    address: str
+    port: int
+    quorum: str
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberJoined(Event):
+    """The coordinator admitted a node to the waiting ones (it is in no round yet)."""
+
+    kind: ClassVar[str] = "member_joined"
+    member: str
+    member_incarnation: str
+    slots: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpared(Event):
+    """A round was sealed at max_nodes without this node: it waits as a spare."""
+
+    kind: ClassVar[str] = "node_spared"
+    round: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSealed(Event):
+    """The coordinator fixed a membership; `roster` is node names in rank order."""
+
+    kind: ClassVar[str] = "round_sealed"
+    round: int
+    term: int
+    roster: tuple[str, ...]
+    spares: tuple[str, ...]
+    restart_count: int
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCommitted(Event):
+    """A member was told to start the workers of a round."""
+
+    kind: ClassVar[str] = "round_committed"
+    round: int
+    term: int
+    roster: tuple[str, ...]
+    group_rank: int
+    world_size: int
+    restart_count: int
+    master_addr: str
+    master_port: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStarted(Event):
+    """All workers of a node are running. `pids` and `ranks` are by local rank; `start` is warm or exec."""
+
+    kind: ClassVar[str] = "workers_started"
+    round: int
+    pids: tuple[int, ...]
+    ranks: tuple[int, ...]
+    start: str
+    start_reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited(Event):
+    """A worker's leader process ended.
+
+    `cause` is "exited", "failed" (on its own account, with status not 0), "stopped" (after a stop
+    order, a drain or a fence). `signal` is 0 when it exited by itself. `message` and `traceback`
+    come from its error file, if it wrote one.
+    """
+
+    kind: ClassVar[str] = "worker_exited"
+    round: int
+    local_rank: int
+    rank: int
+    pid: int
+    exit_code: int
+    signal: int
+    cause: str
+    message: str = ""
+    traceback: str = ""
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrdered(Event):
+    """The coordinator ended a round: this node stops its workers."""
+
+    kind: ClassVar[str] = "stop_ordered"
+    round: int
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStopped(Event):
+    """No process of the round's workers is left on this node."""
+
+    kind: ClassVar[str] = "workers_stopped"
+    round: int
+    duration_s: float
+    killed: tuple[int, ...] = ()
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersHeld(Event):
+    """Workers were stopped by SIGSTOP while it is unclear whether their round still stands."""
+
+    kind: ClassVar[str] = "workers_held"
+    round: int
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersReleased(Event):
+    """Held workers were continued: their round still stands."""
+
+    kind: ClassVar[str] = "workers_released"
+    round: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost(Event):
+    """The node's lease ran out and its workers were killed (fenced)."""
+
+    kind: ClassVar[str] = "lease_lost"
+    round: int
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStarted(Event):
+    """A node leaves on purpose, after its workers have had `grace_s`."""
+
+    kind: ClassVar[str] = "drain_started"
+    reason: str
+    grace_s: float
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLeft(Event):
+    """The coordinator let a draining member go."""
+
+    kind: ClassVar[str] = "member_left"
+    member: str
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLost(Event):
+    """The coordinator gave a member up; `cause` is tombstone, refused, silent or evicted."""
+
+    kind: ClassVar[str] = "member_lost"
+    member: str
+    cause: str
+    detail: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded(Event):
+    """A round is over: why, and whether it was charged to the restart budget."""
+
+    kind: ClassVar[str] = "round_ended"
+    round: int
+    reason: str
+    charged: bool
+    restarts_used: int
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding(Event):
+    """The coordinator decided how the job ends; `result` is succeeded or failed."""
+
+    kind: ClassVar[str] = "job_ending"
+    result: str
+    reason: str
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded(Event):
+    """A node learned how the job ended; `first_failure` is the same on every node."""
+
+    kind: ClassVar[str] = "job_ended"
+    result: str
+    reason: str
+    first_failure: Mapping[str, Any] = field(default_factory=dict)
+
+
+@_event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentExited(Event):
+    """The last event of an agent."""
+
+    kind: ClassVar[str] = "agent_exited"
+    exit_code: int
+    reason: str

@@ -1,0 +1,128 @@
+"""The values a rendezvous is about: nodes, settings, failures, rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "Assignment",
+    "Failure",
+    "Node",
+    "RosterEntry",
+    "Settings",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One agent as the others know it.
+
+    `incarnation` is unique for each start of an agent; a node is the same only if name *and*
+    incarnation are. `address:port` is where the agent listens (IP literal). `slots` is how many
+    workers it runs. `pinned` is `--node-rank`, which orders nodes (gaps allowed), or None.
+    `is_name_explicit` tells a name that the user gave from one made of the host name (R14).
+    """
+
+    name: str
+    incarnation: str
+    address: str
+    port: int
+    slots: int
+    pinned: int | None = None
+    is_name_explicit: bool = False
+    role: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all nodes of a job must agree on; compared by digest when they meet (R14).
+
+    All durations in seconds. `beat_interval_s` and `lease_s`: see R6. `last_call_s`: how long a
+    first round below max_nodes stays open (R1). `join_timeout_s`: how long a job waits below
+    min_nodes. `shutdown_timeout_s`: grace between stop and kill. `min_round_s`: shortest round that
+    counts as progress (R3) and shortest time between rounds made for newcomers (R7).
+    `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
+    `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
+    clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker store (R8).
+    """
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    beat_interval_s: float = 1.0
+    lease_s: float = 5.0
+    drift_s: float = 0.5
+    last_call_s: float = 30.0
+    join_timeout_s: float = 600.0
+    shutdown_timeout_s: float = 30.0
+    min_round_s: float = 5.0
+    newcomer_window_s: float = 1.0
+    linger_s: float = 5.0
+    store_timeout_s: float = 1.0
+    quorum: str = "coordinator"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise UsageError(
+                f"a job of {self.min_nodes} to {self.max_nodes} nodes is impossible: "
+                "1 <= MIN <= MAX is expected (--nnodes=MIN:MAX)"
+            )
+        if self.lease_s < 2 * self.beat_interval_s:
+            raise UsageError(
+                f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s would "
+                "be lost by one late beat: lease must be at least twice the beat interval"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterEntry:
+    """A member of a sealed round; its index in the roster is its group rank."""
+
+    name: str
+    incarnation: str
+    address: str
+    slots: int
+    role: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One worker's failure, as the job-wide summary names it.
+
+    `order` is given by the coordinator in the order in which failures reached it; the smallest of a
+    round is the *first observed* failure. `exit_code` is the process's (negative: signal, as in
+    `subprocess`).
+    """
+
+    node: str
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    signal_name: str = ""
+    message: str = ""
+    traceback: str = ""
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Everything a member needs to start its workers of a committed round.
+
+    `restart_count` is the job-wide number of restarts used, the same on every rank (R3).
+    `group_rank` is this node's index in `roster`.
+    """
+
+    round: int
+    term: int
+    roster: Sequence[RosterEntry]
+    group_rank: int
+    restart_count: int
+    max_restarts: int
+    store_address: str
+    store_port: int
+    spares: Sequence[str] = field(default=())

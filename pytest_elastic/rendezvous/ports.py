@@ -1,0 +1,218 @@
+"""The wall between the agent and its rendezvous: what each may say to the other.
+
+Requests go from the agent to the rendezvous, notices come back; both are values. The agent's machine
+knows nothing of coordinators, leases' reasons or sockets, and a rendezvous knows nothing of
+processes. Any backend (c10d, etcd, torch's own handlers through a bridge) is something that
+implements `Rendezvous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_elastic.rendezvous.model import Assignment, Failure
+
+__all__ = [
+    "DrainRequested",
+    "Fence",
+    "GroupFailed",
+    "GroupSucceeded",
+    "HoldWorkers",
+    "JobOver",
+    "LeaseExtended",
+    "Notice",
+    "OpenStore",
+    "PeerDraining",
+    "ReleaseWorkers",
+    "Rendezvous",
+    "Request",
+    "Spared",
+    "StartWorkers",
+    "StopWorkers",
+    "StoreFailed",
+    "StoreOpened",
+    "WorkersGone",
+]
+
+
+# --- requests: agent to rendezvous -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOpened:
+    """The worker store asked for by `OpenStore` listens at `address:port`."""
+
+    round: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFailed:
+    """The worker store asked for by `OpenStore` could not be opened."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSucceeded:
+    """All workers of this node ended with status 0."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFailed:
+    """At least one worker of this node failed on its own account; its siblings may still run."""
+
+    round: int
+    failures: Sequence[Failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersGone:
+    """No process of this round is left here: the node can be in the next round.
+
+    Sent after a `StopWorkers`, a `Fence`, or as the last word of a drain.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """This node wants to leave; its workers get at most `grace_s` seconds (R4).
+
+    The agent follows with `WorkersGone` when they are gone; without a running round it may leave at
+    once. The rendezvous answers with `JobOver(result="drained")` when the node may go.
+    """
+
+    reason: str
+    grace_s: float
+
+
+Request = StoreOpened | StoreFailed | GroupSucceeded | GroupFailed | WorkersGone | DrainRequested
+
+
+# --- notices: rendezvous to agent ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStore:
+    """This node has group rank 0 of the round being sealed: open a fresh worker store (R8)."""
+
+    round: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """The round is committed: start its workers now."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorkers:
+    """The round is over: stop the workers (leader first, then group, then kill) within `grace_s`."""
+
+    round: int
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldWorkers:
+    """Contact is lost: SIGSTOP the workers at once, until released or told to kill (R5)."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWorkers:
+    """Contact is back and the round stands: SIGCONT."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseExtended:
+    """The node's lease holds until `until` (this machine's CLOCK_BOOTTIME); None: no lease needed.
+
+    To be handed to the keeper, which kills the workers by itself when it passes (R6).
+    """
+
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The round may go on without us: kill all workers now, no grace."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spared:
+    """The node is a spare of this round: it waits for a place (R7)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerDraining:
+    """Another member is leaving (R4); told to everyone so that logs and workers can know."""
+
+    node: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOver:
+    """The last notice: nothing follows it.
+
+    `result`: "succeeded", "failed" (budget used up; `first_failure` says why), "drained" (this node
+    left), "lost" (the job cannot go on: coordinator or quorum lost, below min_nodes), "refused"
+    (this node may not take part: settings differ, name taken, unreachable endpoint).
+    Workers of this node that may still run are to be stopped with grace for succeeded, failed and
+    drained, and killed for lost and refused.
+    """
+
+    result: str
+    reason: str
+    first_failure: Failure | None = None
+
+
+Notice = (
+    OpenStore
+    | StartWorkers
+    | StopWorkers
+    | HoldWorkers
+    | ReleaseWorkers
+    | LeaseExtended
+    | Fence
+    | Spared
+    | PeerDraining
+    | JobOver
+)
+
+
+class Rendezvous(Protocol):
+    """A way for nodes to agree. Lives in the agent's loop; never blocks it.
+
+    Notices are delivered through the callback given to the constructor, from inside the loop.
+    """
+
+    def open(self) -> None:
+        """Begin to look for the job and to join it."""
+
+    def request(self, request: Request) -> None:
+        """Tell the rendezvous something; it acts within the loop's current turn."""
+
+    def close(self) -> None:
+        """Give up everything at once (sockets, store); the node is gone for the others."""

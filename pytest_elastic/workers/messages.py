@@ -1,0 +1,198 @@
+"""What agent and keeper say to each other, over one Unix socket pair, as JSON objects.
+
+Orders go from the agent to the keeper, reports come back. Both are frozen dataclasses with a
+`kind`; `encode` and `decode` are each other's inverse, and `decode` refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_elastic.errors import InternalError
+from pytest_elastic.workers.spec import WorkerSpec
+
+__all__ = [
+    "CallStore",
+    "ExtendLease",
+    "GroupGone",
+    "KeeperReady",
+    "KillGroup",
+    "LeaseRanOut",
+    "Order",
+    "Report",
+    "SignalGroup",
+    "StartGroup",
+    "StoreAnswered",
+    "WorkerEnded",
+    "WorkersRunning",
+    "decode",
+    "encode",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartGroup:
+    """Start the workers of a round; refused (InternalError) while another group has processes.
+
+    `start` is "auto" (warm where it cannot be told from a fresh interpreter) or "exec".
+    """
+
+    kind: ClassVar[str] = "start_group"
+    round: int
+    workers: Sequence[WorkerSpec]
+    start: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalGroup:
+    """Send `signal` to the group: `to` is "leaders" (each worker's first process only), "groups"
+    (each worker's process group), or "all" (every descendant, setsid'd ones included)."""
+
+    kind: ClassVar[str] = "signal_group"
+    round: int
+    signal: int
+    to: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillGroup:
+    """SIGKILL every process of the group, descendants included, until none is left."""
+
+    kind: ClassVar[str] = "kill_group"
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendLease:
+    """Kill the group at `until` (CLOCK_BOOTTIME seconds) unless extended; None: no deadline.
+
+    `kill_margin_s` is how long before `until` fencing begins, so that all is dead by then.
+    """
+
+    kind: ClassVar[str] = "extend_lease"
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStore:
+    """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
+
+    `call` is one of: "host_endpoint" {host, port} (bind the endpoint store), "open" {host}
+    (a worker store on a free port), "close" {port}, "publish" {host, port, key, value},
+    "fetch" {host, port, key, timeout_s}. Blocking torch calls happen in that process only.
+    """
+
+    kind: ClassVar[str] = "call_store"
+    id: int
+    call: str
+    arguments: Mapping[str, Any]
+
+
+Order = StartGroup | SignalGroup | KillGroup | ExtendLease | CallStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperReady:
+    """The keeper serves. `is_warm` says whether it can start warm workers; `reason` why not."""
+
+    kind: ClassVar[str] = "keeper_ready"
+    pid: int
+    is_warm: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersRunning:
+    """All workers of a round were started; `pids` by local rank; `start` is warm or exec."""
+
+    kind: ClassVar[str] = "workers_running"
+    round: int
+    pids: Sequence[int]
+    start: str
+    start_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnded:
+    """A worker's leader process ended with `exit_code` (negative: killed by that signal).
+
+    `was_out_of_memory`: SIGKILL by the kernel's out-of-memory killer, as far as that can be known.
+    A worker that could not be started at all is reported with `start_error`.
+    """
+
+    kind: ClassVar[str] = "worker_ended"
+    round: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    was_out_of_memory: bool = False
+    start_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGone:
+    """No process of the round is left: not a leader, not a child, not a setsid'd grandchild."""
+
+    kind: ClassVar[str] = "group_gone"
+    round: int
+    killed: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRanOut:
+    """The keeper killed the group because the lease was not extended in time."""
+
+    kind: ClassVar[str] = "lease_ran_out"
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAnswered:
+    """The outcome of a `CallStore`: `value` on success, else `error` says what went wrong."""
+
+    kind: ClassVar[str] = "store_answered"
+    id: int
+    value: Any = None  # a JSON value
+    error: str = ""
+
+
+Report = KeeperReady | WorkersRunning | WorkerEnded | GroupGone | LeaseRanOut | StoreAnswered
+
+_KINDS: dict[str, type[Order | Report]] = {
+    message.kind: message
+    for message in (
+        StartGroup,
+        SignalGroup,
+        KillGroup,
+        ExtendLease,
+        CallStore,
+        KeeperReady,
+        WorkersRunning,
+        WorkerEnded,
+        GroupGone,
+        LeaseRanOut,
+        StoreAnswered,
+    )
+}
+
+
+def encode(message: Order | Report) -> dict[str, Any]:
+    """Return the message as a JSON object."""
+    return {"kind": message.kind, **dataclasses.asdict(message)}
+
+
+def decode(fields: Mapping[str, Any]) -> Order | Report:
+    """Return the message a JSON object stands for; raises InternalError for anything else."""
+    values = dict(fields)
+    message_type = _KINDS.get(values.pop("kind", ""))
+    if message_type is None:
+        raise InternalError(f"agent and keeper exchanged an unknown message: {fields!r:.200}")
+    if message_type is StartGroup:
+        values["workers"] = tuple(WorkerSpec(**worker) for worker in values["workers"])
+    try:
+        return message_type(**values)
+    except TypeError as error:
+        raise InternalError(f"agent and keeper disagree about a message: {error}") from error
