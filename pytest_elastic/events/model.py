@@ -36,6 +36,7 @@ __all__ = [
     "WorkersReleased",
     "WorkersStarted",
     "WorkersStopped",
+    "register",
 ]
 
 EVENT_KINDS: dict[str, type[Event]] = {}
@@ -64,14 +65,14 @@ class Record:
     incarnation: str = ""
 
 
-def _event(cls: type[Event]) -> type[Any]:
-    """Register an event class under its kind."""
+def register(cls: type[Event]) -> type[Any]:
+    """Make an event class known under its kind, so that codecs can read it (class decorator)."""
     assert cls.kind not in EVENT_KINDS, f"two events are called {cls.kind}"
     EVENT_KINDS[cls.kind] = cls
     return cls
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResolved(Event):
     """The first event of an agent: every setting in force and where it came from."""
@@ -81,7 +82,7 @@ class ConfigResolved(Event):
     origins: Mapping[str, str]
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStarted(Event):
     """An agent is up and listens at `address:port`."""
@@ -93,7 +94,7 @@ class AgentStarted(Event):
     slots: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStarted(Event):
     """This agent hosts the endpoint's store and runs the coordinator of `term`."""
@@ -106,7 +107,7 @@ class CoordinatorStarted(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined(Event):
     """The coordinator admitted a node to the waiting ones (it is in no round yet)."""
@@ -117,7 +118,7 @@ class MemberJoined(Event):
     slots: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpared(Event):
     """A round was sealed at max_nodes without this node: it waits as a spare."""
@@ -126,7 +127,7 @@ class NodeSpared(Event):
     round: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSealed(Event):
     """The coordinator fixed a membership; `roster` is node names in rank order."""
@@ -140,7 +141,7 @@ class RoundSealed(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommitted(Event):
     """A member was told to start the workers of a round."""
@@ -156,7 +157,7 @@ class RoundCommitted(Event):
     master_port: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStarted(Event):
     """All workers of a node are running. `pids` and `ranks` are by local rank; `start` is warm or exec."""
@@ -169,7 +170,7 @@ class WorkersStarted(Event):
     start_reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited(Event):
     """A worker's leader process ended.
@@ -191,7 +192,7 @@ class WorkerExited(Event):
     traceback: str = ""
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrdered(Event):
     """The coordinator ended a round: this node stops its workers."""
@@ -201,7 +202,7 @@ class StopOrdered(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStopped(Event):
     """No process of the round's workers is left on this node."""
@@ -212,7 +213,7 @@ class WorkersStopped(Event):
     killed: tuple[int, ...] = ()
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersHeld(Event):
     """Workers were stopped by SIGSTOP while it is unclear whether their round still stands."""
@@ -222,7 +223,7 @@ class WorkersHeld(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersReleased(Event):
     """Held workers were continued: their round still stands."""
@@ -231,7 +232,7 @@ class WorkersReleased(Event):
     round: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(Event):
     """The node's lease ran out and its workers were killed (fenced)."""
@@ -241,7 +242,7 @@ class LeaseLost(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainStarted(Event):
     """A node leaves on purpose, after its workers have had `grace_s`."""
@@ -251,7 +252,7 @@ class DrainStarted(Event):
     grace_s: float
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(Event):
     """The coordinator let a draining member go."""
@@ -261,7 +262,7 @@ class MemberLeft(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLost(Event):
     """The coordinator gave a member up; `cause` is tombstone, refused, silent or evicted."""
@@ -272,7 +273,7 @@ class MemberLost(Event):
     detail: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded(Event):
     """A round is over: why, and whether it was charged to the restart budget."""
@@ -284,7 +285,7 @@ class RoundEnded(Event):
     restarts_used: int
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnding(Event):
     """The coordinator decided how the job ends; `result` is succeeded or failed."""
@@ -294,7 +295,7 @@ class JobEnding(Event):
     reason: str
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded(Event):
     """A node learned how the job ended; `first_failure` is the same on every node."""
@@ -305,7 +306,7 @@ class JobEnded(Event):
     first_failure: Mapping[str, Any] = field(default_factory=dict)
 
 
-@_event
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentExited(Event):
     """The last event of an agent."""
