@@ -251,7 +251,7 @@ def connect(
     on_connected: Callable[[socket.socket], None],
     on_failed: Callable[[OSError], None],
 ) -> Callable[[], None]:
-    """Dial a numeric address without blocking; exactly one of the callbacks runs, within `timeout_s`.
+    """Dial a numeric address without blocking; one of the callbacks runs, within `timeout_s`.
 
     Returns a function that gives up (no callback runs after it).
     """

@@ -1,8 +1,8 @@
 """Where the time comes from.
 
 Machines never read a clock: they are handed `now`. Drivers read one `Clock`, and it is
-CLOCK_BOOTTIME, which goes on while the computer sleeps: a lease that a suspended machine believes it
-still holds would be a lie. No reading is ever compared with that of another machine.
+CLOCK_BOOTTIME, which goes on while the computer sleeps: a lease that a suspended machine believes
+it still holds would be a lie. No reading is ever compared with that of another machine.
 """
 
 from __future__ import annotations

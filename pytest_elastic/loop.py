@@ -97,7 +97,7 @@ class Loop:
             self._epoll.unregister(fd)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once at `when` (seconds on this loop's clock), or at once if that has passed."""
+        """Call back once at `when` (seconds on this loop's clock), at once if that has passed."""
         timer = Timer(when, callback)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer

@@ -1,1 +1,1 @@
-"""One node's part of a job: when its workers start, stop and start again."""
+"""The agent: one per node, it joins rounds and supervises the node's workers."""

@@ -37,9 +37,6 @@ __all__ = [
 ]
 
 
-# --- requests: agent to rendezvous -----------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOpened:
     """The worker store asked for by `OpenStore` listens at `address:port`."""
@@ -95,9 +92,6 @@ class DrainRequested:
 
 
 Request = StoreOpened | StoreFailed | GroupSucceeded | GroupFailed | WorkersGone | DrainRequested
-
-
-# --- notices: rendezvous to agent ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

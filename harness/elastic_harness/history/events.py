@@ -41,9 +41,6 @@ __all__ = [
 ]
 
 
-# --- worker: what the probe inside each training process sees ---------------------------------------
-
-
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHello(Event):
@@ -166,9 +163,6 @@ class WorkerGone(Event):
     rank: int
 
 
-# --- cluster ---------------------------------------------------------------------------------------
-
-
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted(Event):
@@ -239,9 +233,6 @@ class LogMatched(Event):
     line: str
 
 
-# --- fault -----------------------------------------------------------------------------------------
-
-
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultFired(Event):
@@ -282,9 +273,6 @@ class FaultHealed(Event):
     kind: ClassVar[str] = "fault_healed"
     id: str
     by: str
-
-
-# --- engine ----------------------------------------------------------------------------------------
 
 
 @register

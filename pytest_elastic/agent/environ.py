@@ -1,0 +1,53 @@
+"""The environment each worker gets: torchrun's variables, key by key, and the round.
+
+The contract is what scripts and libraries read under torchrun 2.13. `PYTEST_ELASTIC_ROUND` and
+`PYTEST_ELASTIC_TERM` are ours: they name the membership a worker belongs to, which no variable of
+torchrun's does, so that a checkpoint writer can refuse to go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_elastic.agent.ranks import WorkerRanks
+from pytest_elastic.rendezvous.model import Assignment
+
+__all__ = ["worker_environ"]
+
+
+def worker_environ(
+    base: Mapping[str, str],
+    assignment: Assignment,
+    ranks: WorkerRanks,
+    *,
+    run_id: str,
+    error_file: str | None,
+) -> dict[str, str]:
+    """Return the complete environment of one worker: `base` (the agent's own) and what is added."""
+    environ = {
+        **base,
+        "RANK": str(ranks.rank),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "GROUP_RANK": str(ranks.group_rank),
+        "ROLE_RANK": str(ranks.role_rank),
+        "ROLE_NAME": ranks.role,
+        "LOCAL_WORLD_SIZE": str(ranks.local_world_size),
+        "WORLD_SIZE": str(ranks.world_size),
+        "GROUP_WORLD_SIZE": str(ranks.group_world_size),
+        "ROLE_WORLD_SIZE": str(ranks.role_world_size),
+        "MASTER_ADDR": assignment.store_address,
+        "MASTER_PORT": str(assignment.store_port),
+        "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        # The worker store is hosted by an agent process and outlives the workers.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": error_file or "",
+        "PYTEST_ELASTIC_ROUND": str(assignment.round),
+        "PYTEST_ELASTIC_TERM": str(assignment.term),
+    }
+    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if ranks.local_world_size > 1:
+        # As torchrun: with several workers on a host, each would otherwise start a thread per core.
+        environ.setdefault("OMP_NUM_THREADS", "1")
+    return environ

@@ -1,0 +1,513 @@
+"""One node's part in a job, decided here and performed elsewhere.
+
+The machine stands between its rendezvous, which says when a round starts and ends, and its keeper,
+which owns the worker processes. It promises:
+
+- Workers of a round start only after the rendezvous committed it, and never while a process of an
+  earlier round is left.
+- Every way of stopping goes through the same steps, within the same grace: leaders first, so that
+  they can checkpoint although they have DataLoader children; then whole groups; then SIGKILL.
+- A worker that fails ends the group at once: the round cannot go on without it.
+- The agent exits only when no worker process is left, or when even SIGKILL has not helped.
+
+    JOINING ──► RUNNING ──► STOPPING ──► JOINING      a round, and the way to the next
+       │ ▲         │           │
+       ▼ │         ▼           ▼
+     SPARE      DRAINING ─► DONE / FAILED             leaving, or the end of the job
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from typing_extensions import assert_never
+
+from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.ranks import worker_ranks, world_size
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment, Failure
+
+__all__ = ["ALLOWED", "AgentMachine", "Phase"]
+
+# After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
+# enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
+GROUP_GRACE_S = 1.0
+# How long a draining node waits to be told that it may go. Its workers are gone by then, and a
+# coordinator that does not answer will find that out from the closed connection.
+LEAVE_TIMEOUT_S = 3.0
+# SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
+KILL_TIMEOUT_S = 10.0
+
+_EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
+
+
+class Phase(Enum):
+    """What the agent is doing."""
+
+    JOINING = "joining"  # no worker runs; waiting for a place in a round
+    SPARE = "spare"  # no worker runs; the round is full
+    RUNNING = "running"  # the workers of a round run, or have all succeeded
+    STOPPING = "stopping"  # the round is over; its workers are being ended
+    DRAINING = "draining"  # the node leaves on purpose
+    DONE = "done"  # the job ended well, or the node left
+    FAILED = "failed"  # the job, or this node's part in it, failed
+
+
+ALLOWED: dict[Phase, frozenset[Phase]] = {
+    Phase.JOINING: frozenset(
+        {Phase.SPARE, Phase.RUNNING, Phase.DRAINING, Phase.DONE, Phase.FAILED}
+    ),
+    Phase.SPARE: frozenset(
+        {Phase.JOINING, Phase.RUNNING, Phase.DRAINING, Phase.DONE, Phase.FAILED}
+    ),
+    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.DRAINING, Phase.DONE, Phase.FAILED}),
+    Phase.STOPPING: frozenset({Phase.JOINING, Phase.DRAINING, Phase.DONE, Phase.FAILED}),
+    Phase.DRAINING: frozenset({Phase.DONE, Phase.FAILED}),
+    Phase.DONE: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class _Group:
+    """The workers of one round on this node, from the order to start until none is left."""
+
+    assignment: Assignment
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    is_gone: bool = False
+    is_held: bool = False
+    is_ending: bool = False  # exits from here on are our doing
+    is_order_seen: bool = False  # the rendezvous knows that the round is over here
+    stop_began_at: float = 0.0
+    groups_at: float | None = None  # when whole groups are signalled
+    kill_at: float | None = None
+
+    @property
+    def round(self) -> int:
+        return self.assignment.round
+
+    @property
+    def slots(self) -> int:
+        return self.assignment.roster[self.assignment.group_rank].slots
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.exit_codes) == self.slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """How the agent will exit, once no worker is left or at the deadline."""
+
+    code: int
+    result: str
+    reason: str
+    deadline: float
+
+
+class AgentMachine:
+    """Decides for one node. `step` is the only way to change it."""
+
+    def __init__(self, *, node: str, shutdown_timeout_s: float) -> None:
+        self.phase = Phase.JOINING
+        self._node = node
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._group: _Group | None = None
+        self._ending: _Ending | None = None
+        self._drain_signal: int | None = None
+        self._leave_by: float | None = None
+        self._has_exited = False
+        self._out: list[m.AgentCommand] = []
+
+    def step(self, given: m.AgentInput, now: float) -> tuple[m.AgentCommand, ...]:
+        """Take one input at `now` (seconds, CLOCK_BOOTTIME); return what is to be done, in order."""
+        self._handle(given, now)
+        self._exit_when_possible(now)
+        out, self._out = tuple(self._out), []
+        return out
+
+    def wake_at(self) -> float | None:
+        """Return when `TimePassed` is wanted, or None."""
+        if self._has_exited:
+            return None
+        moments: list[float] = []
+        group = self._group
+        if group is not None and not group.is_gone:
+            moments += [at for at in (group.groups_at, group.kill_at) if at is not None]
+        if self._ending is not None:
+            moments.append(self._ending.deadline)
+        if self._leave_by is not None:
+            moments.append(self._leave_by)
+        return min(moments, default=None)
+
+    @property
+    def running_round(self) -> int | None:
+        """The round whose processes exist here, if any."""
+        return None if self._group is None or self._group.is_gone else self._group.round
+
+    def _handle(self, given: m.AgentInput, now: float) -> None:
+        if self._has_exited:
+            return
+        match given:
+            case m.Noticed(notice=notice):
+                self._on_notice(notice, now)
+            case m.Started():
+                self._on_started(given)
+            case m.WorkerExit():
+                self._on_worker_exit(given, now)
+            case m.GroupVanished():
+                self._on_group_vanished(given, now)
+            case m.LeaseExpired(round=round_):
+                self._on_lease_expired(round_)
+            case m.KeeperGone(reason=reason):
+                self._on_keeper_gone(reason)
+            case m.StoreReady():
+                self._ask(
+                    ports.StoreOpened(round=given.round, address=given.address, port=given.port)
+                )
+            case m.StoreBroken():
+                self._ask(ports.StoreFailed(round=given.round, reason=given.reason))
+            case m.SignalArrived():
+                self._on_signal(given, now)
+            case m.TimePassed():
+                self._on_time(now)
+            case _:
+                assert_never(given)
+
+    def _become(self, phase: Phase) -> None:
+        if phase is self.phase:
+            return
+        assert phase in ALLOWED[self.phase], f"an agent cannot go from {self.phase} to {phase}"
+        self.phase = phase
+
+    def _on_notice(self, notice: ports.Notice, now: float) -> None:
+        match notice:
+            case ports.OpenStore(round=round_):
+                self._out.append(m.Close(before_round=round_ - 1))
+                self._out.append(m.OpenWorkerStore(round=round_))
+            case ports.StartWorkers(assignment=assignment):
+                self._on_start(assignment)
+            case ports.StopWorkers():
+                self._on_stop(notice, now)
+            case ports.HoldWorkers(round=round_, reason=reason):
+                self._on_hold(round_, reason)
+            case ports.ReleaseWorkers(round=round_):
+                self._on_release(round_)
+            case ports.LeaseExtended(until=until):
+                self._out.append(m.SetLease(until=until))
+            case ports.Fence(round=round_, reason=reason):
+                self._on_fence(round_, reason)
+            case ports.Spared():
+                if self.phase in (Phase.JOINING, Phase.SPARE):
+                    self._become(Phase.SPARE)
+            case ports.PeerDraining():
+                pass  # a fact for the log; the rendezvous has stated it
+            case ports.JobOver():
+                self._on_job_over(notice, now)
+            case _:
+                assert_never(notice)
+
+    def _on_start(self, assignment: Assignment) -> None:
+        if self.phase is Phase.DRAINING:
+            self._ask(ports.WorkersGone(round=assignment.round))
+            return
+        assert self.running_round is None, (
+            f"round {assignment.round} starts while processes of round {self.running_round} are left"
+        )
+        if self.phase in (Phase.DONE, Phase.FAILED):
+            return
+        self._become(Phase.RUNNING)
+        self._group = _Group(assignment)
+        self._out.append(m.Close(before_round=assignment.round - 1))
+        self._emit(
+            events.RoundCommitted(
+                round=assignment.round,
+                term=assignment.term,
+                roster=tuple(entry.name for entry in assignment.roster),
+                group_rank=assignment.group_rank,
+                world_size=world_size(assignment),
+                restart_count=assignment.restart_count,
+                master_addr=assignment.store_address,
+                master_port=assignment.store_port,
+            )
+        )
+        self._out.append(m.Start(assignment=assignment))
+
+    def _on_stop(self, notice: ports.StopWorkers, now: float) -> None:
+        group = self._group
+        if group is None or group.round != notice.round:
+            # The round was never started here (it was given up between seal and commit).
+            self._ask(ports.WorkersGone(round=notice.round))
+            return
+        self._emit(events.StopOrdered(round=notice.round, reason=notice.reason))
+        group.is_order_seen = True
+        if self.phase is Phase.RUNNING:
+            self._become(Phase.STOPPING)
+        if group.is_gone:
+            self._finish_round(group)
+        else:
+            self._end_group(group, notice.grace_s, signal.SIGTERM, now)
+
+    def _on_hold(self, round_: int, reason: str) -> None:
+        group = self._running(round_)
+        if group is None or group.is_held or group.is_ending:
+            return
+        group.is_held = True
+        self._out.append(m.Signal(round=round_, signal=signal.SIGSTOP, to="all"))
+        self._emit(events.WorkersHeld(round=round_, reason=reason))
+
+    def _on_release(self, round_: int) -> None:
+        group = self._running(round_)
+        if group is None or not group.is_held:
+            return
+        self._continue(group)
+        self._emit(events.WorkersReleased(round=round_))
+
+    def _on_fence(self, round_: int, reason: str) -> None:
+        group = self._group
+        if group is None or group.round != round_:
+            self._ask(ports.WorkersGone(round=round_))
+            return
+        group.is_order_seen = True
+        if self.phase is Phase.RUNNING:
+            self._become(Phase.STOPPING)
+        if group.is_gone:
+            self._finish_round(group)
+            return
+        self._emit(events.LeaseLost(round=round_, reason=reason))
+        group.is_ending = True
+        self._out.append(m.Kill(round=round_))
+
+    def _on_job_over(self, notice: ports.JobOver, now: float) -> None:
+        if notice.result == "drained":
+            code = 128 + (self._drain_signal or signal.SIGTERM)
+        else:
+            code = _EXIT_CODES[notice.result]
+        group = self._group
+        grace_s = 0.0
+        if group is not None and not group.is_gone:
+            if notice.result in ("lost", "refused"):
+                group.is_ending = True
+                self._out.append(m.Kill(round=group.round))
+            else:
+                grace_s = self._shutdown_timeout_s
+                self._end_group(group, grace_s, signal.SIGTERM, now)
+        self._ending = _Ending(
+            code=code,
+            result=notice.result,
+            reason=notice.reason,
+            deadline=now + grace_s + KILL_TIMEOUT_S,
+        )
+
+    def _on_started(self, given: m.Started) -> None:
+        group = self._running(given.round)
+        if group is None:
+            return
+        self._emit(
+            events.WorkersStarted(
+                round=given.round,
+                pids=given.pids,
+                ranks=tuple(ranks.rank for ranks in worker_ranks(group.assignment)),
+                start=given.start,
+                start_reason=given.start_reason,
+            )
+        )
+
+    def _on_worker_exit(self, given: m.WorkerExit, now: float) -> None:
+        group = self._running(given.round)
+        if group is None or given.local_rank in group.exit_codes:
+            return
+        group.exit_codes[given.local_rank] = given.exit_code
+        rank = worker_ranks(group.assignment)[given.local_rank].rank
+        cause = "stopped" if group.is_ending else "failed" if given.exit_code else "exited"
+        self._emit(
+            events.WorkerExited(
+                round=given.round,
+                local_rank=given.local_rank,
+                rank=rank,
+                pid=given.pid,
+                exit_code=given.exit_code,
+                signal=max(-given.exit_code, 0),
+                cause=cause,
+                message=given.message,
+                traceback=given.traceback,
+            )
+        )
+        if cause == "failed":
+            self._on_failure(group, given, rank, now)
+        if group.has_ended:
+            if not group.is_ending:
+                self._ask(ports.GroupSucceeded(round=group.round))
+            # What its leaders left behind (DataLoader children, daemons) has no one to serve.
+            self._end_leftovers(group, now)
+
+    def _on_failure(self, group: _Group, given: m.WorkerExit, rank: int, now: float) -> None:
+        failure = Failure(
+            node=self._node,
+            rank=rank,
+            local_rank=given.local_rank,
+            pid=given.pid,
+            exit_code=given.exit_code,
+            signal_name=given.signal_name,
+            message=given.message,
+            traceback=given.traceback,
+            round=group.round,
+        )
+        self._ask(ports.GroupFailed(round=group.round, failures=(failure,)))
+        if self.phase is Phase.RUNNING:
+            self._become(Phase.STOPPING)
+        self._end_group(group, self._shutdown_timeout_s, signal.SIGTERM, now)
+
+    def _on_group_vanished(self, given: m.GroupVanished, now: float) -> None:
+        group = self._running(given.round)
+        if group is None:
+            return
+        group.is_gone = True
+        began_at = group.stop_began_at or now
+        self._emit(
+            events.WorkersStopped(
+                round=given.round, duration_s=round(now - began_at, 3), killed=given.killed
+            )
+        )
+        if group.is_order_seen or self.phase is Phase.DRAINING:
+            self._finish_round(group)
+        if self.phase is Phase.DRAINING:
+            self._leave_by = now + LEAVE_TIMEOUT_S
+
+    def _on_lease_expired(self, round_: int) -> None:
+        group = self._running(round_)
+        if group is None:
+            return
+        reason = "the lease ran out before contact was renewed"
+        self._emit(events.LeaseLost(round=round_, reason=reason))
+        if not group.is_ending and not group.has_ended:
+            own = worker_ranks(group.assignment)[0]
+            failure = Failure(
+                node=self._node,
+                rank=own.rank,
+                local_rank=0,
+                pid=0,
+                exit_code=-signal.SIGKILL,
+                signal_name="SIGKILL",
+                message=f"workers were killed: {reason}",
+                round=round_,
+            )
+            self._ask(ports.GroupFailed(round=round_, failures=(failure,)))
+        group.is_ending = True
+        if self.phase is Phase.RUNNING:
+            self._become(Phase.STOPPING)
+
+    def _on_keeper_gone(self, reason: str) -> None:
+        if self._group is not None:
+            self._group.is_gone = True
+        self._exit(_Ending(code=1, result="failed", reason=reason, deadline=0.0))
+
+    def _on_signal(self, given: m.SignalArrived, now: float) -> None:
+        group = self._group
+        has_workers = group is not None and not group.is_gone
+        if self._drain_signal is not None or self._ending is not None:
+            # The second signal: no more patience.
+            if group is not None and has_workers:
+                group.is_ending = True
+                self._out.append(m.Kill(round=group.round))
+            else:
+                self._leave_by = now
+                self._on_time(now)
+            return
+        self._drain_signal = given.signal
+        self._become(Phase.DRAINING)
+        reason = f"the agent received {given.name}"
+        self._emit(events.DrainStarted(reason=reason, grace_s=self._shutdown_timeout_s))
+        self._ask(ports.DrainRequested(reason=reason, grace_s=self._shutdown_timeout_s))
+        if group is not None and has_workers:
+            self._end_group(group, self._shutdown_timeout_s, given.signal, now)
+        else:
+            self._leave_by = now + LEAVE_TIMEOUT_S
+
+    def _on_time(self, now: float) -> None:
+        group = self._group
+        if group is not None and not group.is_gone:
+            if group.kill_at is not None and now >= group.kill_at:
+                group.groups_at = group.kill_at = None
+                self._out.append(m.Kill(round=group.round))
+            elif group.groups_at is not None and now >= group.groups_at:
+                group.groups_at = None
+                self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
+        if self._leave_by is not None and now >= self._leave_by and self._ending is None:
+            assert self._drain_signal is not None, "only a draining agent has a time to leave by"
+            self._ending = _Ending(
+                code=128 + self._drain_signal,
+                result="drained",
+                reason="left without being told that it may: nobody answered",
+                deadline=now,
+            )
+
+    def _end_group(self, group: _Group, grace_s: float, signum: int, now: float) -> None:
+        """Begin to end a group within `grace_s`, or hurry one that is ending already."""
+        kill_at = now + grace_s
+        if group.is_ending:
+            if group.kill_at is not None and kill_at < group.kill_at:
+                group.kill_at = kill_at
+            return
+        group.is_ending = True
+        group.stop_began_at = now
+        group.kill_at = kill_at
+        group.groups_at = kill_at - min(GROUP_GRACE_S, 0.2 * grace_s)
+        self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
+        if group.is_held:
+            self._continue(group)
+        if group.has_ended:
+            self._end_leftovers(group, now)
+
+    def _end_leftovers(self, group: _Group, now: float) -> None:
+        """All leaders have ended: give their descendants a moment, unless the keeper saw none."""
+        if not group.is_ending:
+            group.is_ending = True
+            group.stop_began_at = now
+        group.groups_at = now
+        latest = now + GROUP_GRACE_S
+        group.kill_at = latest if group.kill_at is None else min(group.kill_at, latest)
+
+    def _continue(self, group: _Group) -> None:
+        group.is_held = False
+        self._out.append(m.Signal(round=group.round, signal=signal.SIGCONT, to="all"))
+
+    def _finish_round(self, group: _Group) -> None:
+        """Say that the node is ready for another round."""
+        self._ask(ports.WorkersGone(round=group.round))
+        self._out.append(m.SetLease(until=None))
+        if self.phase is Phase.STOPPING:
+            self._become(Phase.JOINING)
+
+    def _exit_when_possible(self, now: float) -> None:
+        ending = self._ending
+        if ending is None or self._has_exited:
+            return
+        if self.running_round is None or now >= ending.deadline:
+            self._exit(ending)
+
+    def _exit(self, ending: _Ending) -> None:
+        self._become(Phase.DONE if ending.result in ("succeeded", "drained") else Phase.FAILED)
+        self._has_exited = True
+        self._out.append(m.Exit(code=ending.code, result=ending.result, reason=ending.reason))
+
+    def _running(self, round_: int) -> _Group | None:
+        group = self._group
+        if group is None or group.round != round_ or group.is_gone:
+            return None
+        return group
+
+    def _ask(self, request: ports.Request) -> None:
+        self._out.append(m.Ask(request=request))
+
+    def _emit(self, *facts: events.Event) -> None:
+        self._out.extend(m.Emit(event=fact) for fact in facts)
+
+    def describe(self) -> str:
+        """Return one line about the machine, for logs and transcripts."""
+        running: Iterable[str] = () if self.running_round is None else (f"r{self.running_round}",)
+        return " ".join((self._node, self.phase.value, *running))

@@ -1,0 +1,206 @@
+"""What the agent's machine is told, and what it orders.
+
+Inputs are facts from its surroundings (a notice of the rendezvous, a report about a worker, a
+signal, the time); commands are for the driver in `agent.agent` to perform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.rendezvous.ports import Notice, Request
+
+__all__ = [
+    "AgentCommand",
+    "AgentInput",
+    "Ask",
+    "Close",
+    "Emit",
+    "Exit",
+    "GroupVanished",
+    "KeeperGone",
+    "Kill",
+    "LeaseExpired",
+    "Noticed",
+    "OpenWorkerStore",
+    "SetLease",
+    "Signal",
+    "SignalArrived",
+    "Start",
+    "Started",
+    "StoreBroken",
+    "StoreReady",
+    "TimePassed",
+    "WorkerExit",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed:
+    """The rendezvous said something."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The workers of a round are running; `pids` by local rank, `start` warm or exec."""
+
+    round: int
+    pids: tuple[int, ...]
+    start: str
+    start_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExit:
+    """A worker's leader process ended; `exit_code` negative: by that signal.
+
+    `signal_name`, `message` and `traceback` are what could be found out about a failure.
+    """
+
+    round: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    signal_name: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupVanished:
+    """No process of the round's workers is left on this node."""
+
+    round: int
+    killed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseExpired:
+    """The keeper killed the workers because the lease was not extended in time."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperGone:
+    """The keeper died; the driver has killed what was left below it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReady:
+    """The worker store of a round listens."""
+
+    round: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBroken:
+    """The worker store of a round could not be opened."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalArrived:
+    """The agent was told to end (SIGTERM and its like)."""
+
+    signal: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed:
+    """A moment that `wake_at` named has come."""
+
+
+AgentInput = (
+    Noticed
+    | Started
+    | WorkerExit
+    | GroupVanished
+    | LeaseExpired
+    | KeeperGone
+    | StoreReady
+    | StoreBroken
+    | SignalArrived
+    | TimePassed
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Pass a request to the rendezvous."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start the workers of a round."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """Signal the workers of the round: `to` is leaders, groups or all."""
+
+    round: int
+    signal: int
+    to: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGKILL whatever is left of the round's workers."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLease:
+    """Tell the keeper until when the workers may run (None: without end)."""
+
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWorkerStore:
+    """Open a fresh worker store for the round; answered by StoreReady or StoreBroken."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Close the worker stores of rounds before `before_round`."""
+
+    before_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emit:
+    """State a fact."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """End the agent. `result` is one of JobOver's."""
+
+    code: int
+    result: str
+    reason: str
+
+
+AgentCommand = Ask | Start | Signal | Kill | SetLease | OpenWorkerStore | Close | Emit | Exit

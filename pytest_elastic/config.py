@@ -1,0 +1,243 @@
+"""One frozen value holds every setting of a launch, and where each one came from.
+
+There is one door: command line over environment (`PET_*`, as torchrun) over default. It is passed
+once, in `cli.options`; below it nobody reads the environment, and each part receives its slice.
+The functions here are pure: text in, checked values out, or a `UsageError` that says what was
+expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "DEFAULT_PORT",
+    "Endpoint",
+    "LaunchConfig",
+    "ProgramConfig",
+    "RendezvousConf",
+    "parse_endpoint",
+    "parse_nnodes",
+    "parse_rdzv_conf",
+    "parse_signals",
+]
+
+# torchrun's default port of a c10d endpoint.
+DEFAULT_PORT = 29400
+
+# torchrun's default of --shutdown-timeout.
+DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where nodes meet. Port 0 means any free one, which only a single-node job can use."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramConfig:
+    """What the workers run.
+
+    `kind` is "script" (a file for the interpreter), "module" (`-m`), "binary" (`--no-python`), or
+    "run_path" (`--run-path`: run the file in the interpreter as `runpy.run_path` would).
+    """
+
+    kind: str
+    target: str
+    args: Sequence[str] = ()
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousConf:
+    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.model.Settings`)."""
+
+    beat_interval_s: float = 1.0
+    lease_s: float = 5.0
+    drift_s: float = 0.5
+    last_call_s: float = 30.0
+    join_timeout_s: float = 600.0
+    min_round_s: float = 5.0
+    newcomer_window_s: float = 1.0
+    linger_s: float = 5.0
+    store_timeout_s: float = 1.0
+    read_timeout_s: float = 60.0
+    is_host: bool | None = None
+    quorum: str = "coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """Everything one node needs to take part in a job.
+
+    `origins` says for each field where its value came from: "command line", "environment PET_…" or
+    "default". `node_name` is None unless the user named the node.
+    """
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    backend: str
+    endpoint: Endpoint
+    rendezvous: RendezvousConf
+    max_restarts: int
+    role: str
+    program: ProgramConfig
+    local_addr: str | None = None
+    node_rank: int | None = None
+    node_name: str | None = None
+    log_dir: str | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: Sequence[int] = ()
+    log_line_prefix: str | None = None
+    shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
+    signals: Sequence[int] = ()
+    worker_start: str = "auto"
+    preload: Sequence[str] = ("torch",)
+    events: str | None = None
+    standalone: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """Return (min, max) nodes from "N" or "MIN:MAX"."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", text)
+    if match is None:
+        raise UsageError(
+            f"--nnodes={text!r} is not a number of nodes: expected N or MIN:MAX, as in 2 or 1:4"
+        )
+    low = int(match[1])
+    high = int(match[2]) if match[2] is not None else low
+    if not 1 <= low <= high:
+        raise UsageError(
+            f"--nnodes={text} asks for at least {low} and at most {high} nodes: "
+            f"1 <= MIN <= MAX is expected",
+            hint=f"Try --nnodes={high}:{low}." if 1 <= high < low else "Try --nnodes=1:4.",
+        )
+    return low, high
+
+
+def parse_endpoint(text: str, *, default_port: int = DEFAULT_PORT) -> Endpoint:
+    """Return the endpoint that "host", "host:port" or "[v6]:port" stands for."""
+    match = re.fullmatch(
+        r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\s:\[\]/,]+))(?::(?P<port>\d{1,5}))?",
+        text.strip(),
+    )
+    if match is None:
+        raise UsageError(
+            f"--rdzv-endpoint={text!r} is not an endpoint: expected HOST or HOST:PORT, "
+            "as in node0:29400, 10.0.0.1:29400 or [::1]:29400"
+        )
+    port = default_port if match["port"] is None else int(match["port"])
+    if port > 65535:
+        raise UsageError(f"--rdzv-endpoint={text!r} has port {port}: ports end at 65535")
+    return Endpoint(host=match["v6"] or match["host"], port=port)
+
+
+# Our names and torchrun's, each with the field it sets. A value of None: accepted for the sake of
+# commands that work today, and without effect, for the reason given.
+_CONF_FIELDS: dict[str, str | None] = {
+    "beat_interval": "beat_interval_s",
+    "lease": "lease_s",
+    "drift": "drift_s",
+    "last_call_timeout": "last_call_s",
+    "join_timeout": "join_timeout_s",
+    "min_round": "min_round_s",
+    "newcomer_window": "newcomer_window_s",
+    "linger": "linger_s",
+    "store_timeout": "store_timeout_s",
+    "read_timeout": "read_timeout_s",
+    "is_host": "is_host",
+    "quorum": "quorum",
+    "keep_alive_interval": "beat_interval_s",
+    "keep_alive_max_attempt": None,  # read below: the lease is so many beats
+    "close_timeout": None,  # closing is acknowledged here, never waited out
+    "heartbeat_timeout": None,  # beats have no thread that could hang
+    "timeout": None,  # torchrun's c10d ignores it as well
+}
+
+_TRUE = ("1", "true", "t", "yes", "y")
+_FALSE = ("0", "false", "f", "no", "n")
+
+
+def parse_rdzv_conf(text: str) -> RendezvousConf:
+    """Return the settings of a "key=value,key=value" text; unknown keys are refused by name."""
+    values: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (part.strip() for part in item.partition("="))
+        if not separator or not key or not value:
+            raise UsageError(
+                f"--rdzv-conf={text!r}: {item!r} is not a setting; expected key=value,key=value"
+            )
+        if key not in _CONF_FIELDS:
+            close = difflib.get_close_matches(key, _CONF_FIELDS, n=1)
+            guess = f" Did you mean {close[0]!r}?" if close else ""
+            raise UsageError(
+                f"--rdzv-conf has no setting {key!r}; known are {', '.join(sorted(_CONF_FIELDS))}."
+                + guess
+            )
+        values[key] = value
+    fields: dict[str, float | bool | str] = {}
+    for key, value in values.items():
+        name = _CONF_FIELDS[key]
+        if name is not None:
+            fields[name] = _conf_value(key, name, value)
+    if "lease" not in values and (
+        "keep_alive_interval" in values or "keep_alive_max_attempt" in values
+    ):
+        attempts = _conf_number("keep_alive_max_attempt", values.get("keep_alive_max_attempt", "3"))
+        interval = fields.get("beat_interval_s", 5.0)
+        assert isinstance(interval, float), "intervals are parsed as numbers"
+        fields.setdefault("beat_interval_s", interval)
+        fields["lease_s"] = interval * max(attempts, 2.0)
+    return RendezvousConf(**fields)  # type: ignore[arg-type]  # names and types come from the table
+
+
+def _conf_value(key: str, name: str, value: str) -> float | bool | str:
+    if name == "quorum":
+        if value != "coordinator":
+            raise UsageError(f"--rdzv-conf quorum={value}: only 'coordinator' is known")
+        return value
+    if name == "is_host":
+        if value.lower() in _TRUE:
+            return True
+        if value.lower() in _FALSE:
+            return False
+        raise UsageError(f"--rdzv-conf is_host={value}: expected true or false")
+    return _conf_number(key, value)
+
+
+def _conf_number(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"--rdzv-conf {key}={value}: expected a number of seconds above 0")
+    return number
+
+
+def parse_signals(text: str, known: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the signal numbers of a "SIGTERM,SIGINT" text; `known` maps names to numbers."""
+    numbers = []
+    for name in filter(None, (part.strip().upper() for part in text.split(","))):
+        if name in ("SIGKILL", "SIGSTOP") or name not in known:
+            raise UsageError(
+                f"--signals-to-handle={text}: {name} is not a signal that can be handled; "
+                "expected names such as SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+            )
+        numbers.append(known[name])
+    return tuple(numbers)
