@@ -1,1 +1,1 @@
-"""Python interpreters that wait, warm, in site initialisation, and become any program from there."""
+"""Interpreters that wait, warm, in site initialisation, and become any program from there."""

@@ -1,0 +1,131 @@
+"""A warm interpreter from its own side: import what takes long, then play roles.
+
+Everything here runs inside site initialisation, in one thread, before the interpreter has looked at
+its command line. `current` tells a role what it is played by; a role that finds None runs in an
+ordinary process and cannot fork programs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pytest_elastic.boot import interpreter
+from pytest_elastic.boot.order import WarmOrder, take_order
+from pytest_elastic.boot.role import Role, play
+from pytest_elastic.errors import InternalError
+
+__all__ = ["Host", "current", "serve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What a program forked from this interpreter would find: the facts that warm starts hang on.
+
+    `environ` is the environment the interpreter's own start saw, with the caller's values for what
+    `spawn` replaced; `clean_path` is `sys.path` without any PYTHONPATH; `modules` maps each
+    top-level module that a fresh interpreter would not have loaded yet to the file it came from
+    ("" when it has none); `ignored_signals` were ignored by the parent already. `can_become` says
+    why not, or is empty.
+    """
+
+    environ: Mapping[str, str]
+    clean_path: tuple[str, ...]
+    modules: Mapping[str, str]
+    preload: tuple[str, ...]
+    ignored_signals: tuple[int, ...]
+    cannot_become: str
+
+
+_current: Host | None = None
+
+
+def current() -> Host | None:
+    """Return the warm interpreter this code is played by, or None in an ordinary process."""
+    return _current
+
+
+def serve(clean_path: tuple[str, ...]) -> None:
+    """Play the ordered role; return only in a process that CPython itself is to go on with."""
+    try:
+        _serve(clean_path)
+    except SystemExit as error:
+        _exit_normally(error)
+    except BaseException:  # noqa: BLE001 (site would report one line and go on as if nothing was)
+        traceback.print_exc()
+        _flush()
+        os._exit(InternalError.exit_code)
+
+
+def _serve(clean_path: tuple[str, ...]) -> None:
+    global _current  # noqa: PLW0603 (one interpreter, one host)
+    ignored = interpreter.ignored_signals()
+    at_start = frozenset(sys.modules)
+    order = take_order(os.environ)
+    supported, reason = interpreter.is_supported()
+    _import_all(order)
+    _current = Host(
+        environ=dict(os.environ),
+        clean_path=clean_path,
+        modules=_loaded_since(at_start),
+        preload=order.preload,
+        ignored_signals=ignored,
+        cannot_become="" if supported else reason,
+    )
+    program = play(_make_role(order))
+    host, _current = _current, None
+    interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
+
+
+def _import_all(order: WarmOrder) -> None:
+    """Import what is to be warm, as a script with the caller's PYTHONPATH would find it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
+    python_path = os.environ.get("PYTHONPATH", "")
+    sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
+    for name in order.preload:
+        importlib.import_module(name)
+    # What is here stays for good: the children's collector and exit need not look at it.
+    gc.collect()
+    gc.freeze()
+
+
+def _loaded_since(before: frozenset[str]) -> dict[str, str]:
+    modules = {}
+    for name in sorted(set(sys.modules) - before):
+        if "." not in name and name not in sys.builtin_module_names:
+            modules[name] = getattr(sys.modules[name], "__file__", None) or ""
+    return modules
+
+
+def _exit_normally(exit_request: SystemExit) -> None:
+    """End as `sys.exit` would: site initialisation knows no way to."""
+    code = exit_request.code
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    atexit._run_exitfuncs()  # noqa: SLF001 (what finalisation would call)
+    _flush()
+    os._exit((code or 0) & 0xFF)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _make_role(order: WarmOrder) -> Role:
+    module_name, _, attribute = order.role.partition(":")
+    make: Any = getattr(importlib.import_module(module_name), attribute, None)
+    if make is None:
+        raise InternalError(f"there is no role {order.role!r}")
+    return cast("Role", make(order.argument))

@@ -1,0 +1,228 @@
+"""Turn a process held in site initialisation into a program that CPython starts by itself.
+
+The interpreter has not looked at its command line yet. We replace the environment, hand CPython the
+program's command line to parse (`_testinternalcapi.set_config`: private, so `is_supported` tries it
+in a child first), and mend what a fork shares but two fresh processes would not: streams, random
+states, thread ids. Then site initialisation returns, and CPython runs the file, `-m` or `-c`
+natively: frames, tracebacks, exit codes, signals and flags are its own.
+
+CUDA must not be initialised and no parallel operation of torch may have run before (see
+`workers.warmth`): what a library did with threads or devices cannot be mended here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from pytest_elastic.boot import pools, proc_title
+from pytest_elastic.boot.role import Program
+
+__all__ = ["become", "ignored_signals", "is_supported"]
+
+# Python itself ignores these two at its start, whatever the parent did with them.
+_PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_OURS = ("pytest_elastic", "elastic_harness")
+
+# What a command line or the environment may change; the rest of the configuration is the host's.
+_UNPARSED: Mapping[str, Any] = {
+    "parse_argv": 1,
+    "xoptions": [],
+    "warnoptions": [],
+    "optimization_level": 0,
+    "buffered_stdio": 1,
+    "safe_path": 0,
+    "write_bytecode": 1,
+    "inspect": 0,
+    "interactive": 0,
+    "quiet": 0,
+    "verbose": 0,
+    "skip_source_first_line": 0,
+    "run_command": None,
+    "run_module": None,
+    "run_filename": None,
+    "pythonpath_env": None,
+}
+
+
+def is_supported() -> tuple[bool, str]:
+    """Tell whether this interpreter can become a program, else why not; tries it in a child."""
+    if sys.implementation.name != "cpython" or sys.platform != "linux":
+        return False, f"{sys.implementation.name} on {sys.platform} cannot be warm-started"
+    try:
+        config = importlib.import_module("_testinternalcapi").get_config()
+    except (ImportError, AttributeError) as error:
+        return False, f"this Python has no interface to its configuration: {error}"
+    missing = sorted(set(_UNPARSED) - {"safe_path"} - set(config))
+    if missing:
+        return False, f"this Python's configuration has no {', '.join(missing)}"
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _configure(["-u", "-c", "pass", "x"])
+            status = (
+                0 if sys.argv == ["-c", "x"] and sys.orig_argv[2:] == ["-c", "pass", "x"] else 2
+            )
+        except BaseException:  # noqa: BLE001 (a child's last resort: it must not return)
+            os._exit(3)
+        os._exit(status)
+    _, wait_status = os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(wait_status)
+    if status != 0:
+        return False, f"this Python does not take a new command line (self-test: {status})"
+    return True, "self-test passed"
+
+
+def ignored_signals() -> tuple[int, ...]:
+    """Return the signals that this process's parent had it ignore (as `nohup` does)."""
+    return tuple(
+        number
+        for number in sorted(signal.valid_signals() - _PYTHON_IGNORES)
+        if signal.getsignal(number) is signal.SIG_IGN
+    )
+
+
+def become(
+    program: Program, *, clean_path: Sequence[str], ignored_signals: Sequence[int] = ()
+) -> None:
+    """Make this process what a fresh interpreter would be at the same point; then return to site.
+
+    `clean_path` is `sys.path` as the interpreter computes it without PYTHONPATH.
+    """
+    threads_before = pools.wanted_threads(os.environ)
+    _replace_environ(program.environ)
+    if program.cwd is not None:
+        os.chdir(program.cwd)
+    _reset_signals(ignored_signals)
+    config = _configure(program.argv)
+    sys.path[:] = _python_path(program.environ.get("PYTHONPATH", ""), clean_path)
+    _replace_streams(config)
+    _mend_libraries(program.environ)
+    pools.resize(threads_before, pools.wanted_threads(program.environ))
+    proc_title.show([sys.executable, *program.argv], program.environ)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    if "COVERAGE_PROCESS_START" in program.environ:
+        _start_coverage()
+
+
+def _replace_environ(environ: Mapping[str, str]) -> None:
+    os.environ.clear()
+    ctypes.CDLL(None).clearenv()  # what C code had set behind Python's back
+    os.environ.update(environ)
+    time.tzset()
+
+
+def _reset_signals(ignored: Sequence[int]) -> None:
+    """Give every signal the disposition that a fresh interpreter starts with; block none."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if number in ignored or number in _PYTHON_IGNORES:
+            handler: Any = signal.SIG_IGN
+        elif number == signal.SIGINT:
+            handler = signal.default_int_handler
+        else:
+            handler = signal.SIG_DFL
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _configure(argv: Sequence[str]) -> dict[str, Any]:
+    """Have CPython parse the command line; returns the configuration it made of it."""
+    internals = importlib.import_module("_testinternalcapi")
+    config: dict[str, Any] = internals.get_config()
+    command = [sys.executable, *argv]
+    config.update({key: value for key, value in _UNPARSED.items() if key in config})
+    config.update(argv=command, orig_argv=command)
+    # set_config computes these anew, without what site has made of them in a virtual environment.
+    prefixes = {name: getattr(sys, name) for name in ("prefix", "exec_prefix")}
+    path = list(sys.path)
+    internals.set_config(config)
+    for name, value in prefixes.items():
+        setattr(sys, name, value)
+    sys.path[:] = path
+    parsed: dict[str, Any] = internals.get_config()
+    return parsed
+
+
+def _python_path(python_path: str, clean_path: Sequence[str]) -> list[str]:
+    """Return `sys.path` as site would leave it: absolute, each entry once, PYTHONPATH first."""
+    entries = python_path.split(os.pathsep) if python_path else []
+    # An empty entry of PYTHONPATH means the current directory, as in `site.abs_paths`.
+    return list(dict.fromkeys([*(os.path.abspath(entry) for entry in entries), *clean_path]))
+
+
+def _replace_streams(config: Mapping[str, Any]) -> None:
+    """Make stdin, stdout and stderr anew, as `init_sys_streams` in CPython does."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        errors = "backslashreplace" if name == "stderr" else config["stdio_errors"]
+        stream = _make_stream(
+            fd, name, config["stdio_encoding"], errors, buffered=bool(config["buffered_stdio"])
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _make_stream(
+    fd: int, name: str, encoding: str, errors: str, *, buffered: bool
+) -> TextIO | None:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return None
+    is_unbuffered = not buffered and fd != 0
+    mode = "rb" if fd == 0 else "wb"
+    # The descriptor outlives the stream, as it does for CPython's own.
+    binary: Any = open(fd, mode, buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
+    raw = binary if is_unbuffered else binary.raw
+    raw.name = f"<{name}>"
+    stream = io.TextIOWrapper(
+        binary,
+        encoding=encoding,
+        errors=errors,
+        newline="\n",
+        line_buffering=buffered and (fd == 2 or raw.isatty()),
+        write_through=not buffered,
+    )
+    stream.mode = mode[0]  # type: ignore[misc]  # as CPython sets it
+    return stream
+
+
+def _mend_libraries(environ: Mapping[str, str]) -> None:
+    """Give this process its own random states, authentication key, thread id and start time."""
+    loaded: Mapping[str, Any] = sys.modules
+    if "torch" in loaded:
+        loaded["torch"].default_generator.seed()
+    if "numpy.random" in loaded:
+        loaded["numpy.random"].seed()
+    if "threading" in loaded:
+        loaded["threading"].main_thread()._set_native_id()  # noqa: SLF001 (no public way)
+    if "multiprocessing.process" in loaded:
+        process = loaded["multiprocessing.process"]
+        process.current_process().authkey = os.urandom(32)
+        loaded["__mp_main__"] = loaded["__main__"]  # type: ignore[index]
+    if "logging" in loaded:
+        loaded["logging"]._startTime = time.time()  # noqa: SLF001 (what %(relativeCreated)s counts from)
+    if environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
+    elif faulthandler.is_enabled():
+        faulthandler.disable()
+
+
+def _start_coverage() -> None:
+    try:
+        coverage = importlib.import_module("coverage")
+    except ImportError:
+        return
+    coverage.process_startup()

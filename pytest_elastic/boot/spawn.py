@@ -1,0 +1,54 @@
+"""How a warm interpreter is started: the command and the environment that hold it in site.
+
+Whoever wants one (a cold launcher for its keeper, the harness for its cluster server) passes both to
+`subprocess.Popen` or `os.posix_spawn`, together with the descriptors named in `argument`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_elastic.boot.order import VARIABLE, WarmOrder, encode_order
+
+__all__ = ["SITE_FOLDER", "command_and_environ"]
+
+SITE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+
+# One thread in each of these pools: a child forked from a host that has ever had a pool of threads
+# hangs in its first parallel operation. The program gets its own number when it starts.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+# Never reached: a host ends inside its role, or becomes a program. It is what `ps` shows until then.
+_NEVER_RUN = "raise SystemExit('a warm interpreter was not held in site initialisation')"
+
+
+def command_and_environ(
+    role: str,
+    argument: Mapping[str, Any],
+    *,
+    preload: Sequence[str] = ("torch",),
+    base_environ: Mapping[str, str] | None = None,
+    python: str | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and environment of a warm interpreter that will play `role`.
+
+    `role` is "module:attribute", called with `argument` (JSON values only). `base_environ` is what
+    the role will see as its environment (default: this process's), with nothing of ours in it.
+    The new process must not be started with `-I`, `-E` or `-S`.
+    """
+    environ = dict(os.environ if base_environ is None else base_environ)
+    environ.pop(VARIABLE, None)
+    ours = {"PYTHONPATH": SITE_FOLDER, **dict.fromkeys(_ONE_THREAD, "1")}
+    order = WarmOrder(
+        role=role,
+        argument=argument,
+        preload=tuple(preload),
+        replaced={name: environ.get(name) for name in ours},
+    )
+    return (
+        [python or sys.executable, "-c", _NEVER_RUN],
+        {**environ, **ours, VARIABLE: encode_order(order)},
+    )
