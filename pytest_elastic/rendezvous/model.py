@@ -46,7 +46,8 @@ class Settings:
     counts as progress (R3) and shortest time between rounds made for newcomers (R7).
     `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
     `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
-    clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker store (R8).
+    clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
+    store (R8).
     """
 
     run_id: str

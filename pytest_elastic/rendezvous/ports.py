@@ -1,7 +1,7 @@
 """The wall between the agent and its rendezvous: what each may say to the other.
 
-Requests go from the agent to the rendezvous, notices come back; both are values. The agent's machine
-knows nothing of coordinators, leases' reasons or sockets, and a rendezvous knows nothing of
+Requests go from the agent to the rendezvous, notices come back; both are values. The agent's
+machine knows nothing of coordinators, leases' reasons or sockets, and a rendezvous knows nothing of
 processes. Any backend (c10d, etcd, torch's own handlers through a bridge) is something that
 implements `Rendezvous`.
 """
@@ -111,7 +111,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopWorkers:
-    """The round is over: stop the workers (leader first, then group, then kill) within `grace_s`."""
+    """The round is over: stop the workers within `grace_s` (leader, then group, then kill)."""
 
     round: int
     grace_s: float

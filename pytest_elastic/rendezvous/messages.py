@@ -1,0 +1,258 @@
+"""What members and the coordinator say to each other.
+
+Reports go from a member to the coordinator, orders come back, beats go both ways, and a probe is
+asked of any agent's listening port. Several reports are the agent's own requests (`ports`), passed
+on as they are. All of them are values; `wire` turns them into JSON and back.
+
+Every order carries the term of the coordinator that gave it. Rounds are never numbered twice: a
+round that was sealed and could not be committed leaves a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Failure, Node, RosterEntry
+
+__all__ = [
+    "Beat",
+    "Commit",
+    "EndAcknowledged",
+    "Evicted",
+    "Hello",
+    "JobEnded",
+    "JobEnding",
+    "LeaveGranted",
+    "Message",
+    "Order",
+    "ProbeAnswer",
+    "ProbeRequest",
+    "Refusal",
+    "Report",
+    "Seal",
+    "SealAcknowledged",
+    "SpareNotice",
+    "StopOrder",
+    "Welcome",
+]
+
+
+# --- both ways -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """I am here: this is my beat `count`, and `echo` is the newest of yours that I grant you.
+
+    The whole of R6: a side's lease runs from the send time of the newest own beat that came back
+    as an `echo`. Counts start at 1 on each connection; the greeting is beat 0.
+    """
+
+    count: int
+    echo: int
+
+
+# --- reports: member to coordinator --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first message on a connection: who I am, what I was told to do, what I still have.
+
+    `settings` are all of `Settings` as plain values, so that a difference can be named (R14).
+    `resumes_round` is the round this node was sealed into and still stands by, 0 for a newcomer:
+    a node whose workers run comes back only into the round that they belong to. `term`,
+    `newest_round` and `restarts_used` are the highest that this node ever heard of, so that no
+    coordinator reuses a number.
+    """
+
+    run_id: str
+    node: Node
+    settings: Mapping[str, float | str]
+    resumes_round: int = 0
+    term: int = 0
+    newest_round: int = 0
+    restarts_used: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealAcknowledged:
+    """This member has the roster of `round` and waits for its commit."""
+
+    term: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAcknowledged:
+    """This member knows how the job ends, and would treat losing the coordinator as that end."""
+
+    term: int
+
+
+Report = (
+    Hello
+    | Beat
+    | SealAcknowledged
+    | EndAcknowledged
+    | ports.StoreOpened
+    | ports.StoreFailed
+    | ports.GroupSucceeded
+    | ports.GroupFailed
+    | ports.WorkersGone
+    | ports.DrainRequested
+)
+
+
+# --- orders: coordinator to member ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """You are a member. `name` is yours from now on: a default name may have got a suffix.
+
+    `resumed`: your round stands and is still yours; what you missed follows. `coordinator` is the
+    name of the node that decides, to be named when it is lost.
+    """
+
+    term: int
+    name: str
+    coordinator: str
+    resumed: bool = False
+    newest_round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """You may not take part. `is_final`: asking again would give the same answer.
+
+    Not final is only the answer to a node that would resume a round which goes on without it: it
+    kills its workers and greets again as a newcomer.
+    """
+
+    term: int
+    reason: str
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """A round is sealed: this is its roster. Acknowledge; rank 0 also opens the worker store.
+
+    Sent to the members of the roster; everything of the assignment but the store's address.
+    """
+
+    term: int
+    round: int
+    roster: Sequence[RosterEntry]
+    spares: Sequence[str]
+    restart_count: int
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The sealed round is committed: start its workers with this store."""
+
+    term: int
+    round: int
+    store_address: str
+    store_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """The round is over: stop the workers and say when they are gone."""
+
+    term: int
+    round: int
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareNotice:
+    """A round was sealed at max_nodes without you: wait for a place (R7)."""
+
+    term: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGranted:
+    """You asked to leave, and you may."""
+
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """The round goes on without you: kill its workers; you may come back as a newcomer."""
+
+    term: int
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding:
+    """The job ends like this. Acknowledge; until `JobEnded`, losing me means the same (R10).
+
+    `result` is "succeeded", "failed" or "lost", as in `ports.JobOver`.
+    """
+
+    term: int
+    result: str
+    reason: str
+    first_failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded:
+    """Everybody who can be reached knows the end: go."""
+
+    term: int
+
+
+Order = (
+    Welcome
+    | Refusal
+    | Beat
+    | Seal
+    | Commit
+    | StopOrder
+    | SpareNotice
+    | ports.PeerDraining
+    | LeaveGranted
+    | Evicted
+    | JobEnding
+    | JobEnded
+)
+
+
+# --- asked of an agent's listening port ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest:
+    """Asks whether an incarnation of an agent of this run lives behind the port (R5)."""
+
+    run_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswer:
+    """What lives behind this port: `incarnation`, and whether it has ended (a tombstone).
+
+    A tombstone is given by the keeper that outlived its agent, once every worker is gone.
+    """
+
+    incarnation: str
+    is_tombstone: bool
+
+
+Message = Report | Order | ProbeRequest | ProbeAnswer

@@ -1,0 +1,286 @@
+"""What a driver tells the two machines, and what they tell it to do.
+
+The rules of the game, for whoever writes a driver (the c10d one, the simulator, a test's world):
+
+- A driver hands in one input at a time with the current time (seconds on this process's own
+  CLOCK_BOOTTIME), and performs the commands it gets back, in order, before the next input.
+- After every step it asks `wake_at()`: the time at which the machine wants a `TimePassed`, or None.
+  One that is handed in early or twice is harmless; a late one is noticed, and the machine then
+  doubts itself before it doubts the others.
+- A member has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
+  the earlier connection: neither its messages nor its end.
+- `Dial`, `FindCoordinator` and `Probe` are always answered, within `answer_within_s`.
+- The coordinator's own member is a member like the others. Its connection is in memory, has a
+  connection id like any other, delivers in order, and is not lost while the process lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.messages import Message, Order, Report
+
+__all__ = [
+    "Connected",
+    "ConnectionLost",
+    "CoordinatorCommand",
+    "CoordinatorFound",
+    "CoordinatorInput",
+    "CoordinatorNotFound",
+    "Dial",
+    "DialFailed",
+    "Disconnect",
+    "Emit",
+    "FindCoordinator",
+    "Finished",
+    "Hangup",
+    "MemberCommand",
+    "MemberInput",
+    "MessageReceived",
+    "Notify",
+    "Outcome",
+    "PeerLost",
+    "PeerMessage",
+    "Probe",
+    "ProbeAnswered",
+    "Send",
+    "SendTo",
+    "Start",
+    "TimePassed",
+]
+
+
+class Outcome(Enum):
+    """What dialling an agent showed (R5)."""
+
+    ALIVE = "alive"
+    """The incarnation asked for answered."""
+
+    TOMBSTONE = "tombstone"
+    """The keeper of the incarnation asked for answered: agent ended, no worker left."""
+
+    REFUSED = "refused"
+    """The port refused, or another incarnation answered: the agent is not there."""
+
+    SILENT = "silent"
+    """No answer in time: nothing is known."""
+
+
+# --- both machines -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed:
+    """The time of `wake_at()` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emit:
+    """Write this fact down."""
+
+    event: Event
+
+
+# --- inputs of the member (besides the agent's requests of `ports`) ------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Begin to look for the job; the first input, handed in once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorFound:
+    """The coordinator of `term` listens at `address:port`.
+
+    `is_here`: it runs in this process, so that no lease is needed from it. `incarnation` is its
+    agent's, so that a tombstone can be told from a successor; empty if the store did not say.
+    """
+
+    address: str
+    port: int
+    term: int
+    is_here: bool = False
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorNotFound:
+    """The store could not be asked, or knows no coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The connection asked for by `Dial` is up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialFailed:
+    """The connection asked for by `Dial` could not be made.
+
+    `outcome` is TOMBSTONE only when the coordinator's own keeper said that its agent has ended:
+    then nobody needs to wait for it.
+    """
+
+    reason: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLost:
+    """The connection ended, or carried something that is not our protocol."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceived:
+    """The coordinator said something."""
+
+    message: Message
+
+
+MemberInput = (
+    Start
+    | CoordinatorFound
+    | CoordinatorNotFound
+    | Connected
+    | DialFailed
+    | ConnectionLost
+    | MessageReceived
+    | TimePassed
+    | ports.Request
+)
+
+
+# --- commands of the member ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Hand this notice to the agent. After `JobOver` the machine is finished."""
+
+    notice: ports.Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinator:
+    """Look the coordinator up in the endpoint's store (again).
+
+    Answered by `CoordinatorFound` or `CoordinatorNotFound` within `answer_within_s`.
+    """
+
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dial:
+    """Connect to the coordinator; gives up any earlier connection.
+
+    Answered by `Connected` or `DialFailed` within `answer_within_s`.
+    """
+
+    address: str
+    port: int
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send this on the connection; if it has just ended, drop it: `ConnectionLost` follows."""
+
+    message: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hangup:
+    """End the connection (after what was sent has left), or the dialling of it."""
+
+
+MemberCommand = Notify | FindCoordinator | Dial | Send | Hangup | Emit
+
+
+# --- inputs of the coordinator -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerMessage:
+    """Somebody said something; the first message of a connection id introduces it.
+
+    The driver closes connections that say nothing for `Settings.lease_s`, and answers
+    `ProbeRequest` itself: neither reaches the machine.
+    """
+
+    connection: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """A connection ended that the machine did not end itself. Ids are never used twice."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswered:
+    """What dialling a suspect's agent showed; `name` and `incarnation` as in the `Probe`."""
+
+    name: str
+    incarnation: str
+    outcome: Outcome
+
+
+CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | TimePassed
+
+
+# --- commands of the coordinator -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendTo:
+    """Send this to a connection; if it has just ended, drop it: `PeerLost` follows."""
+
+    connection: int
+    message: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnect:
+    """End a connection, after what was sent to it has left; no `PeerLost` follows."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Dial the agent of a suspect and ask for its incarnation (`ProbeRequest`).
+
+    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
+    """
+
+    name: str
+    incarnation: str
+    address: str
+    port: int
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Nobody needs this coordinator any more (R10): the agent may go. The last command.
+
+    `result` is the job's. The agent that hosts the coordinator stays until this is said, however
+    early its own `JobOver` came.
+    """
+
+    result: str
+
+
+CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished
