@@ -124,7 +124,7 @@ class AgentMachine:
         self._out: list[m.AgentCommand] = []
 
     def step(self, given: m.AgentInput, now: float) -> tuple[m.AgentCommand, ...]:
-        """Take one input at `now` (seconds, CLOCK_BOOTTIME); return what is to be done, in order."""
+        """Take one input at `now` (seconds, CLOCK_BOOTTIME); return what to do, in order."""
         self._handle(given, now)
         self._exit_when_possible(now)
         out, self._out = tuple(self._out), []
@@ -216,7 +216,7 @@ class AgentMachine:
             self._ask(ports.WorkersGone(round=assignment.round))
             return
         assert self.running_round is None, (
-            f"round {assignment.round} starts while processes of round {self.running_round} are left"
+            f"round {assignment.round} starts while round {self.running_round} has processes left"
         )
         if self.phase in (Phase.DONE, Phase.FAILED):
             return

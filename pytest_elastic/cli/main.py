@@ -1,0 +1,58 @@
+"""The command `pytest-elastic`: finds the subcommand and lets it work.
+
+Imports nothing that costs until it is known what is wanted: `--help` answers in a few dozen
+milliseconds, and torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pytest_elastic.errors import ElasticError
+
+__all__ = ["main"]
+
+# name -> (module with `main(argv) -> int`, what it does)
+_COMMANDS = {
+    "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
+}
+
+
+def _usage() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {help_text}" for name, (_, help_text) in _COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: pytest-elastic COMMAND ...",
+            "",
+            *lines,
+            "",
+            "'pytest-elastic COMMAND --help' tells more.",
+        )
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (`sys.argv` by default) and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from pytest_elastic import __version__
+
+        print(f"pytest-elastic {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in _COMMANDS:
+        known = ", ".join(_COMMANDS)
+        sys.stderr.write(f"pytest-elastic: there is no command {name!r}; known are {known}\n")
+        return 2
+    try:
+        result: int = import_module(_COMMANDS[name][0]).main(rest)
+    except ElasticError as error:
+        sys.stderr.write(f"pytest-elastic {name}: {error}\n")
+        return error.exit_code
+    return result
