@@ -1,9 +1,10 @@
 """Messages over a stream socket: framed JSON, never blocking, file descriptors on request.
 
-A frame is four bytes of length (big endian) and that many bytes of UTF-8 JSON holding one object.
-The same channel carries member to coordinator (TCP), agent to keeper, harness to node (Unix
-sockets). What is inside a message is the business of whoever sends it; a frame that is not what it
-should be ends the channel with a reason and harms nothing else.
+A frame is four bytes of length (big endian) and that many bytes of UTF-8 JSON holding one object;
+on a Unix socket the first of the four counts the descriptors that come with it. The same channel
+carries member to coordinator (TCP), agent to keeper, harness to node (Unix sockets). What is inside
+a message is the business of whoever sends it; a frame that is not what it should be ends the channel
+with a reason and harms nothing else.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ JsonObject = Mapping[str, Any]
 _LENGTH = struct.Struct(">I")
 _CHUNK = 256 * 1024
 # A frame above this is hostile or a bug: the largest honest one is a roster of 10 000 nodes (2 MB).
-MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_FRAME_BYTES = 16 * 1024 * 1024 - 1
 # A peer that reads nothing while this much waits for it has stopped taking part.
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 _MAX_FDS = 16
+# The kernel glues a message without descriptors to a next one with some, in a single read: so each
+# frame says how many are its own, in the byte of the length that no honest frame needs.
+_FD_COUNT_SHIFT = 24
+_LENGTH_MASK = (1 << _FD_COUNT_SHIFT) - 1
 
 
 class Channel:
@@ -87,8 +92,10 @@ class Channel:
             return
         body = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
         assert not fds or self._is_unix, "descriptors travel over Unix sockets only"
+        assert len(body) <= _LENGTH_MASK, f"a message of {len(body)} bytes is no message"
         owned = [os.dup(fd) for fd in fds]
-        self._outbox.append((memoryview(_LENGTH.pack(len(body)) + body), owned))
+        head = _LENGTH.pack(len(fds) << _FD_COUNT_SHIFT | len(body))
+        self._outbox.append((memoryview(head + body), owned))
         self._queued_bytes += len(body)
         if self._queued_bytes > MAX_QUEUED_BYTES:
             self._end(f"the other side let {self._queued_bytes} bytes wait", in_callback=False)
@@ -183,15 +190,17 @@ class Channel:
             self._end("the other side closed the connection")
             return
         self._inbox += data
-        while not self.is_closed and (body := self._next_frame()) is not None:
+        while not self.is_closed and (frame := self._next_frame()) is not None:
+            body, fds = frame
             try:
                 message = json.loads(body)
             except ValueError:
                 message = None
             if not isinstance(message, dict):
+                for fd in fds:
+                    os.close(fd)
                 self._end("received bytes that are not one of our messages")
                 return
-            fds, self._fds = self._fds, []
             self._on_message(message, fds)
 
     def _receive(self) -> bytes:
@@ -207,19 +216,27 @@ class Channel:
                 self._fds.extend(fds)
         return data
 
-    def _next_frame(self) -> bytes | None:
+    def _next_frame(self) -> tuple[bytes, list[int]] | None:
         if len(self._inbox) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._inbox)
+        fd_count = 0
+        if self._is_unix:
+            fd_count, length = length >> _FD_COUNT_SHIFT, length & _LENGTH_MASK
         if length > self._max_frame_bytes:
             self._end(f"received a frame of {length} bytes (at most {self._max_frame_bytes})")
             return None
         end = _LENGTH.size + length
         if len(self._inbox) < end:
             return None
+        if fd_count > len(self._fds):
+            self._end(f"received {len(self._fds)} descriptors where {fd_count} were announced")
+            return None
         body = bytes(self._inbox[_LENGTH.size : end])
         del self._inbox[:end]
-        return body
+        fds = self._fds[:fd_count]
+        del self._fds[:fd_count]
+        return body, fds
 
 
 def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
