@@ -3,8 +3,8 @@
 A frame is four bytes of length (big endian) and that many bytes of UTF-8 JSON holding one object;
 on a Unix socket the first of the four counts the descriptors that come with it. The same channel
 carries member to coordinator (TCP), agent to keeper, harness to node (Unix sockets). What is inside
-a message is the business of whoever sends it; a frame that is not what it should be ends the channel
-with a reason and harms nothing else.
+a message is the business of whoever sends it; a frame that is not what it should be ends the
+channel with a reason and harms nothing else.
 """
 
 from __future__ import annotations

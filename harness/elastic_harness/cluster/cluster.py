@@ -8,6 +8,7 @@ to the cluster. Nodes are named by the caller; their `index` (1 to 250) fixes th
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -91,7 +92,7 @@ class Capabilities:
         return self[name].available
 
     def missing(self, names: Sequence[str]) -> tuple[Capability, ...]:
-        """Return those of `names` that the cluster lacks, with their reasons, in the order given."""
+        """Return those of `names` that the cluster lacks, with reasons, in the order given."""
         return tuple(entry for name in names if not (entry := self[name]).available)
 
 
@@ -126,9 +127,11 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A running node. `address` is where other nodes reach it; `hostname` is its name or, where a
-    cluster has no names, its address. `disk` is its local disk as its own processes see it.
-    `pid` is its init process in the caller's numbers; `incarnation` counts the starts of this name.
+    """A running node.
+
+    `address` is where other nodes reach it; `hostname` is its name or, where a cluster has no
+    names, its address. `disk` is its local disk as its own processes see it. `pid` is its init
+    process in the caller's numbers; `incarnation` counts the starts of this name.
     """
 
     name: str
@@ -146,8 +149,11 @@ class ProcessSpec:
 
     `argv` is the whole command and `environ` the whole environment. `stdout` and `stderr` are files
     to append to (None: nowhere), and must lie in a shared directory to be read outside.
-    `preloaded_entry` names a "module:function" taking `argv[1:]` and returning an exit status: it is
-    called in a child of the preloaded server instead of executing `argv`.
+
+    In a child of the preloaded server, instead of executing `argv`: `preloaded_entry` names a
+    "module:function" that takes `argv[1:]` and returns an exit status; `preloaded_role` names one
+    that takes them and returns a `pytest_elastic.boot.role.Role`, so that the process can go on
+    forking warm programs.
     """
 
     argv: Sequence[str]
@@ -157,12 +163,17 @@ class ProcessSpec:
     stdout: str | None = None
     stderr: str | None = None
     preloaded_entry: str | None = None
+    preloaded_role: str | None = None
 
     def __post_init__(self) -> None:
         if not self.argv:
             raise UsageError("cannot start a process without a command")
-        if self.preloaded_entry is not None and self.preloaded_entry.count(":") != 1:
-            raise UsageError(f"cannot call {self.preloaded_entry!r}: 'module:function' is expected")
+        named = [name for name in (self.preloaded_entry, self.preloaded_role) if name is not None]
+        if len(named) > 1:
+            raise UsageError(f"cannot start a process both as {named[0]!r} and as {named[1]!r}")
+        for name in named:
+            if name.count(":") != 1:
+                raise UsageError(f"cannot call {name!r}: 'module:function' is expected")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -183,8 +194,10 @@ class ProcessHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """A process seen on a node: `pid` in the caller's numbers, `node_pid` and `node_ppid` in the
-    node's, `started_at` in CLOCK_BOOTTIME seconds, `state` the letter of /proc/PID/stat.
+    """A process seen on a node.
+
+    `pid` is in the caller's numbers, `node_pid` and `node_ppid` in the node's; `started_at` is in
+    CLOCK_BOOTTIME seconds, `state` the letter of /proc/PID/stat.
     """
 
     node: str
@@ -198,8 +211,10 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCounters:
-    """What the network did. `own_drops` are packets that were lost by no policy of the caller's:
-    where it is not empty, nothing may be concluded from a run (the reasons are the keys).
+    """What the network did.
+
+    `own_drops` are packets that were lost by no policy of the caller's, by reason: where it is not
+    empty, nothing may be concluded from a run.
     """
 
     links: Mapping[Pair, LinkCounters]
@@ -278,6 +293,12 @@ class Cluster(Protocol):
 
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         """Start a process on a node; the result arrives once the program has been executed."""
+
+    def open_socket(self, node: str, on_done: Done[socket.socket]) -> None:
+        """Open a TCP socket that lives in the network of a node, or of the gateway.
+
+        The caller binds, listens, connects and closes it, as one of its own.
+        """
 
     def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
         """Send a signal at once; False when the process has ended."""

@@ -77,7 +77,7 @@ def _check(result: int, act: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags` for new ones (the pid one begins with the next fork)."""
+    """Leave the namespaces in `flags` for new ones (the pid one begins with the next fork)."""
     _check(_libc.unshare(flags), "cannot make namespaces")
 
 
@@ -93,7 +93,7 @@ def enter_user_namespace() -> None:
 
 
 def die_with_parent(signum: int) -> None:
-    """Be sent `signum` when the parent ends; the caller then checks that it has not ended already."""
+    """Be sent `signum` when the parent ends; check afterwards that it has not ended already."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "cannot ask for a parent-death signal")
 
 
@@ -103,7 +103,7 @@ def become_subreaper() -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
-    """Mount a file system of `kind`, as mount(2) does."""
+    """Mount a file system of a kind on a directory."""
     _check(
         _libc.mount(
             source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()

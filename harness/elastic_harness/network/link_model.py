@@ -1,12 +1,12 @@
 """One direction between two nodes: which packets leave it, when, and what happens to the others.
 
 Nothing here reads a clock, draws from a generator of its own or touches a packet: the same model
-serves the user-space switch and the simulator. A link is told that a packet of so many bytes of such
-a flow arrived `now`, and answers with its fate.
+serves the user-space switch and the simulator. A link is told that a packet of so many bytes of
+such a flow arrived `now`, and answers with its fate.
 
-Loss, rate and bursts count in units of 1 500 bytes, whatever the size of the packet: the cluster's
-interfaces carry up to 65 000 bytes in one packet, and one chance for all of it would make a link that
-loses 2 % look all but perfect to small jobs.
+Loss counts in units of 1 500 bytes, whatever the size of the packet: the cluster's interfaces carry
+up to 65 000 bytes in one packet, and one chance for all of it would make a link that loses 2 % look
+all but perfect to small jobs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
 Pair = tuple[str, str]
 
 UNIT_BYTES = 1500
-# What a router would queue on a slow link. Above, buffers bloat: a beat would wait for seconds behind
-# a checkpoint; below about 50 ms TCP no longer fills the link.
+# What a router would queue on a slow link. Above, buffers bloat: a beat would wait for seconds
+# behind a checkpoint; below about 50 ms TCP no longer fills the link.
 MAX_QUEUE_S = 0.2
-# A reordered packet arrives this much later than its turn, in addition to what jitter says: enough to
-# be passed by the packets sent right behind it.
+# A reordered packet arrives this much later than its turn, in addition to what jitter says: enough
+# to be passed by the packets sent right behind it.
 REORDER_DELAY_S = 0.001
 # How often flows that are over are forgotten: rarely enough to cost nothing, often enough that
 # thousands of short connections are not remembered for ever.
@@ -57,7 +57,7 @@ class LinkMode(enum.Enum):
 
 
 class DropReason(enum.Enum):
-    """Why a packet did not arrive. Those after `QUEUE_FULL` are nobody's policy: our own fault."""
+    """Why a packet did not arrive."""
 
     DOWN = "down"
     REJECTED = "rejected"
