@@ -24,7 +24,7 @@ from pytest_elastic.boot.order import WarmOrder, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError
 
-__all__ = ["Host", "current", "serve"]
+__all__ = ["Host", "current", "serve", "serve_unheld"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,13 @@ def serve(clean_path: tuple[str, ...]) -> None:
         traceback.print_exc()
         _flush()
         os._exit(InternalError.exit_code)
+
+
+def serve_unheld() -> None:
+    """Play the ordered role in an ordinary interpreter, which can become no program."""
+    order = take_order(os.environ)
+    play(_make_role(order))
+    raise InternalError(f"{order.role} wants to become a program in an interpreter not held")
 
 
 def _serve(clean_path: tuple[str, ...]) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from pytest_elastic.boot import pools, proc_title
+from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program
 
 __all__ = ["become", "ignored_signals", "is_supported"]
@@ -98,16 +99,16 @@ def become(
 
     `clean_path` is `sys.path` as the interpreter computes it without PYTHONPATH.
     """
-    threads_before = pools.wanted_threads(os.environ)
     _replace_environ(program.environ)
     if program.cwd is not None:
         os.chdir(program.cwd)
     _reset_signals(ignored_signals)
+    close_all_but()
     config = _configure(program.argv)
     sys.path[:] = _python_path(program.environ.get("PYTHONPATH", ""), clean_path)
     _replace_streams(config)
     _mend_libraries(program.environ)
-    pools.resize(threads_before, pools.wanted_threads(program.environ))
+    pools.resize(program.environ)
     proc_title.show([sys.executable, *program.argv], program.environ)
     for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
         del sys.modules[name]

@@ -28,9 +28,9 @@ def wanted_threads(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
     return omp, _number(environ.get("OPENBLAS_NUM_THREADS")) or omp
 
 
-def resize(_before: tuple[int | None, int | None], wanted: tuple[int | None, int | None]) -> None:
-    """Give torch and OpenBLAS, where loaded, the wanted numbers."""
-    torch_threads, blas_threads = wanted
+def resize(environ: Mapping[str, str]) -> None:
+    """Give torch and OpenBLAS, where loaded, the numbers of threads that `environ` asks for."""
+    torch_threads, blas_threads = wanted_threads(environ)
     loaded: Mapping[str, Any] = sys.modules
     if torch_threads != 1 and "torch" in loaded:
         loaded["torch"].set_num_threads(torch_threads or _cores())

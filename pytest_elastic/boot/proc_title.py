@@ -1,8 +1,8 @@
 """What `/proc/PID/cmdline` and `/proc/PID/environ` show for a process that was forked, not exec'ed.
 
 `ps`, `pgrep -f` and anybody who reads a worker's environment from outside see the strings that lie
-where the kernel put them at exec. PR_SET_MM_MAP (no privilege needed) points it at new ones. Where the kernel
-refuses, nothing changes: this is for the eyes only.
+where the kernel put them at exec. PR_SET_MM_MAP (no privilege needed) points it at new ones. Where
+the kernel refuses, nothing changes: this is for the eyes only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _kept: list[mmap.mmap] = []
 
 
 def show(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Make this process look as if it had been started with these; False where it cannot be done."""
+    """Make this process look as if it had been started with these; False where that fails."""
     arguments = b"".join(os.fsencode(word) + b"\0" for word in argv)
     variables = b"".join(
         os.fsencode(name) + b"=" + os.fsencode(value) + b"\0" for name, value in environ.items()

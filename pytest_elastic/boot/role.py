@@ -1,8 +1,8 @@
 """What a warm process may be, one after the other.
 
-A warm interpreter is plain `python` held inside site initialisation by our `sitecustomize`. There it
-plays *roles*: cluster server, node, keeper. A role that forks returns, in the child, what the child
-is to be; the trampoline `play` runs that next, on a clean stack. So a child never carries its
+A warm interpreter is plain `python` held inside site initialisation by our `sitecustomize`. There
+it plays *roles*: cluster server, node, keeper. A role that forks returns, in the child, what the
+child is to be; the trampoline `play` runs that next, on a clean stack. So a child never carries its
 parents' frames, context managers or `finally` clauses, and the last role of all, a `Program`, is
 left to CPython itself, which starts it natively as if it had been named on the command line.
 """

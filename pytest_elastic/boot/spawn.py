@@ -1,7 +1,7 @@
 """How a warm interpreter is started: the command and the environment that hold it in site.
 
-Whoever wants one (a cold launcher for its keeper, the harness for its cluster server) passes both to
-`subprocess.Popen` or `os.posix_spawn`, together with the descriptors named in `argument`.
+Whoever wants one (a cold launcher for its keeper, the harness for its cluster server) passes both
+to `subprocess.Popen` or `os.posix_spawn`, together with the descriptors named in `argument`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ SITE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 # hangs in its first parallel operation. The program gets its own number when it starts.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-# Never reached: a host ends inside its role, or becomes a program. It is what `ps` shows until then.
+# Never reached: a host ends inside its role, or becomes a program. Until then `ps` shows it.
 _NEVER_RUN = "raise SystemExit('a warm interpreter was not held in site initialisation')"
+
+# Without hold. The current folder, which `-c` puts first, is not to shadow anything.
+_PLAY = """\
+import sys
+if sys.path[:1] == ['']: del sys.path[0]
+sys.path.append({root!r})
+from pytest_elastic.boot.host import serve_unheld
+serve_unheld()
+"""
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def command_and_environ(
@@ -30,6 +40,7 @@ def command_and_environ(
     argument: Mapping[str, Any],
     *,
     preload: Sequence[str] = ("torch",),
+    hold: bool = True,
     base_environ: Mapping[str, str] | None = None,
     python: str | None = None,
 ) -> tuple[list[str], dict[str, str]]:
@@ -41,14 +52,14 @@ def command_and_environ(
     """
     environ = dict(os.environ if base_environ is None else base_environ)
     environ.pop(VARIABLE, None)
-    ours = {"PYTHONPATH": SITE_FOLDER, **dict.fromkeys(_ONE_THREAD, "1")}
+    ours = {"PYTHONPATH": SITE_FOLDER, **dict.fromkeys(_ONE_THREAD, "1")} if hold else {}
     order = WarmOrder(
         role=role,
         argument=argument,
-        preload=tuple(preload),
+        preload=tuple(preload) if hold else (),
         replaced={name: environ.get(name) for name in ours},
     )
-    return (
-        [python or sys.executable, "-c", _NEVER_RUN],
-        {**environ, **ours, VARIABLE: encode_order(order)},
-    )
+    code = _NEVER_RUN if hold else _PLAY.format(root=_ROOT)
+    flags = ["-I"] if sys.flags.isolated else ["-E"] if sys.flags.ignore_environment else []
+    command = [python or sys.executable, *([] if hold else flags), "-c", code]
+    return command, {**environ, **ours, VARIABLE: encode_order(order)}

@@ -16,8 +16,10 @@ from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = [
     "CallStore",
+    "Dismiss",
     "ExtendLease",
     "GroupGone",
+    "KeepListener",
     "KeeperReady",
     "KillGroup",
     "LeaseRanOut",
@@ -26,6 +28,7 @@ __all__ = [
     "SignalGroup",
     "StartGroup",
     "StoreAnswered",
+    "StoreServiceLost",
     "WorkerEnded",
     "WorkersRunning",
     "decode",
@@ -48,8 +51,11 @@ class StartGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalGroup:
-    """Send `signal` to the group: `to` is "leaders" (each worker's first process only), "groups"
-    (each worker's process group), or "all" (every descendant, setsid'd ones included)."""
+    """Send `signal` to the processes of a round.
+
+    `to` is "leaders" (each worker's first process only), "groups" (each worker's process group),
+    or "all" (every descendant, setsid'd ones included).
+    """
 
     kind: ClassVar[str] = "signal_group"
     round: int
@@ -67,9 +73,10 @@ class KillGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendLease:
-    """Kill the group at `until` (CLOCK_BOOTTIME seconds) unless extended; None: no deadline.
+    """Have the group dead at `until` (CLOCK_BOOTTIME seconds) unless extended; None: no deadline.
 
-    `kill_margin_s` is how long before `until` fencing begins, so that all is dead by then.
+    The keeper begins to kill its own margin (`KeeperSettings.kill_margin_s`) before that. A group
+    that is to be started after its lease has run out is not started.
     """
 
     kind: ClassVar[str] = "extend_lease"
@@ -91,7 +98,29 @@ class CallStore:
     arguments: Mapping[str, Any]
 
 
-Order = StartGroup | SignalGroup | KillGroup | ExtendLease | CallStore
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepListener:
+    """Keep the agent's listening socket, which comes with this message as its only descriptor.
+
+    While the agent lives the keeper accepts nothing. When it is dead, and its workers too, each
+    connection gets `answer` (a JSON object, opaque here) as one frame, for a while.
+    """
+
+    kind: ClassVar[str] = "keep_listener"
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """The agent ends on purpose: kill what is left, end the store service, and exit at once.
+
+    No tombstone is shown. The agent learns of the end by its channel's.
+    """
+
+    kind: ClassVar[str] = "dismiss"
+
+
+Order = StartGroup | SignalGroup | KillGroup | ExtendLease | CallStore | KeepListener | Dismiss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +135,11 @@ class KeeperReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersRunning:
-    """All workers of a round were started; `pids` by local rank; `start` is warm or exec."""
+    """All workers of a round run; `pids` by local rank; `start` is warm or exec, and why.
+
+    Not reported when one of them could not be started (its `WorkerEnded` says so) or when the group
+    was killed before that.
+    """
 
     kind: ClassVar[str] = "workers_running"
     round: int
@@ -134,7 +167,11 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGone:
-    """No process of the round is left: not a leader, not a child, not a setsid'd grandchild."""
+    """No process of the round is left: not a leader, not a child, not a setsid'd grandchild.
+
+    Reported once by itself, and again in answer to a `KillGroup` for a round that is gone.
+    `killed` are the processes that the keeper had to SIGKILL.
+    """
 
     kind: ClassVar[str] = "group_gone"
     round: int
@@ -159,7 +196,23 @@ class StoreAnswered:
     error: str = ""
 
 
-Report = KeeperReady | WorkersRunning | WorkerEnded | GroupGone | LeaseRanOut | StoreAnswered
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreServiceLost:
+    """The store service died, and every store it hosted with it; the next call starts another."""
+
+    kind: ClassVar[str] = "store_service_lost"
+    reason: str
+
+
+Report = (
+    KeeperReady
+    | WorkersRunning
+    | WorkerEnded
+    | GroupGone
+    | LeaseRanOut
+    | StoreAnswered
+    | StoreServiceLost
+)
 
 _KINDS: dict[str, type[Order | Report]] = {
     message.kind: message
@@ -169,12 +222,15 @@ _KINDS: dict[str, type[Order | Report]] = {
         KillGroup,
         ExtendLease,
         CallStore,
+        KeepListener,
+        Dismiss,
         KeeperReady,
         WorkersRunning,
         WorkerEnded,
         GroupGone,
         LeaseRanOut,
         StoreAnswered,
+        StoreServiceLost,
     )
 }
 

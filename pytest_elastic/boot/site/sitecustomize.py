@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
 """Hold this interpreter inside site initialisation when it was started to be a warm one.
 
 This folder is put first on PYTHONPATH by `pytest_elastic.boot.spawn`, and by nobody else. When the

@@ -1,0 +1,25 @@
+"""Leaving a parent's descriptors behind after a fork."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Collection
+
+__all__ = ["close_all_but"]
+
+_END = 1 << 20
+
+
+def close_all_but(keep: Collection[int] = ()) -> None:
+    """Close every descriptor above 2 that is not in `keep`.
+
+    To be called when the parent's objects are unreachable: sockets that live on in cycles are
+    collected first, lest they close, much later, a descriptor of the same number that is not theirs.
+    """
+    gc.collect()
+    low = 3
+    for fd in sorted(fd for fd in set(keep) if fd > 2):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, _END)
