@@ -8,7 +8,7 @@ implements `Rendezvous`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from pytest_elastic.rendezvous.model import Assignment, Failure
 
 __all__ = [
     "DrainRequested",
+    "EndpointStore",
     "Fence",
     "GroupFailed",
     "GroupSucceeded",
@@ -208,5 +209,40 @@ class Rendezvous(Protocol):
     def request(self, request: Request) -> None:
         """Tell the rendezvous something; it acts within the loop's current turn."""
 
-    def close(self) -> None:
-        """Give up everything at once (sockets, store); the node is gone for the others."""
+    def close(self, on_closed: Callable[[], None]) -> None:
+        """Take no further part; calls back once nobody needs this node any more.
+
+        That is at once, save for the node that runs the coordinator: it stays until the others
+        know how the job ends (bounded by the coordinator's own linger).
+        """
+
+
+class EndpointStore(Protocol):
+    """The store at the rendezvous endpoint, where what must be found is published.
+
+    Blocking calls happen elsewhere; each answer comes through its callback, in the loop, within the
+    time given. `error` is empty on success.
+    """
+
+    def host(
+        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
+    ) -> None:
+        """Host the store if `host` is an address of this machine and its port is free.
+
+        Calls back with why it is not hosted here, or an empty text. `is_forced`: whatever `host`
+        resolves to.
+        """
+
+    def publish(self, key: str, value: str, *, on_done: Callable[[str], None]) -> None:
+        """Set a key of the store hosted here; calls back with an error or an empty text."""
+
+    def fetch(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Wait for a key of the store at the endpoint; calls back with (value, error)."""

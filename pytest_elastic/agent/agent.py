@@ -1,0 +1,252 @@
+"""Performs what the agent's machine decides: one event loop, no blocking call, no thread.
+
+The agent owns three channels: to its keeper (workers, stores), to its rendezvous (other nodes),
+and to whoever wants to know what happened (event sinks). Everything that arrives becomes an input of the
+machine; everything the machine returns is performed at once, in order.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from typing_extensions import assert_never
+
+from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.machine import AgentMachine
+from pytest_elastic.agent.store_calls import StoreCalls
+from pytest_elastic.events.model import AgentExited, Event
+from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.workers import messages as w
+from pytest_elastic.workers.error_file import read_error_file
+from pytest_elastic.workers.spec import WorkerSpec
+
+__all__ = ["Agent", "Keeper", "WorkerPlan"]
+
+
+class Keeper(Protocol):
+    """What the agent needs of its keeper."""
+
+    def send(self, order: w.Order) -> None:
+        """Give an order; reports come back through the callback given at construction."""
+
+
+class WorkerPlan(Protocol):
+    """What the agent needs to know about the program: how to run it in a given round."""
+
+    def workers(self, assignment: Assignment) -> Sequence[WorkerSpec]:
+        """Return one spec per worker of this node, by local rank."""
+
+    def round_started(self, workers: Sequence[WorkerSpec]) -> None:
+        """Begin to pass on the workers' output, where that was asked for."""
+
+    def round_ended(self) -> None:
+        """Pass on the rest of the workers' output: none of them is left."""
+
+
+class Agent:
+    """One node's agent. `run` returns the exit code."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        node: str,
+        address: str,
+        shutdown_timeout_s: float,
+        worker_start: str,
+        plan: WorkerPlan,
+        on_event: Callable[[Event], None],
+        on_over: Callable[[ports.JobOver], None],
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._worker_start = worker_start
+        self._plan = plan
+        self._on_event = on_event
+        self._on_over = on_over
+        self._machine = AgentMachine(node=node, shutdown_timeout_s=shutdown_timeout_s)
+        self._rendezvous: ports.Rendezvous | None = None
+        self._keeper: Keeper | None = None
+        self.stores = StoreCalls(loop, self._order)
+        self._worker_stores: dict[int, int] = {}  # round -> port
+        self._specs: Sequence[WorkerSpec] = ()
+        self._inputs: deque[m.AgentInput] = deque()
+        self._timer: Timer | None = None
+        self._exit_code: int | None = None
+
+    def run(self, rendezvous: ports.Rendezvous, keeper: Keeper, signals: Sequence[int]) -> int:
+        """Take part in the job until it is over for this node; return the exit code."""
+        self._rendezvous, self._keeper = rendezvous, keeper
+        restore = self._watch_signals(signals)
+        try:
+            rendezvous.open()
+            self._loop.run()
+        finally:
+            restore()
+        assert self._exit_code is not None, "the loop ends by an Exit of the machine"
+        return self._exit_code
+
+    def on_notice(self, notice: ports.Notice) -> None:
+        """Take what the rendezvous says."""
+        if isinstance(notice, ports.JobOver):
+            self._on_over(notice)
+        self._tell(m.Noticed(notice=notice))
+
+    def on_report(self, report: w.Report) -> None:
+        """Take what the keeper says."""
+        match report:
+            case w.KeeperReady():
+                pass
+            case w.WorkersRunning():
+                self._plan.round_started(self._specs)
+                self._tell(
+                    m.Started(
+                        round=report.round,
+                        pids=tuple(report.pids),
+                        start=report.start,
+                        start_reason=report.start_reason,
+                    )
+                )
+            case w.WorkerEnded():
+                self._tell(self._describe_exit(report))
+            case w.GroupGone():
+                self._plan.round_ended()
+                self._tell(m.GroupVanished(round=report.round, killed=tuple(report.killed)))
+            case w.LeaseRanOut(round=round_):
+                self._tell(m.LeaseExpired(round=round_))
+            case w.StoreAnswered():
+                self.stores.on_answer(report)
+            case _:
+                assert_never(report)
+
+    def on_keeper_lost(self, reason: str) -> None:
+        """Take note that the keeper died, and that what was left below it has been killed."""
+        self._tell(m.KeeperGone(reason=reason))
+
+    def _tell(self, given: m.AgentInput) -> None:
+        """Hand the machine an input, once all commands of the one before have been performed."""
+        self._inputs.append(given)
+        if len(self._inputs) > 1:
+            return
+        while self._inputs:
+            for command in self._machine.step(self._inputs[0], self._loop.now()):
+                self._perform(command)
+            self._inputs.popleft()
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at = self._machine.wake_at()
+        if wake_at is not None:
+            self._timer = self._loop.call_at(wake_at, lambda: self._tell(m.TimePassed()))
+
+    def _perform(self, command: m.AgentCommand) -> None:
+        match command:
+            case m.Ask(request=request):
+                assert self._rendezvous is not None, "requests follow notices"
+                self._rendezvous.request(request)
+            case m.Start(assignment=assignment):
+                self._specs = self._plan.workers(assignment)
+                self._order(
+                    w.StartGroup(
+                        round=assignment.round, workers=self._specs, start=self._worker_start
+                    )
+                )
+            case m.Signal(round=round_, signal=signum, to=to):
+                self._order(w.SignalGroup(round=round_, signal=signum, to=to))
+            case m.Kill(round=round_):
+                self._order(w.KillGroup(round=round_))
+            case m.SetLease(until=until):
+                self._order(w.ExtendLease(until=until))
+            case m.OpenWorkerStore(round=round_):
+                self.stores.open(
+                    self._address, on_done=lambda port, error: self._on_store(round_, port, error)
+                )
+            case m.Close(before_round=before_round):
+                for round_ in [r for r in self._worker_stores if r < before_round]:
+                    self.stores.close(self._worker_stores.pop(round_))
+            case m.Emit(event=event):
+                self._on_event(event)
+            case m.Exit():
+                self._exit(command)
+            case _:
+                assert_never(command)
+
+    def _order(self, order: w.Order) -> None:
+        assert self._keeper is not None, "orders follow notices"
+        self._keeper.send(order)
+
+    def _on_store(self, round_: int, port: int, error: str) -> None:
+        if error:
+            self._tell(m.StoreBroken(round=round_, reason=error))
+        else:
+            self._worker_stores[round_] = port
+            self._tell(m.StoreReady(round=round_, address=self._address, port=port))
+
+    def _exit(self, command: m.Exit) -> None:
+        self._exit_code = command.code
+        self._on_event(AgentExited(exit_code=command.code, reason=command.reason))
+        assert self._rendezvous is not None, "an agent exits after it has begun"
+        self._rendezvous.close(self._loop.stop)
+
+    def _describe_exit(self, report: w.WorkerEnded) -> m.WorkerExit:
+        """Add to a worker's exit what can be found out about a failure."""
+        message, traceback, signal_name = report.start_error, "", ""
+        spec = next((s for s in self._specs if s.local_rank == report.local_rank), None)
+        if report.exit_code != 0 and spec is not None and spec.error_file:
+            error = read_error_file(spec.error_file)
+            if error is not None:
+                message, traceback = error.message, error.traceback
+        if report.exit_code < 0:
+            signal_name = _signal_name(-report.exit_code)
+            if report.was_out_of_memory:
+                message = message or "killed by the kernel: out of memory"
+        return m.WorkerExit(
+            round=report.round,
+            local_rank=report.local_rank,
+            pid=report.pid,
+            exit_code=report.exit_code,
+            signal_name=signal_name,
+            message=message,
+            traceback=traceback,
+        )
+
+    def _watch_signals(self, signals: Sequence[int]) -> Callable[[], None]:
+        """Turn signals into inputs of the loop; returns what undoes that."""
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        # The number of each signal is written to this descriptor by the interpreter itself, so that
+        # the handlers have nothing to do but to exist.
+        old_wakeup = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        old_handlers: Mapping[int, object] = {
+            number: signal.signal(number, lambda *_: None) for number in signals
+        }
+
+        def on_readable() -> None:
+            for number in read_end.recv(4096):
+                if number in old_handlers:
+                    self._tell(m.SignalArrived(signal=number, name=_signal_name(number)))
+
+        self._loop.watch(read_end.fileno(), on_readable=on_readable)
+
+        def restore() -> None:
+            self._loop.unwatch(read_end.fileno())
+            for number, handler in old_handlers.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+            signal.set_wakeup_fd(old_wakeup)
+            read_end.close()
+            write_end.close()
+
+        return restore
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,100 @@
+"""The endpoint's store and the worker stores, as calls to the node's store service.
+
+torch's TCPStore blocks, for minutes when its host is frozen, whatever time-out it is given. So it
+lives in a process of its own below the keeper, and this side only sends a question and waits, in
+the event loop, for the answer or for the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
+
+__all__ = ["StoreCalls"]
+
+# How long hosting, opening, publishing or closing may take: they are local and take milliseconds,
+# but the first one waits until the service has imported torch (a second, ten on a busy machine).
+_LOCAL_TIMEOUT_S = 60.0
+# The service gives up by itself in time; this is for a service that is frozen or gone.
+_MARGIN_S = 1.0
+
+
+class StoreCalls:
+    """Sends calls to the store service and hands out its answers (`ports.EndpointStore`)."""
+
+    def __init__(self, loop: Loop, send: Callable[[Order], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self._newest_id = 0
+        self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
+
+    def host(
+        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
+    ) -> None:
+        """Host the endpoint's store here, if `host` is an address of this machine."""
+        arguments = {"host": host, "port": port, "only_if_local": not is_forced}
+        self._call("host_endpoint", arguments, lambda _, error: on_done(error))
+
+    def publish(self, key: str, value: str, *, on_done: Callable[[str], None]) -> None:
+        """Set a key of the endpoint's store hosted here."""
+        self._call("publish", {"key": key, "value": value}, lambda _, error: on_done(error))
+
+    def fetch(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Wait for a key of the store at the endpoint."""
+        arguments = {"host": host, "port": port, "key": key, "timeout_s": timeout_s}
+        self._call(
+            "fetch",
+            arguments,
+            lambda value, error: on_done("" if value is None else str(value), error),
+            timeout_s=timeout_s + _MARGIN_S,
+        )
+
+    def open(self, host: str, *, on_done: Callable[[int, str], None]) -> None:
+        """Open a fresh worker store on a free port; calls back with (port, error)."""
+        self._call(
+            "open", {"host": host}, lambda value, error: on_done(0 if error else int(value), error)
+        )
+
+    def close(self, port: int) -> None:
+        """Close a worker store."""
+        self._call("close", {"port": port}, lambda _, __: None)
+
+    def on_answer(self, answer: StoreAnswered) -> None:
+        """Take an answer of the service; one that comes too late is dropped."""
+        waiting = self._waiting.pop(answer.id, None)
+        if waiting is not None:
+            timer, on_done = waiting
+            timer.cancel()
+            on_done(answer.value, answer.error)
+
+    def _call(
+        self,
+        call: str,
+        arguments: dict[str, Any],
+        on_done: Callable[[Any, str], None],
+        *,
+        timeout_s: float = _LOCAL_TIMEOUT_S,
+    ) -> None:
+        self._newest_id += 1
+        call_id = self._newest_id
+
+        def give_up() -> None:
+            if self._waiting.pop(call_id, None) is not None:
+                on_done(None, f"the store service did not answer within {timeout_s:g} s")
+
+        self._waiting[call_id] = (
+            self._loop.call_at(self._loop.now() + timeout_s, give_up),
+            on_done,
+        )
+        self._send(CallStore(id=call_id, call=call, arguments=arguments))

@@ -1,0 +1,351 @@
+"""The agent's machine: rounds, stopping, leaving and the end, in plain values and virtual time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+import pytest
+
+from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.machine import GROUP_GRACE_S, LEAVE_TIMEOUT_S, AgentMachine, Phase
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment, Failure, RosterEntry
+
+GRACE_S = 30.0
+
+
+def assignment(round_: int = 1, slots: int = 2) -> Assignment:
+    """Return a round of two nodes, in which the node under test, n1, comes first."""
+    return Assignment(
+        round=round_,
+        term=1,
+        roster=(
+            RosterEntry(name="n1", incarnation="a", address="10.0.0.1", slots=slots),
+            RosterEntry(name="n2", incarnation="b", address="10.0.0.2", slots=slots),
+        ),
+        group_rank=0,
+        restart_count=0,
+        max_restarts=3,
+        store_address="10.0.0.1",
+        store_port=4000,
+    )
+
+
+class Bench:
+    """An agent's machine, its clock, and what it has ordered."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.machine = AgentMachine(node="n1", shutdown_timeout_s=GRACE_S)
+        self.orders: list[m.AgentCommand] = []
+
+    def give(self, given: m.AgentInput) -> None:
+        self.orders = list(self.machine.step(given, self.now))
+
+    def notice(self, notice: ports.Notice) -> None:
+        self.give(m.Noticed(notice=notice))
+
+    def exit(self, local_rank: int, code: int, round_: int = 1) -> None:
+        self.give(
+            m.WorkerExit(round=round_, local_rank=local_rank, pid=100 + local_rank, exit_code=code)
+        )
+
+    def run_round(self, round_: int = 1) -> None:
+        self.notice(ports.StartWorkers(assignment=assignment(round_)))
+        self.give(m.Started(round=round_, pids=(100, 101), start="warm", start_reason=""))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, waking the machine whenever it asked for it."""
+        end = self.now + seconds
+        collected: list[m.AgentCommand] = []
+        for _ in range(100):
+            wake_at = self.machine.wake_at()
+            if wake_at is None or wake_at > end:
+                break
+            self.now = max(wake_at, self.now)
+            self.give(m.TimePassed())
+            collected += self.orders
+        self.now = end
+        self.orders = collected
+
+    def asked(self) -> list[ports.Request]:
+        return [order.request for order in self.orders if isinstance(order, m.Ask)]
+
+    def signalled(self) -> list[tuple[int, str]]:
+        return [(o.signal, o.to) for o in self.orders if isinstance(o, m.Signal)]
+
+    def facts(self) -> Iterable[events.Event]:
+        return [order.event for order in self.orders if isinstance(order, m.Emit)]
+
+    def exits(self) -> list[tuple[int, str]]:
+        return [(o.code, o.result) for o in self.orders if isinstance(o, m.Exit)]
+
+    def has_killed(self) -> bool:
+        return any(isinstance(order, m.Kill) for order in self.orders)
+
+
+def test_group_rank_0_opens_a_fresh_worker_store_and_reports_it() -> None:
+    """An order to open a store is performed, and its address goes back."""
+    bench = Bench()
+    bench.notice(ports.OpenStore(round=3, world_size=4))
+    assert m.OpenWorkerStore(round=3) in bench.orders
+    assert m.Close(before_round=2) in bench.orders, "the store of the round before stays bound"
+    bench.give(m.StoreReady(round=3, address="10.0.0.1", port=4000))
+    assert bench.asked() == [ports.StoreOpened(round=3, address="10.0.0.1", port=4000)]
+    bench.give(m.StoreBroken(round=3, reason="no port"))
+    assert bench.asked() == [ports.StoreFailed(round=3, reason="no port")]
+
+
+def test_workers_start_when_the_round_is_committed() -> None:
+    """A committed round is started once, and the facts say with which ranks."""
+    bench = Bench()
+    bench.notice(ports.StartWorkers(assignment=assignment()))
+    assert m.Start(assignment=assignment()) in bench.orders
+    bench.give(m.Started(round=1, pids=(100, 101), start="warm", start_reason="because"))
+    (fact,) = bench.facts()
+    assert isinstance(fact, events.WorkersStarted)
+    assert fact.ranks == (0, 1)
+    assert bench.machine.phase is Phase.RUNNING
+
+
+def test_a_group_succeeds_when_its_last_worker_ends_with_status_0() -> None:
+    """Success is reported once, with the last worker, and the node stays in the round."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(0, 0)
+    assert bench.asked() == []
+    bench.exit(1, 0)
+    assert bench.asked() == [ports.GroupSucceeded(round=1)]
+    bench.give(m.GroupVanished(round=1))
+    assert bench.asked() == [], "nobody ended the round"
+    bench.notice(ports.JobOver(result="succeeded", reason="all groups ended"))
+    assert bench.exits() == [(0, "succeeded")]
+    assert bench.machine.phase is Phase.DONE
+
+
+def test_a_failing_worker_ends_its_group_at_once_and_is_reported() -> None:
+    """The siblings of a failed worker are stopped without waiting for anybody's order."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(
+        m.WorkerExit(
+            round=1, local_rank=1, pid=101, exit_code=-9, signal_name="SIGKILL", message="m"
+        )
+    )
+    (request,) = bench.asked()
+    assert isinstance(request, ports.GroupFailed)
+    assert request.failures == (
+        Failure(
+            node="n1",
+            rank=1,
+            local_rank=1,
+            pid=101,
+            exit_code=-9,
+            signal_name="SIGKILL",
+            message="m",
+            round=1,
+        ),
+    )
+    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+
+
+def test_exits_after_the_stop_are_not_failures() -> None:
+    """A sibling that dies of our SIGTERM is reported to nobody as a failure."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(0, 1)
+    bench.exit(1, -15)
+    assert bench.asked() == []
+    (fact,) = bench.facts()
+    assert isinstance(fact, events.WorkerExited)
+    assert fact.cause == "stopped"
+
+
+def test_the_node_is_ready_for_the_next_round_when_no_process_is_left() -> None:
+    """WorkersGone needs both: the stop order, and the last process gone."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
+    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+    bench.exit(0, -15)
+    bench.exit(1, -15)
+    assert bench.asked() == []
+    bench.give(m.GroupVanished(round=1))
+    assert bench.asked() == [ports.WorkersGone(round=1)]
+    assert bench.machine.phase is Phase.JOINING
+    bench.run_round(2)
+    assert bench.machine.running_round == 2
+
+
+def test_a_group_that_failed_by_itself_waits_for_the_order_before_it_reports_gone() -> None:
+    """A round ends for a node when the coordinator says so, also if its workers are long gone."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(0, 1)
+    bench.exit(1, -15)
+    bench.give(m.GroupVanished(round=1))
+    assert bench.asked() == []
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="rank 0 failed"))
+    assert bench.asked() == [ports.WorkersGone(round=1)]
+
+
+def test_stopping_goes_from_leaders_to_groups_to_kill_within_the_grace() -> None:
+    """Workers that ignore SIGTERM: leaders first, whole groups before the end, SIGKILL at it."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.StopWorkers(round=1, grace_s=10.0, reason="a peer failed"))
+    bench.pass_time(10.0 - GROUP_GRACE_S - 0.1)
+    assert bench.signalled() == []
+    bench.pass_time(0.2)
+    assert bench.signalled() == [(signal.SIGTERM, "all")]
+    assert not bench.has_killed()
+    bench.pass_time(GROUP_GRACE_S)
+    assert bench.has_killed()
+
+
+def test_what_leaders_leave_behind_is_ended_without_waiting_for_the_grace() -> None:
+    """When all leaders have ended, their children get a second and not half a minute."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="a peer failed"))
+    bench.exit(0, -15)
+    bench.exit(1, -15)
+    bench.pass_time(0.0)
+    assert bench.signalled() == [(signal.SIGTERM, "all")]
+    bench.pass_time(GROUP_GRACE_S)
+    assert bench.has_killed()
+
+
+def test_a_drain_signals_leaders_and_leaves_when_they_are_gone() -> None:
+    """SIGTERM announces the leave, gives the workers their grace, and exits with 128 + 15."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    (request,) = bench.asked()
+    assert isinstance(request, ports.DrainRequested)
+    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+    bench.exit(0, 0)
+    bench.exit(1, 143)
+    bench.give(m.GroupVanished(round=1))
+    assert bench.asked() == [ports.WorkersGone(round=1)]
+    bench.notice(ports.JobOver(result="drained", reason="left"))
+    assert bench.exits() == [(143, "drained")]
+
+
+def test_a_second_signal_while_draining_kills_at_once() -> None:
+    """Whoever signals twice has no more patience."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    assert bench.has_killed()
+
+
+def test_a_signal_before_the_first_round_ends_the_agent_even_if_nobody_answers() -> None:
+    """Leaving needs no coordinator: without an answer the agent goes after a moment."""
+    bench = Bench()
+    bench.give(m.SignalArrived(signal=signal.SIGINT, name="SIGINT"))
+    assert bench.exits() == []
+    bench.pass_time(LEAVE_TIMEOUT_S)
+    assert bench.exits() == [(130, "drained")]
+
+
+def test_a_round_that_starts_while_draining_is_declined() -> None:
+    """A commit that crossed the drain request starts nothing."""
+    bench = Bench()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.notice(ports.StartWorkers(assignment=assignment()))
+    assert bench.asked() == [ports.WorkersGone(round=1)]
+    assert bench.machine.running_round is None
+
+
+def test_lost_contact_holds_the_workers_and_contact_releases_them() -> None:
+    """SIGSTOP at once, SIGCONT when the round is known to stand."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.HoldWorkers(round=1, reason="connection lost"))
+    assert bench.signalled() == [(signal.SIGSTOP, "all")]
+    bench.notice(ports.ReleaseWorkers(round=1))
+    assert bench.signalled() == [(signal.SIGCONT, "all")]
+
+
+def test_held_workers_that_are_stopped_are_continued_so_that_they_can_end() -> None:
+    """A stopped process cannot handle SIGTERM."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.HoldWorkers(round=1, reason="connection lost"))
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="a peer failed"))
+    assert bench.signalled() == [(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")]
+
+
+def test_a_fence_kills_without_grace_and_the_node_may_come_back() -> None:
+    """The round may go on without us: nothing of it may live here."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.Fence(round=1, reason="lease over"))
+    assert bench.has_killed()
+    bench.exit(0, -9)
+    bench.exit(1, -9)
+    bench.give(m.GroupVanished(round=1))
+    assert bench.asked() == [ports.WorkersGone(round=1)]
+    assert bench.machine.phase is Phase.JOINING
+
+
+def test_a_lease_that_ran_out_in_the_keeper_is_reported_as_a_failure_of_the_group() -> None:
+    """If the coordinator has not noticed anything, it must learn that the workers are dead."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.LeaseExpired(round=1))
+    (request,) = bench.asked()
+    assert isinstance(request, ports.GroupFailed)
+    bench.exit(0, -9)
+    assert bench.asked() == []
+
+
+@pytest.mark.parametrize(
+    ("result", "code"), [("succeeded", 0), ("failed", 1), ("refused", 2), ("lost", 3)]
+)
+def test_the_exit_code_tells_how_the_job_ended(result: str, code: int) -> None:
+    """Each way to end has a code of its own."""
+    bench = Bench()
+    bench.notice(ports.JobOver(result=result, reason="because"))
+    assert bench.exits() == [(code, result)]
+
+
+def test_the_agent_stays_until_no_worker_is_left() -> None:
+    """A lost job kills the workers, and the agent exits after them."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.JobOver(result="lost", reason="the coordinator is gone"))
+    assert bench.has_killed()
+    assert bench.exits() == []
+    bench.give(m.GroupVanished(round=1))
+    assert bench.exits() == [(3, "lost")]
+
+
+def test_a_worker_that_cannot_be_killed_does_not_keep_the_agent_for_ever() -> None:
+    """Uninterruptible sleep survives SIGKILL; the agent goes, its keeper goes on trying."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.JobOver(result="lost", reason="the coordinator is gone"))
+    bench.pass_time(60.0)
+    assert bench.exits() == [(3, "lost")]
+
+
+def test_losing_the_keeper_ends_the_agent() -> None:
+    """Without its keeper an agent can promise nothing about workers."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.KeeperGone(reason="killed by SIGKILL"))
+    assert bench.exits() == [(1, "failed")]
+
+
+def test_a_spare_starts_when_it_is_promoted() -> None:
+    """Waiting at max_nodes is a phase of its own, and it ends with a round."""
+    bench = Bench()
+    bench.notice(ports.Spared(round=1))
+    assert bench.machine.phase is Phase.SPARE
+    bench.run_round(2)
+    assert bench.machine.phase is Phase.RUNNING
