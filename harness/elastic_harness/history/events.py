@@ -1,7 +1,7 @@
 """The facts a harness states about a run, beside those the launcher states about itself.
 
-They share `Event` and `Record` with `pytest_elastic.events.model`, so that one history holds both in
-one order. `Record.source` is "worker" for what the probe saw, "cluster" for nodes and processes,
+They share `Event` and `Record` with `pytest_elastic.events.model`, so that one history holds both
+in one order. `Record.source` is "worker" for what the probe saw, "cluster" for nodes and processes,
 "fault" for what was injected, "engine" for the run itself. Process ids are the global ones, as seen
 outside the cluster, unless a name says `node_pid`.
 """
@@ -32,6 +32,7 @@ __all__ = [
     "ResumeObserved",
     "RunEnded",
     "RunStarted",
+    "SamplesDrawn",
     "StepCompleted",
     "SurvivorFound",
     "SwitchDropped",
@@ -71,8 +72,11 @@ class WorkerHello(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFormed(Event):
-    """A worker's default process group exists. `nonce` was written by rank 0 into the group's store:
-    workers with one nonce are one world, under any launcher."""
+    """A worker's default process group exists.
+
+    `nonce` was written into the group's store by whichever rank came first: workers with one nonce
+    are one world, under any launcher.
+    """
 
     kind: ClassVar[str] = "group_formed"
     pid: int
@@ -84,9 +88,12 @@ class GroupFormed(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted(Event):
-    """An optimizer step ended. `count` is from 1 in each process; `step` is the global step, or None
-    where it cannot be known (`step_source`: "state", "script", "log" or "process").
-    `began_at` is when the step's work began: the end of the step before, or the hello."""
+    """An optimizer step ended.
+
+    `count` is from 1 in each process; `step` is the global step, or None where it cannot be known
+    (`step_source`: "state", "script", "log" or "process"). `began_at` is when the step's work
+    began: the end of the step before, or the hello.
+    """
 
     kind: ClassVar[str] = "step_completed"
     pid: int
@@ -122,13 +129,37 @@ class RankReleased(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeObserved(Event):
-    """The primary optimizer's state said, at its first step in this process, where it resumes:
-    `step` steps were already done (0 when it starts afresh)."""
+    """A worker said, at its first step, where it resumes.
+
+    `step` steps were already done (0 when it starts afresh), by the state of its primary optimizer
+    or by the script's own report.
+    """
 
     kind: ClassVar[str] = "resume_observed"
     pid: int
     rank: int
     step: int
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesDrawn(Event):
+    """What one DataLoader handed to the script between two steps, on request.
+
+    `count` and `step` are those of the step that followed. `loader` names the loader so that it is
+    the same one after a restart, `size` is its dataset's length (None where it has none), `epoch`
+    is its sampler's (None where it keeps none). `batches` holds the indices of each batch, in order.
+    """
+
+    kind: ClassVar[str] = "samples_drawn"
+    pid: int
+    rank: int
+    count: int
+    step: int | None
+    loader: str
+    size: int | None
+    epoch: int | None
+    batches: tuple[tuple[int, ...], ...]
 
 
 @register
@@ -207,7 +238,7 @@ class ProcessExited(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivorFound(Event):
-    """A process outlived the launcher it belonged to; looked for inside the node before teardown."""
+    """A process outlived its launcher; looked for inside the node before teardown."""
 
     kind: ClassVar[str] = "survivor_found"
     pid: int

@@ -1,0 +1,1 @@
+"""The checkers: safety (the default invariants), liveness, training."""

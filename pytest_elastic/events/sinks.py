@@ -1,0 +1,232 @@
+"""Where an agent's records go: a file, or the harness that listens on a Unix socket.
+
+Sending is for an agent in the middle of a recovery: it hands one line to the kernel and returns. A
+harness that reads nothing, or is gone, costs the agent a bounded queue and nothing else; what had
+to be dropped is counted, and the count goes out with the next record that gets through.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import encode_record
+from pytest_elastic.events.model import Record
+
+__all__ = ["EVENTS_VARIABLE", "FileSink", "NullSink", "Sink", "SocketSink", "make_sink"]
+
+EVENTS_VARIABLE = "PYTEST_ELASTIC_EVENTS"
+
+# An agent states some twenty events a round, so this is hundreds of rounds without a listener.
+_MAX_QUEUED_LINES = 10_000
+# While nobody listens, at most one attempt to connect in this time: each costs some microseconds.
+_RECONNECT_S = 0.1
+
+
+class Sink(Protocol):
+    """Takes records; never raises and never waits."""
+
+    dropped: int
+
+    def send(self, record: Record) -> None:
+        """Hand one record over."""
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for queued records to be handed over, before a process ends."""
+
+    def close(self) -> None:
+        """Release the descriptor; records that still wait are lost."""
+
+
+class Watcher(Protocol):
+    """What a sink needs of an event loop: `pytest_elastic.loop.Loop` is one."""
+
+    def watch(
+        self,
+        fd: int,
+        *,
+        on_readable: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> None:
+        """Call back when the descriptor is ready."""
+
+    def unwatch(self, fd: int) -> None:
+        """Forget the descriptor."""
+
+
+class NullSink:
+    """Forgets what it is given: nobody asked for records."""
+
+    dropped = 0
+
+    def send(self, record: Record) -> None:
+        """Do nothing."""
+
+    def flush(self, timeout_s: float) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class FileSink:
+    """Appends to a file, one `write` for each line, so that several processes can share it.
+
+    Raises OSError when the file cannot be opened. A write that fails later (a full disk) counts as
+    dropped.
+    """
+
+    def __init__(self, path: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
+        self.dropped = 0
+
+    def send(self, record: Record) -> None:
+        """Append the record."""
+        line = (encode_record(record) + "\n").encode()
+        try:
+            if os.write(self._fd, line) != len(line):
+                self.dropped += 1
+        except OSError:
+            self.dropped += 1
+
+    def flush(self, timeout_s: float) -> None:
+        """Do nothing: every line is with the kernel already."""
+
+    def close(self) -> None:
+        """Close the file; harmless when it is closed."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class SocketSink:
+    """Sends lines to a Unix stream socket without ever blocking.
+
+    Works without a loop: what the kernel does not take at once waits in a queue (the oldest goes
+    first when it is full) and is tried again at the next send. With a `watcher` the queue also
+    drains by itself as soon as the other side reads.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        watcher: Watcher | None = None,
+        max_queued_lines: int = _MAX_QUEUED_LINES,
+    ) -> None:
+        self._path = path
+        self._watcher = watcher
+        self._max_queued_lines = max_queued_lines
+        self._queue: deque[bytes] = deque()
+        self._rest = memoryview(b"")
+        self._sock: socket.socket | None = None
+        self._not_before = 0.0
+        self._is_closed = False
+        self.dropped = 0
+
+    def send(self, record: Record) -> None:
+        """Queue the record and hand over as much as the kernel takes now."""
+        if self._is_closed:
+            self.dropped += 1
+            return
+        if len(self._queue) >= self._max_queued_lines:
+            self._queue.popleft()
+            self.dropped += 1
+        self._queue.append((encode_record(record) + "\n").encode())
+        self._drain()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` until everything queued is with the kernel."""
+        deadline = time.monotonic() + timeout_s
+        while self._rest or self._queue:
+            self._drain()
+            left_s = deadline - time.monotonic()
+            if self._sock is None or left_s <= 0 or not (self._rest or self._queue):
+                return
+            select.select([], [self._sock], [], left_s)
+
+    def close(self) -> None:
+        """Give up the connection; harmless when it is closed."""
+        self._is_closed = True
+        self._disconnect()
+        self._queue.clear()
+
+    def _drain(self) -> None:
+        had_to_wait = bool(self._rest)
+        if not self._connect():
+            return
+        assert self._sock is not None, "connect said that there is a connection"
+        while self._rest or self._queue:
+            if not self._rest:
+                self._rest = memoryview(self._queue.popleft())
+            try:
+                self._rest = self._rest[self._sock.send(self._rest) :]
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self._disconnect()
+                return
+        if self._watcher is not None and (had_to_wait or self._rest):
+            waiting = self._drain if self._rest else None
+            self._watcher.watch(self._sock.fileno(), on_writable=waiting)
+
+    def _connect(self) -> bool:
+        if self._sock is not None:
+            return True
+        if time.monotonic() < self._not_before:
+            return False
+        sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        try:
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            self._not_before = time.monotonic() + _RECONNECT_S
+            return False
+        self._sock = sock
+        return True
+
+    def _disconnect(self) -> None:
+        if self._rest:
+            # A line of which the other side may have seen the beginning is not sent twice.
+            self.dropped += 1
+            self._rest = memoryview(b"")
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            if self._watcher is not None:
+                self._watcher.unwatch(sock.fileno())
+            sock.close()
+            self._not_before = time.monotonic() + _RECONNECT_S
+
+
+def make_sink(url: str, *, watcher: Watcher | None = None) -> Sink:
+    """Return the sink that PYTEST_ELASTIC_EVENTS asks for.
+
+    "unix:/path" is a socket, "file:/path" a file, "" none at all.
+
+    Raises UsageError for any other address, and for a file that cannot be opened.
+    """
+    scheme, colon, path = url.partition(":")
+    if not url:
+        return NullSink()
+    if scheme == "unix" and colon and path:
+        return SocketSink(path, watcher=watcher)
+    if scheme == "file" and colon and path:
+        try:
+            return FileSink(path)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write events to {path!r}: {error.strerror} ({EVENTS_VARIABLE}={url})"
+            ) from error
+    raise UsageError(
+        f"cannot send events to {url!r}: expected 'unix:/path' or 'file:/path'",
+        hint=f"It is the value of the environment variable {EVENTS_VARIABLE}.",
+    )
