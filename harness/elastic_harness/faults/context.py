@@ -1,0 +1,167 @@
+"""What a fault needs from the world to be injected, proven and undone.
+
+Faults are written as generators. They call operations of a `FaultContext`, none of which waits, and
+yield what they wait for:
+
+    def inject(self, context, targets):
+        done = context.power_cut("n2")
+        yield Settled(done, within_s=5)                 # the cluster has answered
+        yield IN_FORCE                                  # from here on it acts
+        yield Until(lambda: not context.is_node_up("n2"), within_s=5, otherwise="n2 is still up")
+        return "n2 is gone"                             # what proves that it acted
+
+So every wait has a deadline and a sentence, the same code runs in the runner's single-threaded loop
+and under a test's virtual time, and no fault needs a thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.scenario.situation import ProcessRef
+from pytest_elastic.errors import ElasticError
+
+__all__ = [
+    "IN_FORCE",
+    "FaultContext",
+    "FaultImpossible",
+    "InForce",
+    "Sleep",
+    "Settled",
+    "Steps",
+    "Ticket",
+    "Until",
+    "Wait",
+]
+
+T = TypeVar("T")
+
+
+class FaultImpossible(ElasticError):
+    """A fault could not be injected, or did not do what it is for."""
+
+
+class Ticket(Generic[T]):
+    """The answer to an operation that takes a while. `settle` fits the cluster's `on_done`."""
+
+    def __init__(self) -> None:
+        self._outcome: list[T | ElasticError] = []
+
+    def settle(self, outcome: T | ElasticError) -> None:
+        """Give the answer; the first one holds."""
+        if not self._outcome:
+            self._outcome.append(outcome)
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether the answer is there."""
+        return bool(self._outcome)
+
+    def result(self) -> T:
+        """Return the answer, or raise it if it is an error; only once it is settled."""
+        assert self._outcome, "a ticket is read after it was settled"
+        outcome = self._outcome[0]
+        if isinstance(outcome, ElasticError):
+            raise FaultImpossible(outcome.message) from outcome
+        return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong.
+
+    With `at_end` the condition is asked once more when the fault is healed before its time is over.
+    """
+
+    condition: Callable[[], bool]
+    within_s: float
+    otherwise: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Wait for an operation's answer; its error, or silence, ends the fault."""
+
+    ticket: Ticket[Any]
+    within_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """Let time pass: a notice, a stagger."""
+
+    seconds: float
+
+
+class InForce(enum.Enum):
+    """The fault acts from now on. `NEEDS_JOB`: only the running job can show that it does, so that
+    nobody must be held for it."""
+
+    NOW = "now"
+    NEEDS_JOB = "needs job"
+
+
+IN_FORCE: Final = InForce.NOW
+
+Wait = Until | Settled | Sleep | InForce
+Steps = Generator[Wait, None, str]
+
+
+class FaultContext(Protocol):
+    """The world, as far as faults may touch it. Nothing here waits; pids are the global ones."""
+
+    def now(self) -> float:
+        """Return the time, in seconds on the runner's clock."""
+
+    # --- processes
+
+    def signal(self, process: ProcessRef, signum: int) -> bool:
+        """Send a signal; False when that very process has ended."""
+
+    def is_alive(self, process: ProcessRef) -> bool:
+        """Tell whether that very process still runs (a zombie does not)."""
+
+    def process_state(self, process: ProcessRef) -> str:
+        """Return the letter of /proc/PID/stat; "" when it has ended."""
+
+    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        """Send an order to a worker's probe, done in its step hook; False when it has no probe."""
+
+    def launcher_of(self, node: str) -> ProcessRef | None:
+        """Return the node's launcher while it runs."""
+
+    # --- nodes
+
+    def is_node_up(self, node: str) -> bool:
+        """Tell whether a node runs."""
+
+    def crash_node(self, node: str) -> Ticket[None]:
+        """End all processes of a node; its sockets close."""
+
+    def power_cut(self, node: str) -> Ticket[None]:
+        """End a node in silence."""
+
+    def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
+        """Start a node and its launcher; settled once the launcher runs."""
+
+    def pause_node(self, node: str) -> Ticket[None]:
+        """Freeze every process of a node."""
+
+    def resume_node(self, node: str) -> Ticket[None]:
+        """Let a frozen node go on."""
+
+    # --- links
+
+    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
+        """Lay a policy over links, on top of what others have laid there."""
+
+    def lift(self, owner: str) -> Ticket[None]:
+        """Take away what `owner` has laid over links; harmless when that is nothing."""
+
+    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
+        """Read what links have done."""

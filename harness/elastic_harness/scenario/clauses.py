@@ -1,0 +1,153 @@
+"""The clauses that are judged while the job runs: `eventually`, and events in `sometimes`/`never`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
+from elastic_harness.scenario.conditions import Watcher, watch
+from elastic_harness.scenario.model import Clause, Eventually, Expect
+from elastic_harness.scenario.observed import ObservedRun
+from elastic_harness.scenario.timeline import EntryPhase, EntryState
+from elastic_harness.scenario.triggers import AfterEntry, Condition
+from pytest_elastic.events.model import Record
+
+__all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect"]
+
+
+class Bucket(enum.Enum):
+    """Where in `expect` a clause stands."""
+
+    EVENTUALLY = "eventually"
+    SOMETIMES = "sometimes"
+    NEVER = "never"
+
+
+@dataclass(slots=True, kw_only=True)
+class ClauseState:
+    """One clause and how it stands. `key` is its place: `eventually[0]`, or the test's name for it.
+
+    `opened_at` is when it began to watch, `base` when its time began to run: between the two a
+    fault is being injected, when what it does must not be missed and what was before must not count.
+    """
+
+    key: str
+    bucket: Bucket
+    text: str
+    condition: Condition
+    within_s: float | None = None
+    after: AfterEntry | None = None
+    watcher: Watcher | None = None
+    opened_at: float | None = None
+    base: float | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When it must have come to hold; None while that is not known, or does not matter."""
+        if self.verdict is not None or self.base is None or self.within_s is None:
+            return None
+        return self.base + self.within_s
+
+    def open(self, now: float) -> None:
+        """Begin to watch."""
+        self.opened_at = now
+        self.watcher = watch(self.condition, now)
+
+    def begin(self, at: float) -> None:
+        """Let its time run from `at`, and count only what begins after that."""
+        if self.watcher is None:
+            self.open(at)
+        assert self.watcher is not None, "an open clause has a watcher"
+        self.base = at
+        self.watcher.restart(at)
+
+    def follow(self, entries: list[EntryState]) -> None:
+        """Open, or let its time run, according to the entry it waits for."""
+        if self.after is None or self.base is not None or not entries:
+            return
+        entry = entries[0]
+        if not self.after.healed and entry.fired_at is not None and self.watcher is None:
+            self.open(entry.fired_at)
+        start = entry.healed_at if self.after.healed else entry.in_force_at
+        if start is not None and entry.phase is not EntryPhase.FAILED:
+            self.begin(start + self.after.delay_s)
+
+    def see(self, record: Record | None, run: ObservedRun) -> bool:
+        """Take a record (None: the time) into account; tell whether that decided the clause."""
+        if self.verdict is not None or self.watcher is None:
+            return False
+        evidence = self.watcher.see(record, run)
+        if evidence is None or (self.base is None and not self._counts_before_base):
+            return False
+        if self.bucket is Bucket.NEVER:
+            self.verdict = invalid(f"{self.text}: seen: {evidence}")
+        else:
+            self.verdict = valid(f"{self.text}: {evidence}")
+        return True
+
+    def expire(self, now: float, run: ObservedRun) -> bool:
+        """Decide the clause if its time is over; tell whether it was."""
+        deadline = self.deadline
+        if deadline is None or now < deadline or self.watcher is None:
+            return False
+        seen = self.watcher.last_seen(run)
+        self.verdict = invalid(f"{self.text}: not in time; last seen: {seen}")
+        return True
+
+    def close(self, run: ObservedRun, why: str) -> None:
+        """The run is over: decide the clause by what is known."""
+        if self.verdict is not None:
+            return
+        if self.bucket is Bucket.NEVER:
+            self.verdict = valid(f"{self.text}: never seen")
+        elif self.base is None or self.watcher is None:
+            waited_for = f"`{self.after}`" if self.after else "the run"
+            self.verdict = unknown(f"{self.text}: {waited_for} never came, so its time never began")
+        else:
+            seen = self.watcher.last_seen(run)
+            self.verdict = invalid(f"{self.text}: {why} first; last seen: {seen}")
+
+    @property
+    def is_unmet(self) -> bool:
+        """Tell whether it was found not to hold."""
+        return self.verdict is not None and self.verdict.outcome is Outcome.INVALID
+
+    @property
+    def _counts_before_base(self) -> bool:
+        """Tell whether what is seen while the fault is being injected counts: facts do, states do
+        not, since the state before the fault looks the same."""
+        return self.condition.__class__.__name__ in {"EventCondition", "LogCondition"}
+
+
+def from_eventually(key: str, clause: Eventually) -> ClauseState:
+    """Make a state for a clause of `eventually`."""
+    return ClauseState(
+        key=key,
+        bucket=Bucket.EVENTUALLY,
+        text=str(clause),
+        condition=clause.condition,
+        within_s=clause.within,
+        after=clause.after,
+    )
+
+
+def from_expect(expect: Expect) -> list[ClauseState]:
+    """Return the clauses that the engine judges; those that only a checker knows are left out."""
+    states = [
+        from_eventually(f"eventually[{index}]", clause)
+        for index, clause in enumerate(expect.eventually)
+    ]
+    for bucket, witnesses in ((Bucket.SOMETIMES, expect.sometimes), (Bucket.NEVER, expect.never)):
+        states.extend(
+            ClauseState(
+                key=f"{bucket.value}[{index}]",
+                bucket=bucket,
+                text=f"{bucket.value} {witness}",
+                condition=witness,
+            )
+            for index, witness in enumerate(witnesses)
+            if not isinstance(witness, Clause)
+        )
+    return states

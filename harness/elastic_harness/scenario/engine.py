@@ -1,0 +1,602 @@
+"""The scenario engine: fires faults when their triggers come, and judges what must come to hold.
+
+A pure machine. The runner feeds it every record of the history, the time, and what became of the
+faults it ordered; it answers with commands. It owns no process and reads no clock.
+
+The run has three phases. STORM: entries fire and heal; clauses of `eventually` are open. CALM:
+nothing is left to come, everything that can be healed is being (save what is `until: end`), and the
+job is let go to its end; clauses of `finally` with a `within` count from here. ENDED: a verdict on
+every clause is in. The run ends when all launchers that count have ended (one that a fault ended
+does not), when a clause can no longer be met, or at the limit.
+
+An entry pinned to a step holds its rank there: `ArmHold` at the start, `ReleaseHold` once the fault
+has been proven, or is known to have done nothing, or only the running job can show that it acts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from typing_extensions import assert_never
+
+from elastic_harness.history.events import (
+    ExpectationMet,
+    FaultEffective,
+    FaultFired,
+    FaultHealed,
+    FaultIneffective,
+    RankHeld,
+    StepCompleted,
+    WorkerGone,
+)
+from elastic_harness.scenario.clauses import Bucket, ClauseState, from_eventually, from_expect
+from elastic_harness.scenario.conditions import watch
+from elastic_harness.scenario.fields import format_duration
+from elastic_harness.scenario.holds import HeldRank, Holds
+from elastic_harness.scenario.messages import (
+    ArmHold,
+    ClauseAdded,
+    DisarmHold,
+    EndRun,
+    EngineCommand,
+    EngineInput,
+    EntryAdded,
+    FaultFailed,
+    FaultInForce,
+    FaultProved,
+    FaultUndone,
+    Fire,
+    Heal,
+    LaunchersExited,
+    RecordEvent,
+    RecordSeen,
+    ReleaseHold,
+    TimelineClosed,
+    TimePassed,
+    WakeAt,
+    WatchLog,
+)
+from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.observed import LauncherView, ObservedRun
+from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
+from elastic_harness.scenario.selectors import SelectionEmpty
+from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.timeline import HEAL_ACTION, EntryPhase, EntryState, expand
+from elastic_harness.scenario.triggers import LogCondition
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import Event, Record
+
+__all__ = ["Decision", "EngineMachine", "RunPhase"]
+
+# After the last launcher that counts has ended, what others still have to say is waited for this long.
+END_GRACE_S: Final = 1.0
+
+
+class RunPhase(enum.Enum):
+    """Where the run is."""
+
+    STORM = "storm"
+    CALM = "calm"
+    ENDED = "ended"
+
+
+_ALLOWED: Final[Mapping[RunPhase, frozenset[RunPhase]]] = {
+    RunPhase.STORM: frozenset({RunPhase.CALM, RunPhase.ENDED}),
+    # A test may add to a timeline that seemed to be over.
+    RunPhase.CALM: frozenset({RunPhase.STORM, RunPhase.ENDED}),
+    RunPhase.ENDED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Something the engine chose, and the sentence that says why."""
+
+    at: float
+    what: str
+    reason: str
+
+
+class EngineMachine:
+    """One run of one plan. The first input of any kind starts its clock.
+
+    With `is_open` the timeline may still grow (a Python test): nothing is healed automatically and
+    the run is not calm until `TimelineClosed`.
+    """
+
+    def __init__(self, plan: Plan, catalog: ActionCatalog, *, is_open: bool = False) -> None:
+        self._plan = plan
+        self._catalog = catalog
+        self._is_open = is_open
+        self._run = ObservedRun(store_host=plan.scenario.store_host)
+        self._entries: list[EntryState] = []
+        self._clauses = from_expect(plan.scenario.expect)
+        self._holds = Holds()
+        self._phase = RunPhase.STORM
+        self._started_at: float | None = None
+        self._calm_at: float | None = None
+        self._end_at: float | None = None
+        self._woken_at: float | None = None
+        self._out: list[EngineCommand] = []
+        self._decisions: list[Decision] = []
+
+    # --- what others may look at ---------------------------------------------------------------
+
+    @property
+    def phase(self) -> RunPhase:
+        """Where the run is."""
+        return self._phase
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Everything the engine chose, with the reasons, in order."""
+        return tuple(self._decisions)
+
+    @property
+    def entries(self) -> tuple[EntryState, ...]:
+        """The timeline as it stands; to be read only."""
+        return tuple(self._entries)
+
+    @property
+    def clauses(self) -> tuple[ClauseState, ...]:
+        """The clauses it judges, as they stand; to be read only."""
+        return tuple(self._clauses)
+
+    @property
+    def run(self) -> ObservedRun:
+        """What it has seen of the run; to be read only."""
+        return self._run
+
+    # --- step ----------------------------------------------------------------------------------
+
+    def step(self, input: EngineInput, now: float) -> tuple[EngineCommand, ...]:
+        """Take one input and return what is to be done, in order."""
+        if self._phase is RunPhase.ENDED:
+            return ()
+        if self._started_at is None:
+            self._start(now)
+        match input:
+            case RecordSeen(record=record):
+                self._on_record(record, now)
+            case TimePassed():
+                pass
+            case FaultInForce(entry_id=entry_id, proof_needs_job=needs_job):
+                self._on_in_force(self._entry(entry_id), now, needs_job=needs_job)
+            case FaultProved(entry_id=entry_id, evidence=evidence):
+                self._on_proved(self._entry(entry_id), evidence, now)
+            case FaultFailed(entry_id=entry_id, reason=reason):
+                self._on_failed(self._entry(entry_id), reason)
+            case FaultUndone(entry_id=entry_id):
+                self._on_undone(self._entry(entry_id), now)
+            case LaunchersExited(exit_codes=exit_codes):
+                self._on_launchers_exited(exit_codes, now)
+            case EntryAdded(entry=entry):
+                self._on_entry_added(entry, now)
+            case ClauseAdded(key=key, clause=clause):
+                self._add_clause(from_eventually(key, clause), now)
+            case TimelineClosed():
+                self._is_open = False
+            case _:
+                assert_never(input)
+        self._look_around(now)
+        return self._take_out()
+
+    # --- start ---------------------------------------------------------------------------------
+
+    def _start(self, now: float) -> None:
+        self._started_at = now
+        for planned in self._plan.entries:
+            self._add_entry(planned, now)
+        clauses, self._clauses = self._clauses, []
+        for clause in clauses:
+            self._add_clause(clause, now)
+
+    def _on_entry_added(self, entry: Entry, now: float) -> None:
+        default_id = f"entry-{len({state.name for state in self._entries}) + 1}"
+        planned = plan_entry(entry, default_id, self._plan.seed)
+        if any(state.name == planned.id for state in self._entries):
+            raise UsageError(f"the timeline has an entry {planned.id!r} already: choose another id")
+        if self._phase is RunPhase.CALM:
+            self._become(RunPhase.STORM)
+        self._add_entry(planned, now)
+
+    def _add_entry(self, planned: PlannedEntry, now: float) -> None:
+        spec = planned.entry.action
+        action = None if spec.name == HEAL_ACTION else self._catalog.parse(spec.name, spec.value)
+        for state in expand(planned, action, now):
+            if state.step is not None:
+                state.is_armed = True
+                self._put(
+                    ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank)
+                )
+            if planned.entry.when is not None:
+                state.watcher = watch(planned.entry.when, now)
+                self._watch_log(planned.entry.when)
+            if planned.entry.until is not None:
+                self._watch_log(planned.entry.until)
+            self._entries.append(state)
+
+    def _add_clause(self, clause: ClauseState, now: float) -> None:
+        self._watch_log(clause.condition)
+        if clause.after is None:
+            clause.begin(now)
+        self._clauses.append(clause)
+
+    def _watch_log(self, condition: object) -> None:
+        if isinstance(condition, LogCondition):
+            self._put(WatchLog(pattern=condition.log, node=condition.node))
+
+    # --- records -------------------------------------------------------------------------------
+
+    def _on_record(self, record: Record, now: float) -> None:
+        self._run.observe(record)
+        match record.event:
+            case RankHeld(pid=pid, rank=rank, step=step):
+                self._holds.add(HeldRank(pid=pid, rank=rank, step=step, since=now))
+                self._on_step_reached(pid, rank, step)
+            case StepCompleted(pid=pid, rank=rank, step=step, count=count):
+                self._on_step_reached(pid, rank, count if step is None else step)
+            case WorkerGone(pid=pid):
+                self._holds.forget(pid)
+            case _:
+                pass
+        for entry in self._entries:
+            if entry.phase is EntryPhase.WAITING and entry.watcher is not None:
+                entry.evidence = entry.evidence or entry.watcher.see(record, self._run)
+            if entry.heal_watcher is not None and entry.phase is EntryPhase.IN_FORCE:
+                if evidence := entry.heal_watcher.see(record, self._run):
+                    self._decide(f"heal {entry.id}", evidence, now)
+                    self._heal(entry, "schedule")
+        self._follow_entries()
+        for clause in self._clauses:
+            self._tell(clause, decided=clause.see(record, self._run))
+
+    def _on_step_reached(self, pid: int, rank: int, step: int) -> None:
+        """Note for each entry pinned here that its moment has come: the rank is (or will be) held."""
+        for entry in self._entries:
+            pinned = entry.step
+            if entry.phase is not EntryPhase.WAITING or pinned is None:
+                continue
+            if (pinned.rank, pinned.step) == (rank, step) and self._is_round(pinned.round, pid):
+                entry.evidence = entry.evidence or f"rank {rank} completed step {step}"
+
+    def _is_round(self, ordinal: int | None, pid: int) -> bool:
+        if ordinal is None:
+            return True
+        found = self._run.worlds.worker_of(pid)
+        return found is not None and found[0].ordinal == ordinal
+
+    # --- faults --------------------------------------------------------------------------------
+
+    def _fire(self, entry: EntryState, why: str, now: float) -> None:
+        entry.fired_at = now
+        if entry.action is None:
+            self._decide(f"{entry.id} heals", why, now)
+            self._heal_by_action(entry, now)
+            return
+        situation = self._run.situation(self._plan.seed)
+        try:
+            targets = entry.action.resolve(situation, stream=f"select:{entry.id}")
+        except SelectionEmpty as error:
+            self._decide(f"{entry.id} cannot fire", error.message, now)
+            self._fail(entry, error.message)
+            return
+        self._decide(f"fire {entry.id}", why, now)
+        entry.become(EntryPhase.FIRED)
+        for node in entry.action.excuses(targets):
+            self._run.excuse(node)
+        fired = FaultFired(
+            id=entry.id,
+            fault=entry.entry.action.name,
+            targets=tuple(sorted(targets.describe())),
+            parameters=entry.action.describe(),
+        )
+        self._put(RecordEvent(source="fault", event=fired))
+        spec = entry.entry.action
+        self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
+
+    def _heal_by_action(self, entry: EntryState, now: float) -> None:
+        wanted = entry.entry.action.value
+        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+        chosen = [
+            other
+            for other in self._entries
+            if other.can_be_healed and ("all" in names or other.name in names or other.id in names)
+        ]
+        if not chosen:
+            self._fail(entry, f"heal: {wanted}: there is nothing in force to heal")
+            return
+        for other in reversed(chosen):
+            self._heal(other, "action")
+        entry.in_force_at = entry.healed_at = now
+        entry.proved = True
+        entry.become(EntryPhase.HEALED)
+
+    def _on_in_force(self, entry: EntryState, now: float, *, needs_job: bool) -> None:
+        if entry.phase is not EntryPhase.FIRED:
+            return
+        entry.become(EntryPhase.IN_FORCE)
+        entry.in_force_at = now
+        entry.proof_needs_job = needs_job
+        if entry.entry.for_s is not None:
+            entry.heal_at = now + entry.entry.for_s
+        elif entry.entry.until is not None and not isinstance(entry.entry.until, str):
+            entry.heal_watcher = watch(entry.entry.until, now)
+
+    def _on_proved(self, entry: EntryState, evidence: str, now: float) -> None:
+        self._on_in_force(entry, now, needs_job=False)
+        if entry.proved is None and entry.phase is not EntryPhase.FAILED:
+            entry.proved = True
+            self._put_fact(FaultEffective(id=entry.id, evidence=evidence))
+
+    def _on_failed(self, entry: EntryState, reason: str) -> None:
+        if entry.phase is EntryPhase.FIRED:
+            self._fail(entry, reason)
+        elif entry.proved is None:
+            entry.proved = False
+            self._put_fact(FaultIneffective(id=entry.id, reason=reason))
+
+    def _fail(self, entry: EntryState, reason: str) -> None:
+        entry.become(EntryPhase.FAILED)
+        entry.proved = False
+        self._put_fact(FaultIneffective(id=entry.id, reason=reason))
+
+    def _skip(self, entry: EntryState, reason: str) -> None:
+        entry.become(EntryPhase.SKIPPED)
+        if not entry.is_optional:
+            self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
+
+    def _heal(self, entry: EntryState, by: str) -> None:
+        entry.become(EntryPhase.HEALING)
+        entry.heal_at = None
+        entry.heal_watcher = None
+        entry.healed_by = by
+        self._put(Heal(entry_id=entry.id))
+
+    def _on_undone(self, entry: EntryState, now: float) -> None:
+        if entry.phase in {EntryPhase.FIRED, EntryPhase.IN_FORCE}:
+            entry.become(EntryPhase.HEALING)
+        if entry.phase is EntryPhase.HEALING:
+            entry.become(EntryPhase.HEALED)
+            entry.healed_at = now
+            self._put_fact(FaultHealed(id=entry.id, by=entry.healed_by))
+
+    # --- what follows from the state and the time ----------------------------------------------
+
+    def _look_around(self, now: float) -> None:
+        """Do everything that is due. One thing may make another due, but each entry moves on at
+        most a few times, so this ends."""
+        for _ in range(4 * len(self._entries) + 4):
+            if not any([self._fire_due(now), self._heal_due(now)]):
+                break
+        self._follow_entries()
+        for clause in self._clauses:
+            self._tell(clause, decided=clause.see(None, self._run))
+        self._release_holds(now)
+        if self._end_if_over(now):
+            return
+        self._calm_down(now)
+        self._ask_to_be_woken(now)
+
+    def _fire_due(self, now: float) -> bool:
+        moved = False
+        for entry in self._entries:
+            if entry.phase is not EntryPhase.WAITING:
+                continue
+            if entry.entry.after is not None and entry.due_at is None:
+                moved |= self._follow_entry(entry)
+            if entry.is_over:
+                continue
+            if entry.evidence is not None:
+                self._fire(entry, entry.evidence, now)
+                moved = True
+            elif entry.due_at is not None and now >= entry.due_at:
+                self._fire(entry, self._why_due(entry), now)
+                moved = True
+        return moved
+
+    def _why_due(self, entry: EntryState) -> str:
+        if entry.entry.after is not None:
+            return f"after {entry.entry.after}"
+        assert self._started_at is not None, "an engine that steps has started"
+        return f"{(entry.due_at or 0.0) - self._started_at:.3f} s into the run"
+
+    def _follow_entry(self, entry: EntryState) -> bool:
+        """Find out when an entry that waits for another is due, or that it never will be."""
+        after = entry.entry.after
+        assert after is not None, "only entries with `after` follow another"
+        leaders = [other for other in self._entries if after.id in {other.name, other.id}]
+        leader = leaders[0] if leaders else None
+        if leader is None or leader.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}:
+            self._skip(entry, f"it waits for {after.id}, which never took effect")
+            return True
+        start = leader.healed_at if after.healed else leader.in_force_at
+        if start is None:
+            return False
+        entry.due_at = start + after.delay_s
+        return True
+
+    def _heal_due(self, now: float) -> bool:
+        due = [
+            entry
+            for entry in self._entries
+            if entry.phase is EntryPhase.IN_FORCE
+            and entry.heal_at is not None
+            and now >= entry.heal_at
+        ]
+        for entry in due:
+            self._decide(f"heal {entry.id}", "its time is over", now)
+            self._heal(entry, "schedule")
+        return bool(due)
+
+    def _follow_entries(self) -> None:
+        for clause in self._clauses:
+            if clause.after is not None:
+                name = clause.after.id
+                clause.follow([e for e in self._entries if name in {e.name, e.id}])
+
+    def _tell(self, clause: ClauseState, *, decided: bool) -> None:
+        if decided and not clause.is_unmet:
+            self._put(RecordEvent(source="engine", event=ExpectationMet(clause=clause.text)))
+
+    def _release_holds(self, now: float) -> None:
+        for entry in self._entries:
+            if entry.is_armed and entry.phase is not EntryPhase.WAITING and not entry.holds_rank:
+                entry.is_armed = False
+                self._put(DisarmHold(entry_id=entry.id))
+        for held, needed_by in self._holds.release(self._entries, now):
+            if needed_by:
+                why = f"{', '.join(needed_by)} took longer than a rank may be held"
+                self._decide(f"release rank {held.rank}", why, now)
+            self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
+
+    def _calm_down(self, now: float) -> None:
+        """Once nothing is left to come, heal what can be healed and let the job go to its end."""
+        if self._phase is RunPhase.CALM:
+            if self._calm_at is None and not any(e.phase is EntryPhase.HEALING for e in self._entries):
+                self._calm_at = now
+            return
+        are_open = any(
+            clause.bucket is Bucket.EVENTUALLY and clause.verdict is None
+            for clause in self._clauses
+            if clause.base is not None or self._may_still_open(clause)
+        )
+        if self._is_open or are_open or not all(entry.is_settled for entry in self._entries):
+            return
+        self._become(RunPhase.CALM)
+        for entry in reversed(self._entries):
+            if entry.can_be_healed and entry.entry.until != "end":
+                self._decide(f"heal {entry.id}", "nothing is left to come", now)
+                self._heal(entry, "schedule")
+        if not any(entry.phase is EntryPhase.HEALING for entry in self._entries):
+            self._calm_at = now
+
+    def _may_still_open(self, clause: ClauseState) -> bool:
+        """Tell whether the entry that a clause waits for can still get there before the calm."""
+        if clause.after is None:
+            return True
+        name = clause.after.id
+        leaders = [entry for entry in self._entries if name in {entry.name, entry.id}]
+        if clause.after.healed:
+            # The automatic heal of the calm is what such a clause may be waiting for.
+            return any(not entry.is_settled for entry in leaders)
+        return any(entry.in_force_at is None and not entry.is_over for entry in leaders)
+
+    # --- end -----------------------------------------------------------------------------------
+
+    def _on_launchers_exited(self, exit_codes: Mapping[str, int], now: float) -> None:
+        for node, exit_code in exit_codes.items():
+            launcher = self._run.launchers.setdefault(
+                node, LauncherView(process=ProcessRef(pid=0))
+            )
+            if launcher.exit_code is None:
+                launcher.exit_code = exit_code
+        self._end_at = now
+
+    def _end_if_over(self, now: float) -> bool:
+        """End the run if it is over, and say why; tell whether it was."""
+        assert self._started_at is not None, "an engine that steps has started"
+        for clause in self._clauses:
+            clause.expire(now, self._run)
+            if clause.is_unmet:
+                self._end("unmet", clause.verdict.reason if clause.verdict else "", now)
+                return True
+        if self._end_at is None and self._run.have_launchers_that_count_ended:
+            self._end_at = now + END_GRACE_S
+        if self._end_at is not None and now >= self._end_at:
+            self._end(self._run.outcome, "all launchers that count have ended", now)
+            return True
+        if (late := self._late_clause(now)) is not None:
+            self._end("unmet", late, now)
+            return True
+        if now >= self._started_at + self._plan.scenario.limit:
+            limit = format_duration(self._plan.scenario.limit)
+            self._end("limit", f"the job did not end within {limit}: {self._run.describe()}", now)
+            return True
+        return False
+
+    def _late_clause(self, now: float) -> str | None:
+        """Return the complaint if the job should have ended by now, says a clause of `finally`."""
+        if self._calm_at is None:
+            return None
+        for clause in self._plan.scenario.expect.finally_:
+            if clause.within is not None and now >= self._calm_at + clause.within:
+                within = format_duration(clause.within)
+                return f"finally {clause}: the job had not ended {within} after the last heal"
+        return None
+
+    def _end(self, outcome: str, reason: str, now: float) -> None:
+        self._become(RunPhase.ENDED)
+        self._decide(f"end the run: {outcome}", reason, now)
+        for entry in self._entries:
+            if entry.phase is EntryPhase.WAITING:
+                self._skip(entry, self._why_never(entry))
+            elif entry.proved is None and not entry.is_over and not entry.is_optional:
+                entry.proved = False
+                why = "the run ended before it was seen to act"
+                self._put_fact(FaultIneffective(id=entry.id, reason=why))
+        why = "the run was over" if outcome == "limit" else "the job ended"
+        for clause in self._clauses:
+            was_open = clause.verdict is None
+            clause.close(self._run, why)
+            self._tell(clause, decided=was_open and clause.bucket is Bucket.NEVER)
+        for held, _ in self._holds.release((), now):
+            self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
+        exit_codes = {
+            node: launcher.exit_code
+            for node, launcher in self._run.launchers.items()
+            if launcher.exit_code is not None
+        }
+        self._put(EndRun(outcome=outcome, reason=reason, exit_codes=exit_codes))
+
+    def _why_never(self, entry: EntryState) -> str:
+        if entry.watcher is not None:
+            return f"{entry.entry.when} was not seen; last seen: {entry.watcher.last_seen(self._run)}"
+        if entry.step is not None:
+            return (
+                f"rank {entry.step.rank} was not seen to complete step {entry.step.step}; "
+                f"last seen: {self._run.describe()}"
+            )
+        return "the run was over before its time"
+
+    # --- small things --------------------------------------------------------------------------
+
+    def _become(self, phase: RunPhase) -> None:
+        assert phase in _ALLOWED[self._phase], f"{self._phase} does not become {phase}"
+        self._phase = phase
+        self._calm_at = None
+
+    def _entry(self, entry_id: str) -> EntryState:
+        found = next((entry for entry in self._entries if entry.id == entry_id), None)
+        assert found is not None, f"no entry is called {entry_id!r}"
+        return found
+
+    def _ask_to_be_woken(self, now: float) -> None:
+        assert self._started_at is not None, "an engine that steps has started"
+        times = [self._started_at + self._plan.scenario.limit, self._end_at, self._holds.deadline()]
+        times += [e.due_at for e in self._entries if e.phase is EntryPhase.WAITING]
+        times += [e.heal_at for e in self._entries if e.phase is EntryPhase.IN_FORCE]
+        times += [clause.deadline for clause in self._clauses]
+        if self._calm_at is not None:
+            finals = self._plan.scenario.expect.finally_
+            times += [self._calm_at + each.within for each in finals if each.within is not None]
+        earliest = max(min(at for at in times if at is not None), now)
+        if earliest != self._woken_at:
+            self._woken_at = earliest
+            self._put(WakeAt(at=earliest))
+
+    def _decide(self, what: str, reason: str, now: float) -> None:
+        self._decisions.append(Decision(at=now, what=what, reason=reason))
+
+    def _put_fact(self, event: Event) -> None:
+        self._put(RecordEvent(source="fault", event=event))
+
+    def _put(self, command: EngineCommand) -> None:
+        self._out.append(command)
+
+    def _take_out(self) -> tuple[EngineCommand, ...]:
+        out, self._out = tuple(self._out), []
+        return out

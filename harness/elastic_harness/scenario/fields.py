@@ -1,0 +1,151 @@
+"""The kinds of value a scenario is written in: durations, percentages, rates, selectors, lists.
+
+Each is read from its YAML text and printed back into it, so that a scenario survives the round trip
+through `plan.json`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    InstanceOf,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from elastic_harness.scenario.selectors import FORMS, Selector, parse_selector
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "Fraction",
+    "Listed",
+    "Rate",
+    "ScenarioModel",
+    "Seconds",
+    "Select",
+    "Text",
+    "format_duration",
+    "parse_duration",
+    "parse_fraction",
+    "parse_rate",
+]
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_NUMBER = r"(\d+(?:\.\d+)?)"
+
+
+class ScenarioModel(BaseModel):
+    """The common rules: strict types, no unknown key, no change after reading."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
+
+
+def parse_duration(value: object) -> float:
+    """Return seconds for "10s", "500ms" or "2m"; a bare number is refused, it could mean anything."""
+    if isinstance(value, float) and math.isfinite(value) and value >= 0:
+        return value  # already seconds: a default, or Python calling
+    if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?(ms|s|min|m|h)", value)):
+        return float(found[1]) * _UNITS_S[found[2]]
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"{value} has no unit (did you mean '{value}s'?)")
+    raise ValueError(f"{value!r} is not a duration: write for example 10s, 500ms or 2m")
+
+
+def format_duration(seconds: float) -> str:
+    """Return the shortest text that `parse_duration` reads as the same number."""
+    millis = seconds * 1000
+    if seconds < 1 and millis == int(millis):
+        return f"{int(millis)}ms"
+    return f"{int(seconds)}s" if seconds == int(seconds) else f"{seconds!r}s"
+
+
+def parse_fraction(value: object) -> float:
+    """Return 0.02 for "2%"."""
+    if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?%", value)):
+        fraction = float(found[1]) / 100
+        if fraction <= 1:
+            return fraction
+    if isinstance(value, float) and 0 <= value <= 1:
+        return value
+    raise ValueError(f"{value!r} is not a percentage: write for example 2% (0% to 100%)")
+
+
+def parse_rate(value: object) -> float:
+    """Return bits per second for "10mbit"."""
+    if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?([kmg]?bit)(/s)?", value)):
+        return float(found[1]) * _RATE_UNITS[found[2]]
+    if isinstance(value, float) and value > 0:
+        return value
+    raise ValueError(f"{value!r} is not a rate: write for example 10mbit or 1gbit")
+
+
+def _select(value: object) -> Selector:
+    try:
+        return parse_selector(value)
+    except UsageError as error:
+        raise ValueError(error.message) from error
+
+
+def _to_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _to_text(value: object) -> object:
+    """Let `env: {PORT: 80}` mean what it says; True and None are refused, they print in two ways."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _seconds_schema() -> dict[str, Any]:
+    return {"type": "string", "pattern": rf"^{_NUMBER} ?(ms|s|min|m|h)$", "examples": ["10s"]}
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration),
+    WithJsonSchema(_seconds_schema()),
+]
+Fraction = Annotated[
+    float,
+    BeforeValidator(parse_fraction),
+    WithJsonSchema({"type": "string", "pattern": rf"^{_NUMBER} ?%$", "examples": ["2%"]}),
+    PlainSerializer(lambda fraction: f"{fraction * 100:.10g}%"),
+]
+Rate = Annotated[
+    float,
+    BeforeValidator(parse_rate),
+    PlainSerializer(lambda rate: f"{rate:.0f}bit"),
+    WithJsonSchema({"type": "string", "pattern": rf"^{_NUMBER} ?[kmg]?bit(/s)?$"}),
+]
+Select = Annotated[
+    InstanceOf[Selector],
+    BeforeValidator(_select),
+    PlainSerializer(lambda selector: selector.as_data()),
+    WithJsonSchema({"type": ["string", "array", "object"], "description": f"One of: {FORMS}."}),
+]
+Text = Annotated[str, BeforeValidator(_to_text)]
+
+_Item = TypeVar("_Item")
+# A YAML list, kept as a tuple: a scenario is a value.
+Listed = Annotated[tuple[_Item, ...], BeforeValidator(_to_tuple)]
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value):
+        raise ValueError(
+            f"{value!r} is not a name: letters, digits, '-' and '_', beginning with a letter"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]

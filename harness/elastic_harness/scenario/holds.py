@@ -1,0 +1,64 @@
+"""Ranks that wait in their step hook until the fault pinned to that step is known to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from elastic_harness.scenario.timeline import EntryState
+
+__all__ = ["HOLD_LIMIT_S", "HeldRank", "Holds"]
+
+# A rank is not held longer than this, whatever its fault does: a collective that waits for it must
+# not run into its own timeout (15 s is the shortest in use), which would be a fault of ours.
+HOLD_LIMIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRank:
+    """A rank that waits, since when."""
+
+    pid: int
+    rank: int
+    step: int
+    since: float
+
+
+class Holds:
+    """Who is held, and who may go."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, HeldRank] = {}
+
+    def add(self, held: HeldRank) -> None:
+        """A worker says that it waits."""
+        self._held[held.pid] = held
+
+    def forget(self, pid: int) -> None:
+        """A worker is dead."""
+        self._held.pop(pid, None)
+
+    def release(
+        self, entries: Iterable[EntryState], now: float
+    ) -> tuple[tuple[HeldRank, tuple[str, ...]], ...]:
+        """Let go whom no entry needs any more; return each with the entries it was too long for."""
+        entries = list(entries)
+        released: list[tuple[HeldRank, tuple[str, ...]]] = []
+        for held in list(self._held.values()):
+            needed_by = tuple(
+                entry.id
+                for entry in entries
+                if entry.holds_rank
+                and entry.step is not None
+                and (entry.step.rank, entry.step.step) == (held.rank, held.step)
+            )
+            if not needed_by or now >= held.since + HOLD_LIMIT_S:
+                del self._held[held.pid]
+                released.append((held, needed_by))
+        return tuple(released)
+
+    def deadline(self) -> float | None:
+        """Return when the longest held rank must go at the latest."""
+        starts = [held.since for held in self._held.values()]
+        return min(starts) + HOLD_LIMIT_S if starts else None

@@ -1,0 +1,394 @@
+"""What a scenario says: the one tree that YAML files and Python tests are read into.
+
+Everything here is a frozen value. What an entry *does* is kept as a name and plain data; which names
+there are, and what belongs to them, is the business of the `ActionCatalog` handed to those who need
+it (so that faults may be added from outside).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Final, Literal, Protocol
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_serializer,
+    model_validator,
+)
+
+from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
+from elastic_harness.scenario.situation import Situation, Targets
+from elastic_harness.scenario.selectors import Selector
+from elastic_harness.scenario.triggers import (
+    After,
+    AfterEntry,
+    AtStep,
+    Condition,
+    EventCondition,
+    Every,
+    LogCondition,
+    Until,
+)
+
+__all__ = [
+    "ENTRY_KEYS",
+    "TRIGGER_KEYS",
+    "Action",
+    "ActionCatalog",
+    "Clause",
+    "Entry",
+    "Eventually",
+    "Expect",
+    "Job",
+    "Nodes",
+    "PlannedAction",
+    "Scenario",
+    "Witness",
+    "json_schema",
+]
+
+TRIGGER_KEYS: Final = ("at", "when", "after", "every")
+ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
+
+
+class PlannedAction(Protocol):
+    """What the engine must know about what an entry does: all of it pure."""
+
+    @property
+    def is_healable(self) -> bool:
+        """Tell whether there is anything to undo."""
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        """Return whom it hits now; raises SelectionEmpty when that is nobody."""
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        """Return the nodes whose launcher's end says nothing about the job from then on."""
+
+    def selectors(self) -> tuple[tuple[str, Selector], ...]:
+        """Return each selector it has, with the name of the parameter it stands in."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return its parameters as plain data."""
+
+
+class ActionCatalog(Protocol):
+    """Which actions there are. `parse` raises pydantic's ValidationError, or ValueError."""
+
+    def names(self) -> Collection[str]: ...
+
+    def parse(self, name: str, value: object) -> PlannedAction: ...
+
+    def schema(self, name: str) -> Mapping[str, Any]: ...
+
+
+class Rdzv(ScenarioModel):
+    """How the nodes find each other. `store_host` is the node at the endpoint (n1 if not said)."""
+
+    backend: str = "c10d"
+    store_host: str | None = None
+    conf: Mapping[str, Text] = Field(default_factory=dict)
+
+
+class Observe(ScenarioModel):
+    """Where facts come from that the probe cannot know: `step` is a regex with one group, on the
+    workers' output."""
+
+    step: str | None = None
+
+
+class Job(ScenarioModel):
+    """What is launched on every node: exactly one of `script`, `module` and `command`.
+
+    `script` is relative to the scenario file. `launcher` pins a launcher under test, `options` are
+    further options for it.
+    """
+
+    script: str | None = None
+    module: str | None = None
+    command: Listed[Text] | None = None
+    args: Listed[Text] = ()
+    env: Mapping[str, Text] = Field(default_factory=dict)
+    nproc_per_node: int = Field(default=1, ge=1)
+    max_restarts: int = Field(default=0, ge=0)
+    launcher: str | None = None
+    options: Listed[Text] = ()
+    rdzv: Rdzv = Rdzv()
+    observe: Observe = Observe()
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Job:
+        given = [key for key in ("script", "module", "command") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"a job has exactly one of script, module and command: found {found}")
+        return self
+
+
+class Nodes(ScenarioModel):
+    """How many nodes start, and how few and how many the job may run on."""
+
+    initial: int = Field(ge=1, le=250)
+    min: int = Field(ge=1)
+    max: int = Field(ge=1, le=250)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"initial": value, "min": value, "max": value}
+        if isinstance(value, dict) and "initial" in value:
+            return {"min": value["initial"], "max": value["initial"], **value}
+        return value
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Nodes:
+        if not self.min <= self.max:
+            raise ValueError(f"{self.min} to {self.max} nodes are impossible: min <= max expected")
+        return self
+
+
+class Action(ScenarioModel):
+    """What an entry does: a name of the catalog and its plain value."""
+
+    name: str
+    value: Any = None
+
+
+class Entry(ScenarioModel):
+    """One line of the timeline: exactly one trigger and exactly one action."""
+
+    id: Name | None = None
+    at: (
+        Annotated[
+            Annotated[Seconds, Tag("time")] | Annotated[AtStep, Tag("step")],
+            Discriminator(lambda v: "step" if isinstance(v, (dict, AtStep)) else "time"),
+        ]
+        | None
+    ) = None
+    when: Condition | None = None
+    after: After | None = None
+    every: Every | None = None
+    for_s: Seconds | None = Field(default=None, alias="for")
+    until: Until | None = None
+    optional: bool = False
+    action: Action
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_off_action(cls, value: object) -> object:
+        """Move the one key that is no key of an entry into `action`."""
+        if not isinstance(value, dict) or "action" in value:
+            return value
+        names = [key for key in value if key not in ENTRY_KEYS]
+        if len(names) != 1:
+            found = " and ".join(f"`{name}`" for name in names) or "none"
+            raise ValueError(f"an entry has exactly one action: found {found}")
+        known = {key: item for key, item in value.items() if key in ENTRY_KEYS}
+        return {**known, "action": {"name": names[0], "value": value[names[0]]}}
+
+    @model_validator(mode="after")
+    def _one_trigger(self) -> Entry:
+        given = [key for key in TRIGGER_KEYS if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(
+                f"an entry has exactly one trigger ({', '.join(TRIGGER_KEYS)}): found {found}"
+            )
+        if self.for_s is not None and self.until is not None:
+            raise ValueError("`for` and `until` both say when the fault ends: keep one of them")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: Any) -> dict[str, Any]:
+        """Write the entry as it is read: the action under its own name."""
+        data = {key: item for key, item in handler(self).items() if item is not None}
+        action = data.pop("action")
+        if "for_s" in data:
+            data["for"] = data.pop("for_s")
+        if not data["optional"]:
+            del data["optional"]
+        return {**data, action["name"]: action["value"]}
+
+
+class Eventually(ScenarioModel):
+    """Something that must come to hold `within` a time, counted from the start or from `after`."""
+
+    condition: Condition
+    within: Seconds
+    after: After | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_off_condition(cls, value: object) -> object:
+        if not isinstance(value, dict) or "condition" in value:
+            return value
+        own = {key: value[key] for key in ("within", "after") if key in value}
+        return {**own, "condition": {k: v for k, v in value.items() if k not in own}}
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: Any) -> dict[str, Any]:
+        data = {key: item for key, item in handler(self).items() if item is not None}
+        condition = data.pop("condition")
+        return {**{k: v for k, v in condition.items() if v is not None}, **data}
+
+    def __str__(self) -> str:
+        from elastic_harness.scenario.fields import format_duration
+
+        after = f" after {self.after}" if self.after else ""
+        return f"{self.condition} within {format_duration(self.within)}{after}"
+
+
+class Clause(ScenarioModel):
+    """A named clause that a checker judges, with what is expected: `restarts: 1`, `split_brain`.
+
+    `within` is the time a clause of `finally` has, counted from the automatic heal.
+    """
+
+    name: str
+    expected: Any = True
+    within: Seconds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if not isinstance(value, dict) or "name" in value:
+            return value
+        names = [key for key in value if key != "within"]
+        if len(names) != 1:
+            raise ValueError(f"a clause is one name and what is expected: found {len(names)} names")
+        own = {"within": value["within"]} if "within" in value else {}
+        return {"name": names[0], "expected": value[names[0]], **own}
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: Any) -> Any:
+        data = handler(self)
+        own = {"within": data["within"]} if self.within is not None else {}
+        return {data["name"]: data["expected"], **own}
+
+    @property
+    def is_off(self) -> bool:
+        """Tell whether a default invariant is switched off by name (`- one_world: off`)."""
+        return self.expected is False or self.expected == "off"
+
+    def __str__(self) -> str:
+        return self.name if self.expected is True else f"{self.name}: {self.expected}"
+
+
+def _witness_kind(value: Any) -> str:
+    if isinstance(value, dict) and ("event" in value or "log" in value):
+        return "condition"
+    return "condition" if isinstance(value, (EventCondition, LogCondition)) else "clause"
+
+
+# What must be seen, or never be seen: an event or log line (the engine sees to it), or a clause that
+# a checker knows.
+Witness = Annotated[
+    Annotated[Condition, Tag("condition")] | Annotated[Clause, Tag("clause")],
+    Discriminator(_witness_kind),
+]
+
+
+class Expect(ScenarioModel):
+    """What must hold. `always` adds to (or, with `off`, takes from) the invariants that are on."""
+
+    always: Listed[Clause] = ()
+    never: Listed[Witness] = ()
+    sometimes: Listed[Witness] = ()
+    eventually: Listed[Eventually] = ()
+    finally_: Listed[Clause] = Field(default=(), alias="finally")
+
+
+class Scenario(ScenarioModel):
+    """One scenario file's document, or what a Python test has built instead."""
+
+    version: Literal[1]
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,\[\]-]*$")]
+    title: str
+    job: Job
+    nodes: Nodes
+    seed: int | None = None
+    requires: Listed[str] = ()
+    limit: Seconds = 60.0
+    timeline: Listed[Entry] = ()
+    storm: Mapping[str, Any] | None = None
+    expect: Expect = Expect()
+    marks: Listed[str] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_extensions(cls, value: object) -> object:
+        """Leave out `x-…` keys: they are the author's own."""
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if not (isinstance(k, str) and k.startswith("x-"))}
+
+    @model_validator(mode="after")
+    def _no_storm_yet(self) -> Scenario:
+        if self.storm is not None:
+            raise ValueError(
+                "`storm` is not supported yet: write the faults into `timeline` (`every` repeats one)"
+            )
+        return self
+
+    @property
+    def store_host(self) -> str:
+        """The node at the rendezvous endpoint."""
+        return self.job.rdzv.store_host or "n1"
+
+    @property
+    def initial_nodes(self) -> tuple[str, ...]:
+        """The names of the nodes that the run starts with."""
+        return tuple(f"n{i}" for i in range(1, self.nodes.initial + 1))
+
+
+def json_schema(catalog: ActionCatalog) -> dict[str, Any]:
+    """Return the JSON Schema of a scenario file, for editors and for `pytest-elastic schema`."""
+    schema = Scenario.model_json_schema(by_alias=True)
+    definitions = schema["$defs"]
+    definitions["Entry"] = _entry_schema(definitions["Entry"], catalog)
+    definitions["Eventually"] = _flattened(definitions["Eventually"])
+    definitions["Clause"] = {
+        "description": definitions["Clause"]["description"],
+        "type": ["string", "object"],
+    }
+    definitions["Nodes"] = {"anyOf": [{"type": "integer", "minimum": 1}, definitions["Nodes"]]}
+    definitions["Nodes"]["anyOf"][1]["required"] = ["initial"]
+    schema["properties"]["matrix"] = {
+        "description": "One scenario for each combination: a path such as job.max_restarts, values.",
+        "type": "object",
+        "additionalProperties": {"type": "array", "minItems": 1},
+    }
+    schema["patternProperties"] = {"^x-": {}}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _entry_schema(entry: dict[str, Any], catalog: ActionCatalog) -> dict[str, Any]:
+    properties = {key: item for key, item in entry["properties"].items() if key != "action"}
+    names = sorted(catalog.names())
+    return {
+        **entry,
+        "properties": {**properties, **{name: dict(catalog.schema(name)) for name in names}},
+        "required": [],
+        "allOf": [
+            {"oneOf": [{"required": [key]} for key in TRIGGER_KEYS]},
+            {"oneOf": [{"required": [name]} for name in names]},
+        ],
+    }
+
+
+def _flattened(clause: dict[str, Any]) -> dict[str, Any]:
+    """Describe a clause as it is written: the condition's keys beside `within` and `after`."""
+    condition = clause["properties"]["condition"]
+    own = {key: item for key, item in clause["properties"].items() if key != "condition"}
+    return {
+        "description": clause["description"],
+        "type": "object",
+        "properties": own,
+        "required": ["within"],
+        "x-condition": condition,
+    }

@@ -1,0 +1,142 @@
+"""What the engine has seen of the run so far: worlds, nodes, launchers, the store's host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic_harness.history.events import NodeStarted, NodeStopped, ProcessExited, ProcessStarted
+from elastic_harness.history.worlds import World, Worlds
+from elastic_harness.scenario.seed import Seed
+from elastic_harness.scenario.situation import (
+    NodeRef,
+    ProcessRef,
+    Situation,
+    WorkerRef,
+    natural_key,
+)
+from pytest_elastic.events.model import CoordinatorStarted, Record
+
+__all__ = ["LauncherView", "ObservedRun"]
+
+
+@dataclass(slots=True, kw_only=True)
+class LauncherView:
+    """The newest launcher of a node. `is_excused`: a fault ended it, so that its exit code says
+    nothing about the job."""
+
+    process: ProcessRef
+    exit_code: int | None = None
+    is_excused: bool = False
+
+
+class ObservedRun:
+    """A reduction of the history to what triggers, clauses and selectors ask for."""
+
+    def __init__(self, *, store_host: str) -> None:
+        self.worlds = Worlds()
+        self.launchers: dict[str, LauncherView] = {}
+        self.nodes: dict[str, NodeRef] = {}
+        self._used_names: list[str] = []
+        self._store_host = store_host
+        self._store_term = -1
+
+    @property
+    def world(self) -> World | None:
+        """The newest world."""
+        return self.worlds.current
+
+    def observe(self, record: Record) -> None:
+        """Take the next record into account."""
+        self.worlds.observe(record)
+        match record.event:
+            case NodeStarted(address=address, incarnation=incarnation):
+                self._on_node_started(record, address, incarnation)
+            case NodeStopped():
+                self.nodes.pop(record.node, None)
+            case ProcessStarted(role="launcher", pid=pid):
+                self.launchers[record.node] = LauncherView(process=ProcessRef(pid=pid))
+            case ProcessExited(role="launcher", pid=pid, exit_code=exit_code):
+                launcher = self.launchers.get(record.node)
+                if launcher is not None and launcher.process.pid == pid:
+                    launcher.exit_code = exit_code
+            case CoordinatorStarted(term=term) if term > self._store_term:
+                self._store_host, self._store_term = record.node, term
+            case _:
+                pass
+
+    def excuse(self, node: str) -> None:
+        """A fault is about to end this node's launcher."""
+        if (launcher := self.launchers.get(node)) is not None:
+            launcher.is_excused = True
+
+    @property
+    def have_launchers_that_count_ended(self) -> bool:
+        """Tell whether all launchers that no fault has ended are over, and there were some."""
+        counting = [each for each in self.launchers.values() if not each.is_excused]
+        return bool(counting) and all(each.exit_code is not None for each in counting)
+
+    @property
+    def outcome(self) -> str:
+        """How the job ended, by the launchers that count: succeeded or failed; drained when every
+        node has left, with success, because it was told to."""
+        counting = [each.exit_code for each in self.launchers.values() if not each.is_excused]
+        if counting:
+            return "succeeded" if all(code == 0 for code in counting) else "failed"
+        codes = [each.exit_code for each in self.launchers.values()]
+        return "drained" if codes and all(code == 0 for code in codes) else "failed"
+
+    def describe(self) -> str:
+        """Say in one line where the job stands."""
+        world = self.world
+        if world is None:
+            return "no worker has said hello"
+        hello = f"{len(world.workers)} of {world.world_size} ranks"
+        step = "no step done" if world.last_step is None else f"step {world.last_step}"
+        alive = sum(worker.is_alive for worker in world.workers.values())
+        return f"round {world.ordinal}, {hello} ({alive} alive), {step}"
+
+    def situation(self, seed: Seed) -> Situation:
+        """Return the frozen picture that selectors are resolved against."""
+        nodes = tuple(
+            self._with_launcher(self.nodes[name]) for name in sorted(self.nodes, key=natural_key)
+        )
+        return Situation(
+            nodes=nodes,
+            workers=self._workers(),
+            store_host=self._store_host,
+            seed=seed,
+            used_names=tuple(self._used_names),
+        )
+
+    def _on_node_started(self, record: Record, address: str, incarnation: int) -> None:
+        self.nodes[record.node] = NodeRef(
+            name=record.node, address=address, incarnation=incarnation, started_at=record.at
+        )
+        if record.node not in self._used_names:
+            self._used_names.append(record.node)
+
+    def _with_launcher(self, node: NodeRef) -> NodeRef:
+        launcher = self.launchers.get(node.name)
+        if launcher is None or launcher.exit_code is not None:
+            return node
+        return NodeRef(
+            name=node.name,
+            address=node.address,
+            incarnation=node.incarnation,
+            started_at=node.started_at,
+            launcher=launcher.process,
+        )
+
+    def _workers(self) -> tuple[WorkerRef, ...]:
+        if self.world is None:
+            return ()
+        return tuple(
+            WorkerRef(
+                rank=rank,
+                local_rank=worker.local_rank,
+                node=worker.node,
+                process=ProcessRef(pid=worker.pid, start_time=worker.hello.start_time),
+            )
+            for rank, worker in sorted(self.world.workers.items())
+            if worker.is_alive
+        )

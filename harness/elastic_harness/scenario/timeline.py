@@ -1,0 +1,151 @@
+"""One entry of the timeline as it runs: its phases, and what it waits for.
+
+    WAITING ──▶ FIRED ──▶ IN_FORCE ──▶ HEALING ──▶ HEALED
+       │          ├──────────────────────▲
+       ├──▶ SKIPPED
+       └──▶ FAILED ◀── FIRED
+
+WAITING: its trigger has not come. FIRED: the runner injects it. IN_FORCE: it acts (and stays so to
+the end where there is nothing to heal). FAILED: it could not be injected, or meant nobody.
+SKIPPED: its trigger cannot come any more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from elastic_harness.scenario.conditions import Watcher
+from elastic_harness.scenario.model import Entry, PlannedAction
+from elastic_harness.scenario.planner import PlannedEntry
+from elastic_harness.scenario.triggers import AtStep
+
+__all__ = ["ALLOWED", "HEAL_ACTION", "EntryPhase", "EntryState", "expand"]
+
+# The one action that is the engine's own: `heal: crash`, `heal: all`.
+HEAL_ACTION: Final = "heal"
+
+
+class EntryPhase(enum.Enum):
+    """Where an entry is in its life."""
+
+    WAITING = "waiting"
+    FIRED = "fired"
+    IN_FORCE = "in force"
+    HEALING = "healing"
+    HEALED = "healed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+ALLOWED: Final[Mapping[EntryPhase, frozenset[EntryPhase]]] = {
+    EntryPhase.WAITING: frozenset({
+        EntryPhase.FIRED, EntryPhase.FAILED, EntryPhase.SKIPPED, EntryPhase.HEALED,
+    }),
+    EntryPhase.FIRED: frozenset({EntryPhase.IN_FORCE, EntryPhase.FAILED, EntryPhase.HEALING}),
+    EntryPhase.IN_FORCE: frozenset({EntryPhase.HEALING}),
+    EntryPhase.HEALING: frozenset({EntryPhase.HEALED}),
+    EntryPhase.HEALED: frozenset(),
+    EntryPhase.FAILED: frozenset(),
+    EntryPhase.SKIPPED: frozenset(),
+}  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class EntryState:
+    """What the engine knows about one firing. `proved` is None until it is known either way.
+
+    `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
+    an `until` is waited for. `is_armed`: a rank is, or would be, held for it. `action` is None for the engine's own `heal`.
+    """
+
+    id: str
+    name: str
+    entry: Entry
+    action: PlannedAction | None
+    is_optional: bool
+    is_armed: bool = False
+    phase: EntryPhase = EntryPhase.WAITING
+    due_at: float | None = None
+    watcher: Watcher | None = None
+    evidence: str | None = None
+    fired_at: float | None = None
+    in_force_at: float | None = None
+    healed_at: float | None = None
+    proved: bool | None = None
+    proof_needs_job: bool = False
+    heal_at: float | None = None
+    heal_watcher: Watcher | None = None
+    healed_by: str = "teardown"
+
+    @property
+    def step(self) -> AtStep | None:
+        """The step it is pinned to, if it is."""
+        return self.entry.at if isinstance(self.entry.at, AtStep) else None
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it will never act (again)."""
+        return self.phase in {EntryPhase.HEALED, EntryPhase.FAILED, EntryPhase.SKIPPED}
+
+    @property
+    def holds_rank(self) -> bool:
+        """Tell whether a rank held for it must stay held."""
+        if self.phase is EntryPhase.FIRED:
+            return True
+        return (
+            self.phase is EntryPhase.IN_FORCE and self.proved is None and not self.proof_needs_job
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether nothing more is to come of it by itself, save the automatic heal."""
+        if self.is_over:
+            return True
+        return (
+            self.phase is EntryPhase.IN_FORCE
+            and self.proved is not None
+            and self.heal_at is None
+            and self.heal_watcher is None
+        )
+
+    @property
+    def can_be_healed(self) -> bool:
+        """Tell whether there is, or may be, something to undo."""
+        is_out = self.phase in {EntryPhase.FIRED, EntryPhase.IN_FORCE}
+        return is_out and self.action is not None and self.action.is_healable
+
+    def become(self, phase: EntryPhase) -> None:
+        """Change the phase; what the table does not list is a bug."""
+        assert phase in ALLOWED[self.phase], f"{self.id}: {self.phase} does not become {phase}"
+        self.phase = phase
+
+
+def expand(
+    planned: PlannedEntry, action: PlannedAction | None, started_at: float
+) -> list[EntryState]:
+    """Return the firings of an entry: one, or one for each draw of `every`.
+
+    Of a repeated entry only the first must happen: the job may be over before the others.
+    """
+    entry = planned.entry
+    if entry.every is None:
+        due = started_at + entry.at if isinstance(entry.at, float) else None
+        state = EntryState(
+            id=planned.id, name=planned.id, entry=entry, action=action,
+            is_optional=entry.optional, due_at=due,
+        )  # fmt: skip
+        return [state]
+    states: list[EntryState] = []
+    due = started_at
+    for number, delay_s in enumerate(planned.delays_s, start=1):
+        due += delay_s
+        states.append(
+            EntryState(
+                id=f"{planned.id}#{number}", name=planned.id, entry=entry, action=action,
+                is_optional=entry.optional or number > 1, due_at=due,
+            )  # fmt: skip
+        )
+    return states
