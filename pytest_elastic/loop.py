@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import select
 from collections import deque
 from collections.abc import Callable
@@ -62,6 +63,8 @@ class Loop:
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._stopping = False
+        self._doorbell: int | None = None
+        self._from_threads: deque[Callable[[], None]] = deque()
 
     def now(self) -> float:
         """Return the loop's clock, in seconds."""
@@ -106,6 +109,18 @@ class Loop:
         """Call back once, after the callbacks that are due now."""
         self._soon.append(callback)
 
+    def open_door(self) -> None:
+        """Let other threads use `call_from_thread` from now on; call it before they start."""
+        if self._doorbell is None:
+            self._doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.watch(self._doorbell, on_readable=self._answer_door)
+
+    def call_from_thread(self, callback: Callable[[], None]) -> None:
+        """Call back once in the loop's thread; the only method that another thread may use."""
+        assert self._doorbell is not None, "the loop's thread calls open_door first"
+        self._from_threads.append(callback)
+        os.eventfd_write(self._doorbell, 1)
+
     def run(self) -> None:
         """Serve until `stop` is called."""
         self._stopping = False
@@ -137,8 +152,17 @@ class Loop:
             self._soon.popleft()()
 
     def close(self) -> None:
-        """Release the loop's own descriptor; descriptors it watched stay open."""
+        """Release the loop's own descriptors; descriptors it watched stay open."""
         self._epoll.close()
+        if self._doorbell is not None:
+            os.close(self._doorbell)
+            self._doorbell = None
+
+    def _answer_door(self) -> None:
+        assert self._doorbell is not None, "only an open door is watched"
+        os.eventfd_read(self._doorbell)
+        while self._from_threads:
+            self._from_threads.popleft()()
 
     def _wait_s(self, timeout_s: float | None) -> float:
         while self._timers and self._timers[0][2].is_cancelled:
