@@ -1,0 +1,134 @@
+"""Processes as /proc shows them: which belong to a node, which descend from whom.
+
+Looking never asks a node for anything, so it works for paused and dying ones as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = [
+    "ProcessRow",
+    "descendants",
+    "environ_of",
+    "pid_of_pidfd",
+    "processes",
+    "processes_in",
+    "row_of",
+    "start_ticks",
+]
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """One process. `pids` are its numbers from the reader's pid namespace inwards to its own."""
+
+    pid: int
+    ppid: int
+    state: str
+    start_ticks: int
+    pids: tuple[int, ...]
+
+    @property
+    def started_at(self) -> float:
+        """When the process started, in CLOCK_BOOTTIME seconds."""
+        return self.start_ticks / TICKS_PER_S
+
+
+def processes() -> Iterator[int]:
+    """Yield the number of every process in sight."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            yield int(name)
+
+
+def row_of(pid: int) -> ProcessRow | None:
+    """Return what is known of a process, None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The command's name is in parentheses and may hold anything, parentheses included.
+            fields = stat.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/status", "rb") as status:
+            line = next((line for line in status if line.startswith(b"NSpid:")), b"")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return ProcessRow(
+        pid=pid,
+        ppid=int(fields[1]),
+        state=fields[0].decode(),
+        start_ticks=int(fields[19]),
+        pids=tuple(int(number) for number in line.split()[1:]) or (pid,),
+    )
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; raises ProcessLookupError."""
+    row = row_of(pid)
+    if row is None:
+        raise ProcessLookupError(f"there is no process {pid}")
+    return row.start_ticks
+
+
+def processes_in(pid_namespace: int) -> list[ProcessRow]:
+    """List the processes of a pid namespace, given by the number of its inode."""
+    wanted = f"pid:[{pid_namespace}]"
+    rows = []
+    for pid in processes():
+        try:
+            if os.readlink(f"/proc/{pid}/ns/pid") != wanted:
+                continue
+        except OSError:  # gone, or somebody else's
+            continue
+        row = row_of(pid)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def descendants(root: int) -> list[ProcessRow]:
+    """List the children of a process, their children and so on, parents first."""
+    rows = [row for pid in processes() if (row := row_of(pid)) is not None]
+    children: dict[int, list[ProcessRow]] = {}
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row)
+    found: list[ProcessRow] = []
+    waiting = [root]
+    while waiting:
+        new = children.get(waiting.pop(0), [])
+        found.extend(new)
+        waiting.extend(row.pid for row in new)
+    return found
+
+
+def command_of(pid: int) -> tuple[str, ...]:
+    """Return a process's command line, empty when it is gone or has none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+            text = cmdline.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return tuple(part.decode(errors="replace") for part in text.rstrip(b"\0").split(b"\0"))
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty when it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            entries = environ.read().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in entries if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def pid_of_pidfd(pidfd: int) -> int:
+    """Return a process's number in the reader's pid namespace; -1 when it has ended."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        for line in info:
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+    return -1

@@ -1,0 +1,110 @@
+"""Where a server keeps what nodes need from outside: the table of names, and their local disks.
+
+With namespaces it is a tmpfs on the server's own /dev/shm, which ends with the server; without, a
+directory of temporary files that the server removes, and else the next session's sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+
+from elastic_harness.cluster import cgroups
+from elastic_harness.cluster import namespace as ns
+
+__all__ = ["Scratch"]
+
+
+class Scratch:
+    """The server's own folder."""
+
+    def __init__(self, tag: str, *, is_isolated: bool) -> None:
+        self._is_isolated = is_isolated
+        self._names: dict[str, str] = {}
+        self._mounted: set[str] = set()
+        if is_isolated:
+            self._folder = "/dev/shm"  # noqa: S108 (this process's own)
+            ns.mount("tmpfs", self._folder, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=755")
+        else:
+            sweep()
+            self._folder = f"{tempfile.gettempdir()}/{tag}"
+            os.mkdir(self._folder, 0o700)
+        self.hosts = f"{self._folder}/hosts"
+        os.mkdir(f"{self._folder}/disks")
+        self._write_hosts()
+
+    def disk(self, name: str) -> str:
+        """Return the folder that holds a node's local disk."""
+        return f"{self._folder}/disks/{name}"
+
+    def add_name(self, name: str, address: str) -> None:
+        """Have every node, those that run included, know a name."""
+        if self._names.get(name) != address:
+            self._names[name] = address
+            self._write_hosts()
+
+    def make_disk(self, name: str, *, size: int | None, keep: bool) -> None:
+        """Provide a node's disk, empty unless it is to be kept."""
+        path = self.disk(name)
+        if not keep:
+            self._remove_disk(name)
+        if os.path.isdir(path):
+            return
+        os.mkdir(path)
+        if self._is_isolated:
+            options = "mode=1777" if size is None else f"mode=1777,size={size}"
+            ns.mount("tmpfs", path, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, options)
+            self._mounted.add(name)
+
+    def limit_disk(self, name: str, size: int | None) -> None:
+        """Let a node's disk hold at most `size` bytes from now on (None: no limit); OSError."""
+        if name not in self._mounted:
+            raise OSError(f"the disk of '{name}' is a plain folder, which has no limit")
+        options = f"mode=1777,size={size or 0}"
+        ns.mount("none", self.disk(name), "", ns.MS_REMOUNT | ns.MS_NOSUID | ns.MS_NODEV, options)
+
+    def clear(self) -> None:
+        """Forget all names and disks."""
+        self._names.clear()
+        self._write_hosts()
+        for name in os.listdir(f"{self._folder}/disks"):
+            self._remove_disk(name)
+
+    def remove(self) -> None:
+        """Remove the folder itself, where the kernel does not."""
+        if not self._is_isolated:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remove_disk(self, name: str) -> None:
+        path = self.disk(name)
+        if name in self._mounted:
+            ns.unmount(path)
+            self._mounted.discard(name)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def _write_hosts(self) -> None:
+        """Write the table of names in place: nodes have this very file as their /etc/hosts.
+
+        All IPv4 lines come first: gloo and the store take the first match. The mapped lines spare
+        torch a warning that a socket's host name cannot be found.
+        """
+        lines = ["127.0.0.1 localhost"]
+        lines += [f"{address} {name}" for name, address in self._names.items()]
+        lines += ["::1 localhost ip6-localhost ip6-loopback"]
+        lines += [f"::ffff:{address} {name}" for name, address in self._names.items()]
+        text = "\n".join([*lines, ""]).encode()
+        fd = os.open(self.hosts, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+        os.close(fd)
+
+
+def sweep() -> None:
+    """Remove the folders of sessions that have ended without doing so."""
+    folder = tempfile.gettempdir()
+    for name in os.listdir(folder):
+        if cgroups.is_stale(name):
+            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)

@@ -1,0 +1,144 @@
+"""Requests with answers over one channel, in both directions, each bounded by a deadline.
+
+The pytest process talks to the cluster server like this, the server to the switch and to the node
+inits. A message is one of: a request {id, op, ...}, its answer {re, ...} or {re, error}, and an
+event {event, ...} that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.loop import Loop, Timer
+
+__all__ = ["Answer", "Conversation", "Reply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: `fields` and descriptors (the receiver's to close), or why nothing did."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    fds: Sequence[int] = ()
+    error: str | None = None
+
+    def close_fds(self) -> None:
+        """Close descriptors that nobody wants."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Reply:
+    """The way back of one request; exactly one of the two methods is called, once."""
+
+    def __init__(self, channel: Channel, request: int) -> None:
+        self._channel = channel
+        self._request = request
+
+    def done(self, fields: Mapping[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
+        """Answer; the descriptors are duplicated, the caller's own stay open."""
+        self._channel.send({**(fields or {}), "re": self._request}, fds)
+
+    def failed(self, error: str) -> None:
+        """Refuse, with a sentence that says what could not be done and why."""
+        self._channel.send({"re": self._request, "error": error})
+
+
+OnRequest = Callable[[str, JsonObject, list[int], Reply], None]
+OnEvent = Callable[[str, JsonObject, list[int]], None]
+
+
+class Conversation:
+    """One end of a connection between two parts of the harness."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        *,
+        on_request: OnRequest | None = None,
+        on_event: OnEvent | None = None,
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._on_request = on_request
+        self._on_event = on_event
+        self._on_closed = on_closed
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Timer]] = {}
+        self._last_id = 0
+        self._channel = Channel(loop, sock, on_message=self._receive, on_closed=self._end)
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether the connection has ended."""
+        return self._channel.is_closed
+
+    def call(
+        self,
+        op: str,
+        fields: Mapping[str, Any],
+        on_answer: Callable[[Answer], None],
+        *,
+        timeout_s: float,
+        fds: Sequence[int] = (),
+    ) -> None:
+        """Ask for something; `on_answer` is called once, in the loop, within `timeout_s`."""
+        self._last_id += 1
+        request = self._last_id
+
+        def give_up() -> None:
+            self._waiting.pop(request)
+            on_answer(Answer(error=f"no answer to '{op}' within {timeout_s:g} s"))
+
+        if self.is_closed:
+            self._loop.call_soon(lambda: on_answer(Answer(error="the connection has ended")))
+            return
+        timer = self._loop.call_at(self._loop.now() + timeout_s, give_up)
+        self._waiting[request] = (on_answer, timer)
+        self._channel.send({**fields, "id": request, "op": op}, fds)
+
+    def tell(self, event: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        """State something that needs no answer."""
+        self._channel.send({**fields, "event": event}, fds)
+
+    def close(self) -> None:
+        """End the connection; requests still open are answered with an error."""
+        self._channel.close()
+        self._fail_waiting("the connection was closed")
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child, without touching the loop the parent shares."""
+        self._channel.socket.close()
+
+    def _end(self, reason: str) -> None:
+        self._fail_waiting(reason)
+        self._on_closed(reason)
+
+    def _fail_waiting(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for on_answer, timer in waiting.values():
+            timer.cancel()
+            on_answer(Answer(error=reason))
+
+    def _receive(self, message: JsonObject, fds: list[int]) -> None:
+        if "re" in message:
+            waiter = self._waiting.pop(message["re"], None)
+            if waiter is not None:
+                on_answer, timer = waiter
+                timer.cancel()
+                on_answer(Answer(fields=message, fds=fds, error=message.get("error")))
+                return
+        elif "op" in message and self._on_request is not None:
+            reply = Reply(self._channel, message["id"])
+            self._on_request(message["op"], message, fds, reply)
+            return
+        elif "event" in message and self._on_event is not None:
+            self._on_event(message["event"], message, fds)
+            return
+        for fd in fds:  # an answer that came too late, or something nobody listens to
+            os.close(fd)
