@@ -1,0 +1,396 @@
+"""The example that everything else is shown with: it has to survive what we do to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.train import Checkpoints, ElasticBatchSampler, Superseded, TextWindows, parse
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
+DEADLINE_S = 60.0  # a start is 2 s on a quiet machine
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+
+
+class Run:
+    """One process, its lines as they come, and a deadline."""
+
+    def __init__(self, command: Sequence[str], **environ: str) -> None:
+        inherited = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=SCRIPT.parents[1],
+            env=inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environ,
+        )
+        self.lines: list[str] = []
+        self._deadline = threading.Timer(DEADLINE_S, self.process.kill)
+        self._deadline.start()
+
+    def wait_for_line(self, pattern: str) -> re.Match[str]:
+        """Read until a line matches."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if match := re.search(pattern, line):
+                return match
+        raise AssertionError(f"no line matches {pattern!r} in:\n" + "\n".join(self.lines))
+
+    def wait(self) -> int:
+        """Read to the end and return the exit status."""
+        assert self.process.stdout
+        self.lines += [line.rstrip() for line in self.process.stdout]
+        self._deadline.cancel()
+        return self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """All lines read so far."""
+        return "\n".join(self.lines)
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        self._deadline.cancel()
+        self.process.kill()
+        self.process.wait()
+
+
+class Runs:
+    """Starts runs of the example, and ends those that a failing test left behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.all: list[Run] = []
+
+    def start(self, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> Run:
+        """Start the example with its checkpoints in this test's directory."""
+        launcher = launcher or [sys.executable, str(SCRIPT)]
+        run = Run([*launcher, f"--checkpoint-dir={self.directory}", *arguments], **environ)
+        self.all.append(run)
+        return run
+
+    def finish(self, *arguments: str, launcher: Sequence[str] = ()) -> Run:
+        """Run the example to its end, which has to be a good one."""
+        run = self.start(*arguments, launcher=launcher)
+        assert run.wait() == 0, run.output
+        return run
+
+    def start_ranks(self, count: int, *arguments: str, code: str | None = None) -> list[Run]:
+        """Start ranks without a launcher, so that signals reach only those they are sent to."""
+        with socket.socket() as finder:
+            finder.bind(("127.0.0.1", 0))
+            port = finder.getsockname()[1]
+        launcher = [sys.executable, "-c", code] if code else []
+        return [
+            self.start(
+                *arguments,
+                launcher=launcher,
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(count),
+                LOCAL_WORLD_SIZE=str(count),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+            )
+            for rank in range(count)
+        ]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """Give a test its runs, and end those that it left behind."""
+    started = Runs(tmp_path / "checkpoints")
+    yield started
+    for run in started.all:
+        run.end()
+
+
+def losses(run: Run) -> dict[int, float]:
+    """Return what the run printed as its loss, by step."""
+    found = re.findall(r"^step (\d+) loss (\S+) world_size \d+$", run.output, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
+
+
+def final_digest(run: Run) -> str:
+    """Return the digest of the parameters that the run ended with."""
+    match = re.search(r"^done: step \d+ loss \S+ parameters sha256:(\w{64})$", run.lines[-1])
+    assert match, run.output
+    return match[1]
+
+
+def torchrun(nproc: int) -> list[str]:
+    """Return the command that comes before the script."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--standalone", f"--nproc-per-node={nproc}", str(SCRIPT)),
+    ]
+
+
+# The sampler
+
+
+@given(
+    samples=st.integers(1, 60),
+    rounds=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9)), min_size=1, max_size=6),
+    global_batch=st.integers(1, 13),
+)
+def test_each_epoch_sees_each_sample_exactly_once_whatever_the_world_sizes(
+    samples: int, rounds: list[tuple[int, int]], global_batch: int
+) -> None:
+    """Rounds of any number of ranks and steps in a row never repeat or skip a sample."""
+    position: dict[str, int] | None = None
+    seen: dict[int, list[int]] = {}
+    for world_size, steps in [*rounds, (2, samples)]:  # the last round ends the epoch it is in
+        ranks = [
+            ElasticBatchSampler(samples, global_batch, rank=rank, world_size=world_size, seed=3)
+            for rank in range(world_size)
+        ]
+        for sampler in ranks:
+            if position:
+                sampler.load_state_dict(position)
+        epoch = ranks[0].epoch
+        for shares in list(zip(*ranks, strict=True))[:steps]:
+            seen.setdefault(epoch, []).extend(index for share in shares for index in share)
+            consumed = {sampler.advance() for sampler in ranks}
+            assert consumed == {sum(len(share) for share in shares)}
+        position = ranks[0].state_dict()
+    for indices in seen.values():
+        assert sorted(indices) == list(range(samples))
+
+
+def test_iterating_moves_nothing_because_loaders_fetch_ahead() -> None:
+    """Only `advance` moves the position; reading the whole epoch leaves it where it was."""
+    sampler = ElasticBatchSampler(10, 4)
+    assert len(sampler) == 3
+    assert len(list(sampler)) == 3
+    assert (sampler.epoch, sampler.cursor) == (0, 0)
+    sampler.advance()
+    assert len(sampler) == 2
+
+
+def test_shares_differ_by_at_most_one_sample_and_may_be_empty() -> None:
+    """A remainder that does not divide is spread, and the ranks beyond it get empty batches."""
+    ranks = [ElasticBatchSampler(10, 8, rank=rank, world_size=3) for rank in range(3)]
+    assert [[len(batch) for batch in sampler] for sampler in ranks] == [[3, 1], [3, 1], [2, 0]]
+
+
+def test_epochs_are_shuffled_differently_and_seeds_matter() -> None:
+    """The permutation is a function of seed and epoch."""
+    sampler = ElasticBatchSampler(32, 32)
+    first = next(iter(sampler))
+    sampler.advance()
+    assert sampler.epoch == 1
+    assert next(iter(sampler)) != first
+    assert next(iter(ElasticBatchSampler(32, 32, seed=1))) != first
+    assert next(iter(ElasticBatchSampler(32, 32))) == first
+
+
+def test_resuming_with_another_number_of_samples_is_refused_with_both_numbers() -> None:
+    """A cursor into one permutation means nothing in another."""
+    state = ElasticBatchSampler(32, 8).state_dict()
+    with pytest.raises(ValueError, match="32 samples to an epoch, this run 48"):
+        ElasticBatchSampler(48, 8).load_state_dict(state)
+
+
+def test_windows_overlap_by_the_character_they_predict() -> None:
+    """The last character of a window is the first of the next, so every character is predicted."""
+    data = TextWindows(3)
+    assert len(data) == 3
+    assert data[0][-1] == data[1][0]
+    assert len(TextWindows(0)) > 10_000
+
+
+# Checkpoints on disk
+
+
+def state_of(step: int) -> dict[str, object]:
+    """Return something worth saving."""
+    return {"step": step, "weights": torch.arange(100)}
+
+
+def test_a_torn_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digest in the name finds a file that lost its end; the previous one is whole."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(state_of(10))
+    checkpoints.write(state_of(20))
+    newest = max(tmp_path.glob("*.pt"))
+    os.truncate(newest, newest.stat().st_size // 2)
+    found = checkpoints.newest_valid()
+    assert found
+    assert found["step"] == 10
+    assert f"checkpoint {newest.name} is torn" in capsys.readouterr().out
+
+
+def test_two_checkpoints_are_kept_and_nothing_else(tmp_path: Path) -> None:
+    """The newest and the one before; temporary files of earlier crashes go at the next start."""
+    (tmp_path / "checkpoint-x.123.tmp").touch()
+    checkpoints = Checkpoints(tmp_path)
+    for step in (10, 20, 30):
+        checkpoints.write(state_of(step))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name[:27] for name in names] == [
+        "checkpoint-000001-000000020",
+        "checkpoint-000001-000000030",
+        "generation-000001",
+    ]
+
+
+def test_a_forgotten_writer_of_an_older_generation_is_refused(tmp_path: Path) -> None:
+    """A start claims the directory; whoever wrote there before may not write any more."""
+    old = Checkpoints(tmp_path)
+    old.write(state_of(50))
+    new = Checkpoints(tmp_path)
+    with pytest.raises(Superseded, match="generation 1 of the job, and generation 2 has started"):
+        old.write(state_of(60))
+    new.write(state_of(51))
+    found = new.newest_valid()
+    assert found
+    assert found["step"] == 51
+
+
+def test_a_newer_generation_wins_over_a_higher_step(tmp_path: Path) -> None:
+    """What a fenced writer slipped in late is not what the job resumes from."""
+    old = Checkpoints(tmp_path)
+    late = tmp_path / "late"
+    old.directory = late  # where it cannot see the claim, as on a lagging file system
+    late.mkdir()
+    old.write(state_of(60))
+    new = Checkpoints(tmp_path)
+    new.write(state_of(51))
+    for path in late.glob("*.pt"):
+        path.rename(tmp_path / path.name)
+    found = new.newest_valid()
+    assert found
+    assert found["step"] == 51
+
+
+def test_checkpoints_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ELASTIC_CHECKPOINT_DIR is the default; the flag wins."""
+    monkeypatch.setenv("ELASTIC_CHECKPOINT_DIR", "/from/environment")
+    assert parse([]).checkpoint_dir == "/from/environment"
+    assert parse(["--checkpoint-dir=/from/flag"]).checkpoint_dir == "/from/flag"
+    monkeypatch.delenv("ELASTIC_CHECKPOINT_DIR")
+    assert parse([]).checkpoint_dir == "checkpoints"
+
+
+# Real runs
+
+
+def test_one_process_trains(runs: Runs) -> None:
+    """Without a launcher it trains alone: the loss falls well below that of guessing."""
+    run = runs.finish("--steps=60")
+    by_step = losses(run)
+    assert list(by_step) == [10, 20, 30, 40, 50, 60]
+    assert by_step[60] < by_step[10] - 1.0
+    assert final_digest(run)
+
+
+@pytest.mark.slow
+def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """Killed once and asked to leave once, in mid-epoch and across one: the bits are the same."""
+    arguments = ["--steps=60", "--samples=320", "--log-every=1", "--checkpoint-every=7"]
+    whole = runs.finish(*arguments, f"--checkpoint-dir={tmp_path / 'whole'}")
+
+    killed = runs.start(*arguments, "--step-time=0.05")
+    killed.wait_for_line("^step 10 ")
+    killed.process.kill()
+    assert killed.wait() == -signal.SIGKILL
+
+    asked = runs.start(*arguments, "--step-time=0.05")
+    assert asked.wait_for_line(r"^resumed at step (\d+)")[1] == "7"
+    asked.wait_for_line("^step 25 ")
+    asked.process.send_signal(signal.SIGTERM)
+    assert asked.wait() == 143, asked.output
+    left_at = max(losses(asked))
+    assert f"leaving at step {left_at}: 1 of 1 ranks got SIGTERM" in asked.output
+
+    resumed = runs.finish(*arguments)
+    assert f"resumed at step {left_at}, world size 1" in resumed.output  # not one step lost
+    assert final_digest(resumed) == final_digest(whole)
+
+
+@pytest.mark.slow
+def test_loader_processes_change_nothing(runs: Runs, tmp_path: Path) -> None:
+    """What was fetched ahead by loader processes and not trained on is fetched again."""
+    arguments = ["--steps=30", "--samples=320", "--log-every=1", "--num-workers=2"]
+    whole = runs.finish("--steps=30", "--samples=320", f"--checkpoint-dir={tmp_path / 'whole'}")
+    asked = runs.start(*arguments, "--step-time=0.05")
+    asked.wait_for_line("^step 15 ")
+    asked.process.send_signal(signal.SIGTERM)
+    assert asked.wait() == 143, asked.output
+    assert final_digest(runs.finish(*arguments)) == final_digest(whole)
+
+
+def test_a_run_with_a_torn_checkpoint_goes_on_from_the_one_before(runs: Runs) -> None:
+    """The next start says which file it did not trust and trains on from the previous one."""
+    runs.finish("--steps=20", "--checkpoint-every=5")
+    newest = max(runs.directory.glob("*.pt"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    again = runs.finish("--steps=20", "--checkpoint-every=5")
+    assert f"checkpoint {newest.name} is torn" in again.output
+    assert "resumed at step 15" in again.output
+
+
+@pytest.mark.slow
+def test_losses_are_the_same_across_a_change_of_world_size(runs: Runs, tmp_path: Path) -> None:
+    """Two ranks under torchrun, then one alone, see the batches that one process would see."""
+    arguments = ["--samples=500", "--global-batch=30", "--dropout=0", "--log-every=1"]
+    whole = runs.finish(*arguments, "--steps=40", f"--checkpoint-dir={tmp_path / 'whole'}")
+    two = runs.finish(*arguments, "--steps=20", launcher=torchrun(2))
+    one = runs.finish(*arguments, "--steps=40")
+    assert "starting at step 0, world size 2" in two.output
+    assert "resumed at step 20, world size 1" in one.output
+    assert losses(two) | losses(one) == pytest.approx(losses(whole), abs=2e-3)
+
+
+def test_all_ranks_leave_at_the_same_step(runs: Runs) -> None:
+    """One rank is asked to leave: all stop after the same step, its checkpoint is on disk."""
+    one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05")
+    one.wait_for_line("^step 5 ")
+    other.process.send_signal(signal.SIGTERM)
+    left_at = one.wait_for_line(r"^leaving at step (\d+): 1 of 2 ranks got SIGTERM")[1]
+    assert other.wait() == 143, other.output
+    one.process.send_signal(signal.SIGTERM)  # what a launcher that re-forms the group does
+    assert one.wait() == 143, one.output
+    assert [path.name[18:27] for path in runs.directory.glob("*.pt")] == [left_at.zfill(9)]
+
+
+def test_a_rank_whose_peers_left_fails_when_its_launcher_does_nothing(runs: Runs) -> None:
+    """Under torchrun nobody stops the other nodes; failing is what makes them re-form."""
+    code = "from examples import train; train.PEERS_LEFT_WAIT_S = 0.1; train.main()"
+    one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05", code=code)
+    one.wait_for_line("^step 5 ")
+    other.process.send_signal(signal.SIGTERM)
+    assert other.wait() == 143, other.output
+    assert one.wait() == 1, one.output
+    assert "1 of 2 ranks left after step" in one.output
+
+
+def test_a_rank_with_dead_peers_leaves_without_waiting_for_them(runs: Runs) -> None:
+    """A frozen peer never ends the step: SIGTERM is obeyed within seconds all the same."""
+    one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05")
+    one.wait_for_line("^step 5 ")
+    other.process.send_signal(signal.SIGSTOP)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.wait() == 143, one.output
+    assert "the peers are gone; leaving without a checkpoint" in one.output
