@@ -1,1 +1,1 @@
-"""One small class for each fault."""
+"""Faults: what can be broken, how that is proven, and how it is undone."""

@@ -29,9 +29,10 @@ __all__ = [
     "IN_FORCE",
     "FaultContext",
     "FaultImpossible",
+    "HealOrdered",
     "InForce",
-    "Sleep",
     "Settled",
+    "Sleep",
     "Steps",
     "Ticket",
     "Until",
@@ -43,6 +44,10 @@ T = TypeVar("T")
 
 class FaultImpossible(ElasticError):
     """A fault could not be injected, or did not do what it is for."""
+
+
+class HealOrdered(Exception):
+    """Thrown into a fault that is to be healed before it has been proven: the last chance to look."""
 
 
 class Ticket(Generic[T]):
@@ -72,10 +77,7 @@ class Ticket(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong.
-
-    With `at_end` the condition is asked once more when the fault is healed before its time is over.
-    """
+    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong."""
 
     condition: Callable[[], bool]
     within_s: float

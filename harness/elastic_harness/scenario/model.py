@@ -61,6 +61,10 @@ class PlannedAction(Protocol):
     def is_healable(self) -> bool:
         """Tell whether there is anything to undo."""
 
+    @property
+    def needs(self) -> str | None:
+        """The capability that a cluster must have for it."""
+
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         """Return whom it hits now; raises SelectionEmpty when that is nobody."""
 

@@ -1,0 +1,91 @@
+"""What every fault is: parameters, whom it hits, how it is injected, proven and healed.
+
+A fault is a frozen pydantic model: its fields are the parameters that a scenario may give. The class
+says what it is called there, what it needs, and on which layer it acts; its docstring says what it
+stands for and what it does not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from elastic_harness.faults.context import FaultContext, Steps
+from elastic_harness.scenario.fields import ScenarioModel
+from elastic_harness.scenario.selectors import Selector, Term
+from elastic_harness.scenario.situation import Situation, Targets
+from pytest_elastic.errors import UsageError
+
+__all__ = ["Fault", "with_exclude"]
+
+
+class Fault(ScenarioModel):
+    """One fault with its parameters.
+
+    `name` is the action's name in scenarios. `shorthand` is the field that a bare value stands for
+    (`kill: rank 1`). `layer` is process, agent, node or network. `is_healable` tells whether there
+    is anything to undo.
+    """
+
+    name: ClassVar[str]
+    layer: ClassVar[str]
+    shorthand: ClassVar[str | None] = None
+    is_healable: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> str | None:
+        """The capability that a cluster must have for this, with these parameters."""
+        return None
+
+    @abstractmethod
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        """Return whom it hits now; raises SelectionEmpty when that is nobody."""
+
+    @abstractmethod
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        """Do it, step by step; returns what proves that it acted, raises FaultImpossible if not."""
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        """Undo it, step by step; harmless when it is undone already or never was done."""
+        yield from ()
+        return "nothing to undo"
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        """Return the nodes whose launcher's end says nothing about the job any more.
+
+        For a fault that can be healed this counts only if it is to stay until the end.
+        """
+        return ()
+
+    def selectors(self) -> tuple[tuple[str, Selector], ...]:
+        """Return its selectors with the names of their parameters."""
+        given = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return tuple((name, value) for name, value in given if isinstance(value, Selector))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the parameters as plain data."""
+        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: object) -> object:
+        if isinstance(value, (Mapping, cls)):
+            return value
+        if cls.shorthand is None:
+            fields = ", ".join(cls.model_fields)
+            raise ValueError(f"`{cls.name}` needs keys and values, of: {fields}")
+        return {cls.shorthand: value}
+
+
+def with_exclude(selector: Selector, exclude: Selector | None) -> Selector:
+    """Return a selector with `exclude` added; raises UsageError when that has one of its own."""
+    if exclude is None:
+        return selector
+    if exclude.exclude:
+        raise UsageError("`exclude` cannot have an `exclude` of its own")
+    terms: tuple[Term, ...] = (*selector.exclude, *exclude.terms)
+    return Selector(terms=selector.terms, exclude=terms)

@@ -1,0 +1,138 @@
+"""Performs the engine's orders: injects faults, tells the engine what became of them, heals them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from elastic_harness.faults.context import FaultContext
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.task import FaultTask, Scheduler
+from elastic_harness.scenario.messages import (
+    EngineInput,
+    FaultFailed,
+    FaultInForce,
+    FaultProved,
+    FaultUndone,
+    Fire,
+    Heal,
+)
+from elastic_harness.scenario.situation import Targets
+
+__all__ = ["Catalog", "Injector"]
+
+
+class Catalog(Protocol):
+    """Where faults come from; `FaultRegistry` is one."""
+
+    def parse(self, name: str, value: object) -> Fault:
+        """Return a fault with its parameters."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Borrowed:
+    """A fault that was injected, until it is given back."""
+
+    fault: Fault
+    targets: Targets
+    task: FaultTask
+    heals: list[Callable[[str], None]] = field(default_factory=list)
+    is_healing: bool = False
+    is_healed: bool = False
+
+
+class Injector:
+    """Faults at work. `tell` receives the engine's inputs; it is never called inside `fire`/`heal`
+    of the same order, save for steps that need no wait."""
+
+    def __init__(
+        self,
+        context: FaultContext,
+        catalog: Catalog,
+        scheduler: Scheduler,
+        tell: Callable[[EngineInput], None],
+    ) -> None:
+        self._context = context
+        self._catalog = catalog
+        self._scheduler = scheduler
+        self._tell = tell
+        self._borrowed: dict[str, _Borrowed] = {}
+
+    @property
+    def in_force(self) -> tuple[str, ...]:
+        """The entries that were fired and, where there is something to heal, are not healed."""
+        return tuple(
+            id for id, each in self._borrowed.items() if each.fault.is_healable and not each.is_healed
+        )
+
+    def fire(self, order: Fire) -> None:
+        """Inject a fault; `tell` hears of FaultInForce, then FaultProved or FaultFailed."""
+        id = order.entry_id
+        fault = self._catalog.parse(order.action, order.value)
+        task = FaultTask(
+            fault.inject(self._context, order.targets, id=id),
+            self._scheduler,
+            on_in_force=lambda needs_job: self._tell(
+                FaultInForce(entry_id=id, proof_needs_job=needs_job)
+            ),
+            on_done=lambda evidence: self._tell(FaultProved(entry_id=id, evidence=evidence)),
+            on_failed=lambda reason: self._tell(FaultFailed(entry_id=id, reason=reason)),
+        )
+        self._borrowed[id] = _Borrowed(fault=fault, targets=order.targets, task=task)
+        task.start()
+
+    def heal(self, order: Heal) -> None:
+        """Undo a fault; `tell` hears of FaultUndone. Twice is harmless."""
+        self._heal(order.entry_id, lambda problem: None)
+
+    def heal_all(self, on_done: Callable[[Mapping[str, str]], None]) -> None:
+        """Undo everything, in reverse order; `on_done` gets the problems by entry, none if all went
+        well. Never raises: it is what runs when everything else has failed."""
+        waiting = [id for id in reversed(self._borrowed) if not self._borrowed[id].is_healed]
+        problems: dict[str, str] = {}
+
+        def next_one(id: str | None, problem: str) -> None:
+            if id is not None and problem:
+                problems[id] = problem
+            if not waiting:
+                on_done(problems)
+                return
+            following = waiting.pop(0)
+            self._heal(following, lambda problem: next_one(following, problem))
+
+        next_one(None, "")
+
+    def _heal(self, id: str, on_healed: Callable[[str], None]) -> None:
+        borrowed = self._borrowed.get(id)
+        if borrowed is None or borrowed.is_healed:
+            on_healed("")
+            return
+        borrowed.heals.append(on_healed)
+        if borrowed.is_healing:
+            return
+        borrowed.is_healing = True
+        borrowed.task.finish()
+        self._undo_when_finished(id, borrowed)
+
+    def _undo_when_finished(self, id: str, borrowed: _Borrowed) -> None:
+        """Begin to undo once the fault has looked for the last time (bounded by its own waits)."""
+        if not borrowed.task.is_over:
+            self._scheduler.call_at(
+                self._scheduler.now() + 0.005, lambda: self._undo_when_finished(id, borrowed)
+            )
+            return
+        task = FaultTask(
+            borrowed.fault.heal(self._context, borrowed.targets, id=id),
+            self._scheduler,
+            on_in_force=lambda _: None,
+            on_done=lambda _: self._on_healed(id, borrowed, ""),
+            on_failed=lambda reason: self._on_healed(id, borrowed, reason),
+        )
+        task.start()
+
+    def _on_healed(self, id: str, borrowed: _Borrowed, problem: str) -> None:
+        borrowed.is_healed = True
+        self._tell(FaultUndone(entry_id=id))
+        for on_healed in borrowed.heals:
+            on_healed(problem)

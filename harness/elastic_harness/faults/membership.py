@@ -1,0 +1,130 @@
+"""Nodes that come: new ones, replacements, and those that come back from a reboot."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    Settled,
+    Sleep,
+    Steps,
+    Until,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.node import NodeFault, end_nodes, names_of
+from elastic_harness.scenario.fields import Listed, Seconds
+from elastic_harness.scenario.selectors import SelectionEmpty
+from elastic_harness.scenario.situation import Situation, Targets, natural_key
+
+__all__ = ["JoinNodes", "RebootNode", "ReplaceNode"]
+
+# A node starts in well under a second on a preloaded server; from a cold command in seconds.
+_START_S: Final = 30.0
+_MAX_NODES: Final = 250
+
+
+def _count_or_names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class JoinNodes(Fault):
+    """Nodes that were not there start, and their launchers join the job.
+
+    Stands for capacity that comes (back): an autoscaler, a spot market. `nodes` is how many, with
+    fresh names, or a list of names. Does not stand for: a slow image pull, a cold file cache.
+    """
+
+    name = "join"
+    layer = "node"
+    shorthand: ClassVar[str | None] = "nodes"
+
+    nodes: Annotated[int | Listed[str], BeforeValidator(_count_or_names)] = Field(default=1)
+    stagger: Seconds = 0.0
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        up = {node.name for node in situation.nodes}
+        if isinstance(self.nodes, int):
+            used = {*situation.used_names, *up}
+            fresh = (f"n{i}" for i in range(1, _MAX_NODES + 1))
+            names = [name for name in fresh if name not in used][: max(self.nodes, 0)]
+        else:
+            names = sorted(self.nodes, key=natural_key)
+        if there := [name for name in names if name in up]:
+            raise SelectionEmpty(f"{', '.join(there)} cannot join: it is up already")
+        if not names:
+            raise SelectionEmpty("no node is to join")
+        return Targets(new_nodes=tuple(names))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        tickets = []
+        for number, name in enumerate(targets.new_nodes):
+            if number and self.stagger:
+                yield Sleep(seconds=self.stagger)
+            tickets.append((name, context.start_node(name, keep_disk=False)))
+            if not number:
+                yield IN_FORCE
+        for name, ticket in tickets:
+            yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
+            ticket.result()
+        return f"{', '.join(targets.new_nodes)} up"
+
+
+class ReplaceNode(NodeFault):
+    """A node dies and another one of the same name, with an empty disk, takes its place.
+
+    Stands for a controller that replaces a broken machine or pod (a StatefulSet). `by` is how the
+    old one dies. Does not stand for: a new address under the old name.
+    """
+
+    name = "replace"
+
+    by: Literal["crash", "power_cut"] = "crash"
+    downtime: Seconds = 0.0
+
+    @property
+    def needs(self) -> str | None:
+        return "network" if self.by == "power_cut" else None
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        end = context.crash_node if self.by == "crash" else context.power_cut
+        yield from end_nodes(context, targets.nodes, end)
+        return (yield from _start_again(context, targets, self.downtime, keep_disk=False))
+
+
+class RebootNode(NodeFault):
+    """A node dies and comes back with what was on its disks.
+
+    Stands for a crash with a reboot, an unattended kernel upgrade.
+    """
+
+    name = "reboot"
+
+    downtime: Seconds = 1.0
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from end_nodes(context, targets.nodes, context.crash_node)
+        return (yield from _start_again(context, targets, self.downtime, keep_disk=True))
+
+
+def _start_again(
+    context: FaultContext, targets: Targets, downtime_s: float, *, keep_disk: bool
+) -> Steps:
+    yield IN_FORCE
+    if downtime_s:
+        yield Sleep(seconds=downtime_s)
+    tickets = [
+        (node.name, context.start_node(node.name, keep_disk=keep_disk)) for node in targets.nodes
+    ]
+    for name, ticket in tickets:
+        yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name} again")
+        ticket.result()
+    yield Until(
+        condition=lambda: all(context.is_node_up(name) for name, _ in tickets),
+        within_s=_START_S,
+        otherwise=f"one of {names_of(targets.nodes)} did not come back",
+    )
+    return f"{names_of(targets.nodes)} gone and back"

@@ -1,0 +1,198 @@
+"""Faults of whole nodes and of their agents: killed, crashed, cut off from power, reclaimed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Sleep,
+    Steps,
+    Ticket,
+    Until,
+)
+from elastic_harness.faults.fault import Fault, with_exclude
+from elastic_harness.scenario.fields import Seconds, Select
+from elastic_harness.scenario.selectors import resolve_nodes
+from elastic_harness.scenario.situation import NodeRef, Situation, Targets
+
+__all__ = [
+    "CrashNode",
+    "CutPower",
+    "KillAgent",
+    "LeaveNode",
+    "NodeFault",
+    "PreemptNode",
+    "end_nodes",
+    "is_all_down",
+    "names_of",
+]
+
+# The cluster's own deadline for one operation is shorter: this is for a cluster that is itself stuck.
+CLUSTER_S: Final = 15.0
+_DEATH_S: Final = 5.0
+
+
+class NodeFault(Fault):
+    """A fault that hits nodes: `node` says which, `exclude` which not."""
+
+    layer = "node"
+    shorthand: ClassVar[str | None] = "node"
+
+    node: Select
+    exclude: Select | None = None
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        chosen = with_exclude(self.node, self.exclude)
+        return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes)
+
+
+class KillAgent(NodeFault):
+    """A node's launcher is killed (SIGKILL); its workers are left to whoever looks after them.
+
+    Stands for an agent killed by the out-of-memory killer or by `kill -9`. Does not stand for: the
+    end of a whole container, where the kernel takes the workers along.
+    """
+
+    name = "kill_agent"
+    layer = "agent"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        killed = []
+        for node in targets.nodes:
+            launcher = context.launcher_of(node.name)
+            if launcher is None or not context.signal(launcher, signal.SIGKILL):
+                raise FaultImpossible(f"no launcher runs on {node.name}")
+            killed.append(launcher)
+        yield IN_FORCE
+        yield Until(
+            condition=lambda: not any(context.is_alive(process) for process in killed),
+            within_s=_DEATH_S,
+            otherwise=f"the launcher on one of {names_of(targets.nodes)} did not die",
+        )
+        return f"launcher on {names_of(targets.nodes)} gone"
+
+
+class CrashNode(NodeFault):
+    """All processes of a node die at once; its kernel lives on, so that peers see connections close.
+
+    Stands for a container or cgroup that is killed, a reset by the platform with a clean network
+    end. Does not stand for: the silence of a power cut, a disk that loses what was not written out.
+    """
+
+    name = "crash"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from end_nodes(context, targets.nodes, context.crash_node)
+        yield IN_FORCE
+        return f"{names_of(targets.nodes)} gone, sockets closed"
+
+
+class CutPower(NodeFault):
+    """A node goes silent, then dies: no FIN, no RST, nobody tells the others.
+
+    Stands for a power failure, a kernel panic, a pulled cable that never comes back. Does not stand
+    for: ARP entries that expire, a switch port that reports its link down.
+    """
+
+    name = "power_cut"
+
+    @property
+    def needs(self) -> str | None:
+        return "network"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from end_nodes(context, targets.nodes, context.power_cut)
+        yield IN_FORCE
+        return f"{names_of(targets.nodes)} gone, in silence"
+
+
+class PreemptNode(NodeFault):
+    """A node's launcher gets SIGTERM, and `notice` later the node loses power, whatever it does.
+
+    Stands for a spot instance that is reclaimed, a job that is pre-empted. Does not stand for: a
+    platform that tells the program by an HTTP endpoint only.
+    """
+
+    name = "preempt"
+
+    notice: Seconds = 30.0
+
+    @property
+    def needs(self) -> str | None:
+        return "network"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        _tell_to_go(context, targets.nodes)
+        yield IN_FORCE
+        yield Sleep(seconds=self.notice)
+        yield from end_nodes(context, targets.nodes, context.power_cut)
+        return f"{names_of(targets.nodes)} gone, {self.notice:g} s after SIGTERM"
+
+
+class LeaveNode(NodeFault):
+    """A node's launcher gets SIGTERM and is given time to end; the node itself stays up.
+
+    Stands for an operator or a scheduler that scales a job down with care.
+    """
+
+    name = "leave"
+    layer = "agent"
+
+    within: Seconds = Field(default=40.0, gt=0)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        _tell_to_go(context, targets.nodes)
+        yield IN_FORCE
+        nodes = [node.name for node in targets.nodes]
+        yield Until(
+            condition=lambda: all(context.launcher_of(name) is None for name in nodes),
+            within_s=self.within,
+            otherwise=f"told to leave, the launcher on one of {names_of(targets.nodes)} stayed",
+        )
+        return f"launcher on {names_of(targets.nodes)} ended after SIGTERM"
+
+
+def names_of(nodes: tuple[NodeRef, ...]) -> str:
+    """Return the nodes' names as text."""
+    return ", ".join(node.name for node in nodes)
+
+
+def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
+    """Tell whether none of the nodes runs."""
+    return not any(context.is_node_up(node.name) for node in nodes)
+
+
+def end_nodes(
+    context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Ticket[None]]
+) -> Steps:
+    """End nodes in the given way, all at once, and wait until they are gone."""
+    tickets = [(node.name, end(node.name)) for node in nodes if context.is_node_up(node.name)]
+    if not tickets:
+        raise FaultImpossible(f"{names_of(nodes)}: no such node is up any more")
+    for name, ticket in tickets:
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"ending {name}")
+        ticket.result()
+    yield Until(
+        condition=lambda: is_all_down(context, nodes),
+        within_s=_DEATH_S,
+        otherwise=f"one of {names_of(nodes)} is still up",
+    )
+    return names_of(nodes)
+
+
+def _tell_to_go(context: FaultContext, nodes: tuple[NodeRef, ...]) -> None:
+    for node in nodes:
+        launcher = context.launcher_of(node.name)
+        if launcher is None or not context.signal(launcher, signal.SIGTERM):
+            raise FaultImpossible(f"no launcher runs on {node.name}")

@@ -1,0 +1,109 @@
+"""Freezing: a worker, an agent or a whole node stands still for a while, and then goes on."""
+
+from __future__ import annotations
+
+import signal
+from typing import ClassVar, Final
+
+from pydantic import model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Steps,
+    Until,
+)
+from elastic_harness.faults.fault import Fault, with_exclude
+from elastic_harness.faults.node import CLUSTER_S, names_of
+from elastic_harness.scenario.fields import Select
+from elastic_harness.scenario.selectors import resolve_nodes, resolve_workers
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
+
+__all__ = ["Pause"]
+
+# The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
+_STOP_S: Final = 5.0
+_STOPPED: Final = frozenset({"T", "t"})
+
+
+class Pause(Fault):
+    """A worker, an agent or a node stops between two instructions; healing lets it go on.
+
+    Exactly one of `worker`, `agent` and `node`. Stands for a hang, a debugger, a live migration, a
+    stop-the-world pause, swapping. Does not stand for: slowness (it is all or nothing), time that
+    passes unseen (a paused process sees its clocks jump).
+    """
+
+    name = "pause"
+    layer = "process"
+    shorthand: ClassVar[str | None] = "worker"
+    is_healable: ClassVar[bool] = True
+
+    worker: Select | None = None
+    agent: Select | None = None
+    node: Select | None = None
+    exclude: Select | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Pause:
+        given = [key for key in ("worker", "agent", "node") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"`pause` has exactly one of worker, agent and node: found {found}")
+        return self
+
+    @property
+    def needs(self) -> str | None:
+        return "pause" if self.node is not None else None
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        if self.worker is not None:
+            chosen = with_exclude(self.worker, self.exclude)
+            return Targets(workers=resolve_workers(chosen, situation, stream=stream))
+        place = self.agent or self.node
+        assert place is not None, "a pause has a target"
+        chosen = with_exclude(place, self.exclude)
+        return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if self.node is not None:
+            for node in targets.nodes:
+                ticket = context.pause_node(node.name)
+                yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"pausing {node.name}")
+                ticket.result()
+            yield IN_FORCE
+            return f"every process of {names_of(targets.nodes)} stopped"
+        processes = self._processes(context, targets)
+        for process in processes:
+            if not context.signal(process, signal.SIGSTOP):
+                raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
+        yield IN_FORCE
+        yield Until(
+            condition=lambda: all(context.process_state(each) in _STOPPED for each in processes),
+            within_s=_STOP_S,
+            otherwise="not stopped: one of " + ", ".join(str(each.pid) for each in processes),
+        )
+        return f"state T: {', '.join(str(each.pid) for each in processes)}"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if self.node is not None:
+            for node in targets.nodes:
+                if context.is_node_up(node.name):
+                    ticket = context.resume_node(node.name)
+                    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"resuming {node.name}")
+                    ticket.result()
+            return f"{names_of(targets.nodes)} goes on"
+        for process in self._processes(context, targets):
+            context.signal(process, signal.SIGCONT)
+        return "continued"
+
+    def _processes(self, context: FaultContext, targets: Targets) -> list[ProcessRef]:
+        if self.worker is not None:
+            return [worker.process for worker in targets.workers]
+        launchers = [context.launcher_of(node.name) for node in targets.nodes]
+        return [launcher for launcher in launchers if launcher is not None]

@@ -1,0 +1,128 @@
+"""One fault at work: its generator, stepped by the runner's loop, every wait with its deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from typing_extensions import assert_never
+
+from elastic_harness.faults.context import (
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+    Until,
+    Wait,
+)
+
+__all__ = ["FaultTask", "Scheduler"]
+
+# How often a condition is asked: at first as often as a kill takes, later as often as costs nothing.
+_FIRST_LOOK_S: Final = 0.001
+_SLOWEST_LOOK_S: Final = 0.05
+
+
+class Scheduler(Protocol):
+    """The part of a loop that is needed here; `pytest_elastic.loop.Loop` is one."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> object:
+        """Call back once, at `when`."""
+
+
+class FaultTask:
+    """Runs a fault's steps to their end, and reports exactly once how they ended.
+
+    `on_in_force(needs_job)` is called when the fault begins to act; then `on_done(evidence)` or
+    `on_failed(reason)`. A fault whose steps end without saying that it is in force, is in force
+    then.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        scheduler: Scheduler,
+        *,
+        on_in_force: Callable[[bool], None],
+        on_done: Callable[[str], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._steps = steps
+        self._scheduler = scheduler
+        self._on_in_force = on_in_force
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._turn = 0
+        self.is_over = False
+
+    def start(self) -> None:
+        """Take the first steps, as many as need no wait."""
+        self._advance(None)
+
+    def finish(self) -> None:
+        """Let the fault look once more whether it acts, and end: it is about to be healed."""
+        if not self.is_over:
+            self._advance(HealOrdered())
+
+    def _advance(self, error: Exception | None) -> None:
+        self._turn += 1
+        try:
+            wait = next(self._steps) if error is None else self._steps.throw(error)
+            while isinstance(wait, InForce):
+                self._on_in_force(wait is InForce.NEEDS_JOB)
+                wait = next(self._steps)
+        except StopIteration as stop:
+            self.is_over = True
+            self._on_done(stop.value)
+        except FaultImpossible as problem:
+            self.is_over = True
+            self._on_failed(problem.message)
+        except HealOrdered:
+            self.is_over = True
+            self._on_failed("it was healed before it was seen to act")
+        else:
+            self._wait(wait)
+
+    def _wait(self, wait: Wait) -> None:
+        now = self._scheduler.now()
+        match wait:
+            case Sleep(seconds=seconds):
+                self._at(now + seconds, lambda: self._advance(None))
+            case Until(condition=condition, within_s=within_s, otherwise=otherwise):
+                self._look(condition, now + within_s, otherwise, _FIRST_LOOK_S)
+            case Settled(ticket=ticket, within_s=within_s, what=what):
+                otherwise = f"{what}: no answer within {within_s:g} s"
+                self._look(lambda: ticket.is_settled, now + within_s, otherwise, _FIRST_LOOK_S)
+            case InForce():
+                raise AssertionError("InForce is no wait")
+            case _:
+                assert_never(wait)
+
+    def _look(
+        self, condition: Callable[[], bool], deadline: float, otherwise: str, pause_s: float
+    ) -> None:
+        if condition():
+            self._advance(None)
+        elif (now := self._scheduler.now()) >= deadline:
+            self._advance(FaultImpossible(otherwise))
+        else:
+            longer_s = min(2 * pause_s, _SLOWEST_LOOK_S)
+            self._at(
+                min(now + pause_s, deadline),
+                lambda: self._look(condition, deadline, otherwise, longer_s),
+            )
+
+    def _at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call back unless the steps have moved on by then (a heal was ordered in between)."""
+        turn = self._turn
+
+        def call() -> None:
+            if not self.is_over and self._turn == turn:
+                callback()
+
+        self._scheduler.call_at(when, call)
