@@ -21,12 +21,13 @@ __all__ = [
     "CLONE_NEWUSER",
     "CLONE_NEWUTS",
     "MTU",
+    "NODE_NAMESPACES",
     "add_address",
     "become_subreaper",
     "bind_mount",
     "die_with_parent",
+    "enter_server_namespaces",
     "enter_user_namespace",
-    "make_mounts_private",
     "mount",
     "open_tun",
     "set_next_pid",
@@ -42,6 +43,9 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+
+# What a node has for itself; SysV and POSIX ipc objects are the cluster's.
+NODE_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWPID
 
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
@@ -93,6 +97,13 @@ def enter_user_namespace() -> None:
     write_file("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
+def enter_server_namespaces() -> None:
+    """Give this process, pid 1 of a new pid namespace, mounts and ipc objects of its own."""
+    unshare(CLONE_NEWNS | CLONE_NEWIPC)
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
 def die_with_parent(signum: int) -> None:
     """Be sent `signum` when the parent ends; check afterwards that it has not ended already."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "cannot ask for a parent-death signal")
@@ -111,11 +122,6 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
         ),
         f"cannot mount {kind or 'again'} on {target}",
     )
-
-
-def make_mounts_private() -> None:
-    """Stop mounts of this namespace from showing up in others, and the other way round."""
-    mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
 def bind_mount(source_fd: int, target: str) -> None:

@@ -26,7 +26,6 @@ from pytest_elastic.loop import Loop
 
 __all__ = ["NodeInit", "NodeSetup", "close_all_but", "keep_for_ever", "watch_children"]
 
-_NODE_NAMESPACES = ns.CLONE_NEWNS | ns.CLONE_NEWUTS | ns.CLONE_NEWNET | ns.CLONE_NEWPID
 _KEPT_ALIVE: list[object] = []
 
 
@@ -70,7 +69,7 @@ class NodeSetup:
         if not self._plan.is_isolated:
             return init
         try:
-            ns.unshare(_NODE_NAMESPACES)
+            ns.unshare(ns.NODE_NAMESPACES)
             pid = os.fork()
         except OSError as error:
             init.fail(error)

@@ -94,9 +94,7 @@ class ClusterServer:
         plan = self._plan
         if plan.is_isolated:
             ns.die_with_parent(signal.SIGKILL)
-            ns.unshare(ns.CLONE_NEWNS | ns.CLONE_NEWIPC)
-            ns.make_mounts_private()
-            ns.mount("proc", "/proc", "proc", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+            ns.enter_server_namespaces()
         else:
             ns.become_subreaper()
         self._scratch = Scratch(plan.tag, is_isolated=plan.is_isolated)

@@ -1,0 +1,148 @@
+"""Which kind of cluster this machine can have, found out by trying, once in a session."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from elastic_harness.cluster.client import ClusterClient, NamespaceCluster, ProcessCluster
+from elastic_harness.cluster.cluster import (
+    CAPABILITIES,
+    Capabilities,
+    Capability,
+    ClusterEvent,
+)
+from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
+
+__all__ = ["Choice", "choose_cluster"]
+
+# It takes 0.1 s; what is left is for a machine that is overloaded many times over.
+_DRY_RUN_LIMIT_S = 30.0
+_WITH_NAMESPACES = (
+    "network",
+    "names",
+    "private_disk",
+    "private_pids",
+    "disk_limit",
+    "gateway",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A kind of cluster, what it can do here, and a sentence on why it was chosen."""
+
+    cluster: type[ClusterClient]
+    capabilities: Capabilities
+    reason: str
+    uses_user_namespace: bool = False
+
+    def make(
+        self,
+        loop: Loop,
+        *,
+        on_event: Callable[[ClusterEvent], None],
+        preload: Sequence[str] = ("torch",),
+    ) -> ClusterClient:
+        """Return a cluster of this kind; nothing is started."""
+        return self.cluster(
+            loop,
+            on_event=on_event,
+            capabilities=self.capabilities,
+            uses_user_namespace=self.uses_user_namespace,
+            preload=preload,
+        )
+
+
+def choose_cluster(requested: str = "auto") -> Choice:
+    """Return the best cluster of the requested kind: "auto", "namespace" or "process".
+
+    Raises UsageError for another word, and for "namespace" where it cannot be had.
+    """
+    if requested not in {"auto", "namespace", "process"}:
+        raise UsageError(
+            f"cannot make a cluster of kind {requested!r}",
+            hint="auto, namespace and process are known",
+        )
+    failures = _dry_run()
+    refusal = failures.get("namespaces")
+    as_user = failures.get("user_namespaces")
+    if requested == "process":
+        return _plain_processes(failures, "it was asked for", "nodes share the host's")
+    if refusal is None or as_user is None:
+        reason = "nodes are made by root"
+        if refusal is not None:
+            reason = f"nodes are made in a user namespace, because {refusal}"
+        return Choice(
+            cluster=NamespaceCluster,
+            capabilities=_capabilities(failures, ""),
+            reason=reason,
+            uses_user_namespace=refusal is not None,
+        )
+    lacking = refusal if refusal == as_user else f"{refusal}; in a user namespace: {as_user}"
+    if requested == "namespace":
+        raise UsageError(
+            f"cannot make nodes with namespaces of their own: {lacking}",
+            hint="run as root, or use --elastic-cluster=process, which cannot break links",
+        )
+    return _plain_processes(
+        failures, f"namespaces cannot be had ({lacking})", f"no namespaces: {lacking}"
+    )
+
+
+def _plain_processes(failures: Mapping[str, str], why: str, lacking: str) -> Choice:
+    return Choice(
+        cluster=ProcessCluster,
+        capabilities=_capabilities(failures, lacking),
+        reason=f"nodes are plain processes, because {why}",
+    )
+
+
+def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
+    """Return what was found; `lacking` says why nothing that needs namespaces can be done."""
+    entries = []
+    for name in CAPABILITIES:
+        if name in _WITH_NAMESPACES:
+            entries.append((name, not lacking, lacking or "a dry run made such a node"))
+        elif name == "pause":
+            how = "a control group" if "freeze" not in failures else "signals to every process"
+            entries.append((name, True, f"by {how}"))
+        else:
+            failure = failures.get(name.removesuffix("_limit"))
+            entries.append((name, failure is None, failure or "by a control group"))
+    return Capabilities(
+        tuple(
+            Capability(name=name, available=available, reason=reason)
+            for name, available, reason in entries
+        )
+    )
+
+
+@functools.cache
+def _dry_run() -> Mapping[str, str]:
+    """Try everything in a child, and return why each part failed."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    roots = [os.path.dirname(os.path.dirname(here)), *filter(None, sys.path)]
+    program = (
+        f"import sys; sys.path += {roots!r}\n"
+        "from elastic_harness.cluster.dry_run import main; main()"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", program],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_DRY_RUN_LIMIT_S,
+        )
+        failures: dict[str, str] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        why = f"the dry run failed: {error}"
+        return dict.fromkeys(("namespaces", "user_namespaces", "freeze", "cpu", "memory"), why)
+    return failures
