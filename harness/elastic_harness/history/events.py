@@ -146,9 +146,9 @@ class ResumeObserved(Event):
 class SamplesDrawn(Event):
     """What one DataLoader handed to the script between two steps, on request.
 
-    `count` and `step` are those of the step that followed. `loader` names the loader so that it is
-    the same one after a restart, `size` is its dataset's length (None where it has none), `epoch`
-    is its sampler's (None where it keeps none). `batches` holds the indices of each batch, in order.
+    `count` and `step` are those of the step that followed. `loader` names the loader so that it
+    is the same one after a restart, `size` is its dataset's length (None where it has none),
+    `epoch` is its sampler's (None where it keeps none). `batches` holds the indices of each batch.
     """
 
     kind: ClassVar[str] = "samples_drawn"

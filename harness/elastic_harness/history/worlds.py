@@ -6,8 +6,8 @@ answers them, one record at a time.
 
 **How worlds are told apart.** Our launcher names the round in each worker's environment, and that
 is that; only when a rank of a round is already taken by another worker is there a second world of
-the same number (two coordinators, or ranks given twice: both for the checkers to find). Other launchers
-name no round. Then a worker that says hello joins the newest world which it *fits*:
+the same number (two coordinators, or ranks given twice: both for the checkers to find). Other
+launchers name no round. Then a worker that says hello joins the newest world which it *fits*:
 
 - same run id, master address, master port and world size;
 - its rank, and its local rank on its node, are still free there;

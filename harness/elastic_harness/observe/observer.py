@@ -1,0 +1,404 @@
+"""The harness's side of observation: one Unix socket for probes and for agents.
+
+Probes (in workers) speak first with a hello and are answered; agents send records and listen to
+nothing. The kernel says who is at the other end (SO_PEERCRED, translated into our pid namespace), a
+pidfd says when that process is dead. A hello is answered only after the workers of earlier rounds
+on the same node have been looked at, so "a worker of an older round was alive when a newer one
+began" is a fact and not a race.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from elastic_harness.history.events import (
+    GroupFormed,
+    ParametersHashed,
+    RankHeld,
+    RankReleased,
+    ResumeObserved,
+    SamplesDrawn,
+    StepCompleted,
+    WorkerFinished,
+    WorkerGone,
+    WorkerHello,
+)
+from elastic_harness.observe.proc import ancestors, read_process
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import decode_record
+from pytest_elastic.events.model import Event, Record
+from pytest_elastic.loop import Loop
+
+__all__ = ["NODE_VARIABLE", "PROBE_FOLDER", "SOCKET_VARIABLE", "Observer", "probe_environ"]
+
+PROBE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
+SOCKET_VARIABLE = "ELASTIC_PROBE_SOCKET"
+NODE_VARIABLE = "ELASTIC_NODE"
+
+_CREDENTIALS = struct.Struct("3i")
+_CHUNK = 1 << 18
+# The longest honest line holds a batch's indices; a line that never ends is somebody else's stream.
+_MAX_LINE_BYTES = 1 << 24
+# A Unix socket's path has 108 bytes, the closing zero included.
+_MAX_PATH_BYTES = 107
+# A worker whose clock is this far from ours runs under a faked one (its hello took milliseconds).
+_FAKED_CLOCK_S = 1.0
+
+
+def probe_environ(node: str, socket_path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a launcher's environment with the probe in it, for the workers to inherit."""
+    inherited = environ.get("PYTHONPATH")
+    folders = [PROBE_FOLDER, inherited] if inherited else [PROBE_FOLDER]
+    return {
+        **environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        SOCKET_VARIABLE: socket_path,
+        NODE_VARIABLE: node,
+    }
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Peer:
+    """One connection; `generation` counts its node's rounds, `skew_s` is added to its times."""
+
+    sock: socket.socket
+    pid: int
+    inbox: bytearray = field(default_factory=bytearray)
+    worker: WorkerHello | None = None
+    node: str = ""
+    generation: int = 0
+    skew_s: float = 0.0
+    pidfd: int = -1
+    is_held: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Generation:
+    """The newest round on one node: what its workers were told, and which local ranks spoke."""
+
+    number: int
+    told: tuple[int | str | None, ...]
+    taken: set[int] = field(default_factory=set)
+
+
+class Observer:
+    """Turns what probes and agents say into records, and holds ranks at steps.
+
+    `on_record` is called inside the loop, in the order in which things were learned. All of
+    `settings` (`hash_parameters`, `observe_samples`) is told to each worker with its welcome.
+    Raises UsageError when the socket's path is too long for the kernel.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        socket_path: str,
+        on_record: Callable[[Record], None],
+        *,
+        hash_parameters: bool = False,
+        observe_samples: bool = False,
+        hold_limit_s: float = 30.0,
+    ) -> None:
+        if len(os.fsencode(socket_path)) > _MAX_PATH_BYTES:
+            raise UsageError(
+                f"cannot listen at {socket_path!r}: it has {len(os.fsencode(socket_path))} bytes, "
+                f"and a Unix socket's path at most {_MAX_PATH_BYTES}"
+            )
+        self._loop = loop
+        self._path = socket_path
+        self._on_record = on_record
+        self._welcome = (
+            f"welcome hash={hash_parameters:d} samples={observe_samples:d} hold_s={hold_limit_s:g}"
+        )
+        self._peers: list[_Peer] = []
+        self._workers: dict[int, _Peer] = {}
+        self._holds: list[tuple[int, int | None]] = []
+        self._generations: dict[tuple[str, str], _Generation] = {}
+        self._listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        self._listener.bind(socket_path)
+        # Workers may run as another user (a user namespace's); what they can say does no harm.
+        os.chmod(socket_path, 0o777)  # noqa: S103
+        self._listener.listen(1024)
+        loop.watch(self._listener.fileno(), on_readable=self._accept)
+
+    @property
+    def live_workers(self) -> dict[int, WorkerHello]:
+        """The workers not yet seen dead, by global pid."""
+        return {pid: peer.worker for pid, peer in self._workers.items() if peer.worker}
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The pids of the workers that wait in a hold, in the order in which they connected."""
+        return tuple(peer.pid for peer in self._peers if peer.is_held)
+
+    def arm(self, step: int, rank: int | None = None) -> None:
+        """Hold `rank` (None: every rank) when it has completed `step`, now and in later rounds.
+
+        A worker holds once for each order it is given, at the first step it completes from `step`
+        on, until `release` or the limit. `disarm` when the fault has fired.
+        """
+        if (step, rank) not in self._holds:
+            self._holds.append((step, rank))
+            self._tell(rank, f"hold {step}")
+
+    def disarm(self, step: int, rank: int | None = None) -> None:
+        """Take an order back; workers that already wait stay until they are released."""
+        if (step, rank) in self._holds:
+            self._holds.remove((step, rank))
+            self._tell(rank, f"unhold {step}")
+
+    def release(self, pid: int) -> None:
+        """Let a held worker go on; harmless when it is not held or gone."""
+        peer = self._workers.get(pid)
+        if peer is not None:
+            peer.is_held = False
+            self._send(peer, "release")
+
+    def close(self) -> None:
+        """Stop observing; workers that are held go on by themselves. Harmless when closed."""
+        if self._listener.fileno() < 0:
+            return
+        self._loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for peer in list(self._peers):
+            self._hang_up(peer)
+        for peer in list(self._workers.values()):
+            self._forget_pidfd(peer)
+        self._workers.clear()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    # --- connections ---------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            sock.setblocking(False)
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, _, _ = _CREDENTIALS.unpack(raw)
+            peer = _Peer(sock=sock, pid=pid)
+            self._peers.append(peer)
+            self._loop.watch(sock.fileno(), on_readable=partial(self._read, peer))
+
+    def _read(self, peer: _Peer) -> None:
+        while peer.sock.fileno() >= 0:
+            try:
+                data = peer.sock.recv(_CHUNK)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._hang_up(peer)
+                return
+            peer.inbox += data
+            if len(peer.inbox) > _MAX_LINE_BYTES:
+                self._hang_up(peer)
+                return
+            *lines, rest = peer.inbox.split(b"\n")
+            peer.inbox = rest
+            for line in lines:
+                self._on_line(peer, bytes(line))
+
+    def _on_line(self, peer: _Peer, line: bytes) -> None:
+        if (record := decode_record(line)) is not None:
+            self._on_record(record)
+            return
+        try:
+            said = json.loads(line)
+            if isinstance(said, dict) and "say" in said:
+                self._on_probe(peer, said)
+        except (ValueError, KeyError, TypeError):
+            # Somebody else's bytes, or a probe of another version: what it means is not known.
+            return
+
+    def _hang_up(self, peer: _Peer) -> None:
+        if peer.sock.fileno() >= 0:
+            self._loop.unwatch(peer.sock.fileno())
+            peer.sock.close()
+        if peer in self._peers:
+            self._peers.remove(peer)
+        peer.is_held = False
+
+    def _send(self, peer: _Peer, line: str) -> None:
+        # A worker reads at each step; one that has left some thousand orders unread is stopped.
+        with contextlib.suppress(OSError):
+            peer.sock.send(line.encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def _tell(self, rank: int | None, line: str) -> None:
+        for peer in self._workers.values():
+            if peer.worker is not None and rank in (None, peer.worker.rank):
+                self._send(peer, line)
+
+    # --- what probes say -----------------------------------------------------------------------
+
+    def _on_probe(self, peer: _Peer, said: Mapping[str, Any]) -> None:
+        if said["say"] == "hello":
+            self._on_hello(peer, said)
+        elif peer.worker is not None:
+            event = _event_from(said, peer.worker, peer.skew_s)
+            if isinstance(event, RankHeld | RankReleased):
+                peer.is_held = isinstance(event, RankHeld)
+            if event is not None:
+                self._emit(peer, event, float(said["at"]) + peer.skew_s)
+
+    def _on_hello(self, peer: _Peer, said: Mapping[str, Any]) -> None:
+        if peer.pid in self._workers or self._has_worker_above(peer.pid):
+            self._send(peer, "bystander")
+            return
+        process = read_process(peer.pid)
+        peer.node = said["node"]
+        hello = WorkerHello(
+            pid=peer.pid,
+            start_time=process.start_time if process is not None else 0,
+            rank=said["rank"],
+            local_rank=said["local_rank"],
+            group_rank=said["group_rank"],
+            world_size=said["world_size"],
+            restart_count=said["restart_count"],
+            max_restarts=said["max_restarts"],
+            master_addr=said["master_addr"],
+            master_port=said["master_port"],
+            run_id=said["run_id"],
+            round=said["round"],
+            argv=tuple(said["argv"]),
+        )
+        peer.generation = self._generation_of(peer.node, hello)
+        peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))
+        at = float(said["at"])
+        if abs(self._loop.now() - at) > _FAKED_CLOCK_S:
+            peer.skew_s = self._loop.now() - at
+        self._workers[peer.pid] = peer
+        self._emit(peer, peer.worker, at + peer.skew_s)
+        self._watch_process(peer)
+        steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})
+        self._send(peer, "\n".join([*(f"hold {step}" for step in steps), self._welcome]))
+
+    def _has_worker_above(self, pid: int) -> bool:
+        return any(above in self._workers for above in ancestors(pid))
+
+    def _generation_of(self, node: str, hello: WorkerHello) -> int:
+        """Return which of its node's rounds a worker belongs to, counting from 1.
+
+        A hello begins a new round on its node when what its launcher told it differs from what the
+        workers of the newest round were told, or when its local rank is taken there.
+        """
+        told = (
+            hello.round,
+            hello.restart_count,
+            hello.world_size,
+            hello.master_addr,
+            hello.master_port,
+        )
+        newest = self._generations.get((node, hello.run_id))
+        if newest is None or newest.told != told or hello.local_rank in newest.taken:
+            number = 1 if newest is None else newest.number + 1
+            newest = self._generations[node, hello.run_id] = _Generation(number=number, told=told)
+        newest.taken.add(hello.local_rank)
+        return newest.number
+
+    def _alive_before(self, peer: _Peer, run_id: str) -> tuple[int, ...]:
+        """Return the living workers of earlier rounds on a node; record those that are dead."""
+        earlier = [
+            other
+            for other in self._workers.values()
+            if other.worker is not None
+            and (other.node, other.worker.run_id) == (peer.node, run_id)
+            and other.generation < peer.generation
+        ]
+        for other in earlier:
+            if _is_dead(other):
+                self._on_gone(other)
+        return tuple(sorted(other.pid for other in earlier if other.pid in self._workers))
+
+    def _watch_process(self, peer: _Peer) -> None:
+        try:
+            peer.pidfd = os.pidfd_open(peer.pid)
+        except OSError:
+            # Gone between its hello and now: nobody else can have its pid yet without being seen.
+            self._loop.call_soon(lambda: self._on_gone(peer))
+            return
+        self._loop.watch(peer.pidfd, on_readable=lambda: self._on_gone(peer))
+
+    def _on_gone(self, peer: _Peer) -> None:
+        if self._workers.get(peer.pid) is not peer or peer.worker is None:
+            return
+        self._read(peer)
+        self._hang_up(peer)
+        self._forget_pidfd(peer)
+        del self._workers[peer.pid]
+        self._emit(peer, WorkerGone(pid=peer.pid, rank=peer.worker.rank), self._loop.now())
+
+    def _forget_pidfd(self, peer: _Peer) -> None:
+        if peer.pidfd >= 0:
+            self._loop.unwatch(peer.pidfd)
+            os.close(peer.pidfd)
+            peer.pidfd = -1
+
+    def _emit(self, peer: _Peer, event: Event, at: float) -> None:
+        run_id = peer.worker.run_id if peer.worker is not None else ""
+        self._on_record(Record(at=at, source="worker", node=peer.node, run_id=run_id, event=event))
+
+
+def _is_dead(peer: _Peer) -> bool:
+    if peer.pidfd < 0:
+        return True
+    poll = select.poll()
+    poll.register(peer.pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> Event | None:
+    """Return what a probe's line says as an event; raises KeyError or TypeError for nonsense."""
+    pid, rank = worker.pid, worker.rank
+    match said["say"]:
+        case "step":
+            return StepCompleted(
+                pid=pid,
+                rank=rank,
+                count=said["count"],
+                step=said["step"],
+                step_source=said["source"],
+                began_at=said["began_at"] + skew_s,
+            )
+        case "resume":
+            return ResumeObserved(pid=pid, rank=rank, step=said["step"])
+        case "group":
+            return GroupFormed(
+                pid=pid, rank=rank, world_size=said["world_size"], nonce=said["nonce"]
+            )
+        case "held":
+            return RankHeld(pid=pid, rank=rank, step=said["step"])
+        case "released":
+            return RankReleased(pid=pid, rank=rank, step=said["step"])
+        case "samples":
+            return SamplesDrawn(
+                pid=pid,
+                rank=rank,
+                count=said["count"],
+                step=said["step"],
+                loader=said["loader"],
+                size=said["size"],
+                epoch=said["epoch"],
+                batches=tuple(tuple(batch) for batch in said["batches"]),
+            )
+        case "hash":
+            return ParametersHashed(pid=pid, rank=rank, step=said["step"], digest=said["digest"])
+        case "finished":
+            return WorkerFinished(pid=pid, rank=rank)
+        case _:
+            return None

@@ -1,0 +1,398 @@
+# ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
+"""What the harness sees from inside a worker.
+
+This file runs in the user's process, under whatever Python it has, before the first line of the
+script. So it uses the standard library only (and of that nothing that costs), does nothing of which
+it cannot be sure, and falls silent at the first sign that nobody listens. Sending never waits: what
+the kernel does not take waits in a bounded buffer, and then counts as dropped. The only waits are
+the hello (until the harness has looked for workers that should be dead) and a hold (until a fault
+has fired); both are bounded.
+
+To the harness go JSON lines, each with `say`. Back come lines of words: `welcome hash=1 samples=0
+hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`.
+"""
+
+from __future__ import annotations
+
+import _socket
+import atexit
+import os
+import select
+import sys
+import time
+from _thread import allocate_lock
+
+TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+else:
+    from _collections import deque
+
+__all__ = ["Probe", "now", "quoted", "report_samples", "report_step", "start"]
+
+# The process that said hello names itself here, so that its children know what they are not.
+_MARK = "ELASTIC_PROBE_WORKER"
+_WORKER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# The harness answers within a few milliseconds; when it does not, the job matters more.
+_HELLO_LIMIT_S = 5.0
+_HOLD_LIMIT_S = 30.0
+_FLUSH_LIMIT_S = 1.0
+# Some ten thousand steps: a harness that is stopped for a while loses nothing.
+_MAX_BUFFERED_BYTES = 1 << 20
+# Scripts see the lowest free numbers they are used to, and close ranges of them.
+_LOWEST_FD = 512
+
+_probe: Probe | None = None
+
+
+def start(folder: str) -> None:
+    """Say hello if this process is a worker; called once, by sitecustomize."""
+    global _probe  # noqa: PLW0603 (one process, one probe)
+    if _probe is not None or not _may_be_worker():
+        return
+    probe = Probe(os.environ)
+    if not probe.connect(os.environ["ELASTIC_PROBE_SOCKET"]):
+        return
+    if not probe.say_hello():
+        return
+    _probe = probe
+    os.environ[_MARK] = str(os.getpid())
+    _hide(folder)
+    atexit.register(probe.finish)
+    os.register_at_fork(after_in_child=probe.forget)
+    # Only now, so that a process that is no worker does not pay for it.
+    if TYPE_CHECKING:
+        from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
+    else:
+        from elastic_probe_torch import TorchSide
+    TorchSide(probe).install()
+
+
+def report_step(step: int) -> None:
+    """Note that `step` steps are done, by the script's own count; wait if the harness holds it."""
+    if _probe is not None:
+        _probe.script_stepped(step)
+
+
+def report_samples(
+    indices: Sequence[int], *, epoch: int | None, loader: str, size: int | None
+) -> None:
+    """Note samples that the next step will use, for scripts that do not use a DataLoader."""
+    if _probe is not None:
+        _probe.drew(loader, size, epoch, indices)
+
+
+def _may_be_worker() -> bool:
+    environ = os.environ
+    if any(name not in environ for name in _WORKER_VARIABLES):
+        return False
+    mark = environ.get(_MARK)
+    if mark is not None and mark != str(os.getpid()):
+        return False
+    # Helpers of the standard library and launchers inherit the variables and are not workers.
+    words = " ".join(getattr(sys, "orig_argv", ())[:4])
+    return not any(
+        helper in words
+        for helper in (
+            "multiprocessing.resource_tracker",
+            "multiprocessing.forkserver",
+            "torch.distributed.run",
+            "torch.distributed.launch",
+            "torchrun",
+            "pytest-elastic",
+            "pytest_elastic",
+        )
+    )
+
+
+def _hide(folder: str) -> None:
+    """Leave the worker's children the environment they would have had without us."""
+    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    left = [entry for entry in python_path if not entry or os.path.abspath(entry) != folder]
+    if left:
+        os.environ["PYTHONPATH"] = os.pathsep.join(left)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def now() -> float:
+    """Return the time on the clock of the harness, which is the machine's."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _integer(text: str | None) -> str:
+    """Return a number of the environment as JSON."""
+    try:
+        return str(int(text or ""))
+    except ValueError:
+        return "null"
+
+
+def quoted(text: str) -> str:
+    """Return text as JSON; the C helper is in every CPython, and `import json` costs 3 ms."""
+    try:
+        from _json import encode_basestring_ascii
+    except ImportError:
+        from json import dumps
+
+        return dumps(text)
+    # Bytes that are no UTF-8 arrive as lone surrogates, which are legal in JSON's ASCII form.
+    return encode_basestring_ascii(text)
+
+
+class Probe:
+    """The connection to the harness, the count of steps, and the holds."""
+
+    def __init__(self, environ: os._Environ[str]) -> None:
+        self.rank = int(environ["RANK"])
+        self.wants_hash = False
+        self.wants_samples = False
+        self._environ = environ
+        self._sock: _socket.socket | None = None
+        self._lock = allocate_lock()
+        self._out: deque[bytes] = deque()
+        self._out_bytes = 0
+        self._rest = b""
+        self._in = b""
+        self._dropped = 0
+        self._hold_limit_s = _HOLD_LIMIT_S
+        self._holds: list[int] = []
+        self._count = 0
+        self._last_at = 0.0
+        self._has_resumed = False
+        self._script_step: int | None = None
+        self.last_step: int | None = None
+        self._drawn: dict[tuple[str, int | None, int | None], list[Sequence[int]]] = {}
+        self.on_step: Callable[[], None] = lambda: None
+        self.on_finish: Callable[[], None] = lambda: None
+
+    # --- the connection ------------------------------------------------------------------------
+
+    def connect(self, path: str) -> bool:
+        """Connect to the harness; False where there is none."""
+        import fcntl
+
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(_HELLO_LIMIT_S)
+            sock.connect(path)
+            high = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
+        except OSError:
+            sock.close()
+            return False
+        sock.close()
+        self._sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, high)
+        self._sock.setblocking(False)
+        return True
+
+    def say_hello(self) -> bool:
+        """Say who we are and wait for the answer; False where the harness says we are no worker."""
+        environ = self._environ
+        numbers = {
+            "rank": "RANK",
+            "local_rank": "LOCAL_RANK",
+            "group_rank": "GROUP_RANK",
+            "world_size": "WORLD_SIZE",
+            "restart_count": "TORCHELASTIC_RESTART_COUNT",
+            "max_restarts": "TORCHELASTIC_MAX_RESTARTS",
+            "master_port": "MASTER_PORT",
+            "round": "PYTEST_ELASTIC_ROUND",
+        }
+        texts = {
+            "master_addr": environ["MASTER_ADDR"],
+            "run_id": environ.get("TORCHELASTIC_RUN_ID", ""),
+            "node": environ.get("ELASTIC_NODE") or os.uname().nodename,
+        }
+        fields = [f'"{key}":{_integer(environ.get(name))}' for key, name in numbers.items()]
+        fields += [f'"{key}":{quoted(text)}' for key, text in texts.items()]
+        fields.append(f'"argv":[{",".join(map(quoted, getattr(sys, "orig_argv", ())))}]')
+        self._last_at = now()
+        self.say("hello", ",".join(fields), self._last_at)
+        deadline = self._last_at + _HELLO_LIMIT_S
+        while self._sock is not None:
+            for words in self._read():
+                if words[0] == "bystander":
+                    self._close()
+                    return False
+                self._obey(words)
+                if words[0] == "welcome":
+                    return True
+            if not self._wait(deadline):
+                return self._sock is not None
+        return False
+
+    def say(self, what: str, fields: str, at: float) -> None:
+        """Send one line: `fields` is the inside of a JSON object, or empty."""
+        if self._sock is None:
+            return
+        comma = "," if fields else ""
+        line = f'{{"say":"{what}","at":{at:.6f}{comma}{fields}}}\n'.encode()
+        if self._out_bytes + len(line) > _MAX_BUFFERED_BYTES:
+            self._dropped += 1
+            return
+        self._out_bytes += len(line)
+        self._out.append(line)
+        self._flush()
+
+    def _flush(self) -> None:
+        # Signal handlers and threads come in between: whoever holds the lock sends for all.
+        if not self._lock.acquire(False):
+            return
+        try:
+            while self._sock is not None and (self._rest or self._out):
+                if not self._rest:
+                    self._rest = self._out.popleft()
+                sent = self._sock.send(self._rest, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+                self._rest = self._rest[sent:]
+                self._out_bytes -= sent
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._close()
+        finally:
+            self._lock.release()
+
+    def _read(self) -> list[list[str]]:
+        """Return the lines that have arrived, as words; never waits."""
+        if self._sock is None:
+            return []
+        try:
+            data = self._sock.recv(4096, _socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._close()
+            return []
+        *lines, self._in = (self._in + data).split(b"\n")
+        return [words for line in lines if (words := line.decode("ascii", "replace").split())]
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait until something has arrived; False after the deadline. Signal handlers run."""
+        left_s = deadline - now()
+        if self._sock is None or left_s <= 0:
+            return False
+        self._poll(select.POLLIN, left_s)
+        return True
+
+    def _poll(self, events: int, left_s: float) -> None:
+        if self._sock is not None:
+            poll = select.poll()
+            poll.register(self._sock.fileno(), events)
+            poll.poll(left_s * 1000 + 1)  # rounded down: 0 would be a busy wait
+
+    def _close(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        self._out_bytes = 0
+
+    def forget(self) -> None:
+        """Have nothing to do with the harness any more: this is a forked child."""
+        self._lock = allocate_lock()
+        self._close()
+
+    def finish(self) -> None:
+        """Say goodbye when the interpreter goes down, and see to it that it is heard."""
+        if self._sock is None:
+            return
+        self.on_finish()
+        self.say("finished", f'"dropped":{self._dropped}', now())
+        deadline = now() + _FLUSH_LIMIT_S
+        while self._out_bytes and (left_s := deadline - now()) > 0:
+            self._poll(select.POLLOUT, left_s)
+            self._flush()
+
+    # --- steps and holds -----------------------------------------------------------------------
+
+    def _obey(self, words: list[str]) -> bool:
+        """Do what one line says; True when it releases a hold."""
+        match words:
+            case ["welcome", *settings]:
+                given = dict(setting.split("=", 1) for setting in settings if "=" in setting)
+                self.wants_hash = given.get("hash") == "1"
+                self.wants_samples = given.get("samples") == "1"
+                self._hold_limit_s = float(given.get("hold_s", _HOLD_LIMIT_S))
+            case ["hold", step]:
+                if int(step) not in self._holds:
+                    self._holds.append(int(step))
+            case ["unhold", step]:
+                self._holds = [each for each in self._holds if each != int(step)]
+            case ["release"]:
+                return True
+            case _:
+                pass
+        return False
+
+    def script_stepped(self, step: int) -> None:
+        """Take the script's own word for how many steps are done; it wins over what we deduce."""
+        if self._sock is None:
+            return
+        is_same_step = self._script_step is None and self._count > 0
+        self._script_step = step
+        if is_same_step and self.last_step == step:
+            return
+        self._stepped(step, "script", is_new=not is_same_step)
+
+    def optimizer_stepped(self, step: int | None) -> None:
+        """Note a step of the primary optimizer, unless the script counts for itself."""
+        if self._sock is None or self._script_step is not None:
+            return
+        self._stepped(step, "process" if step is None else "state", is_new=True)
+
+    def _stepped(self, step: int | None, source: str, *, is_new: bool) -> None:
+        self._count += is_new
+        self.last_step = step
+        self.on_step()
+        at = now()
+        if not self._has_resumed and step is not None:
+            self._has_resumed = True
+            self.say("resume", f'"step":{step - self._count}', at)
+        number = "null" if step is None else str(step)
+        place = f'"count":{self._count},"step":{number}'
+        if self._drawn:
+            self._say_drawn(place, at)
+        self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
+        for words in self._read():
+            self._obey(words)
+        if self._holds:
+            self._hold(self._count if step is None else step)
+        self._last_at = now()
+
+    def _hold(self, step: int) -> None:
+        """Wait here while the harness wants this step held. Late orders hold the next step."""
+        due = [each for each in self._holds if each <= step]
+        if not due:
+            return
+        self._holds = [each for each in self._holds if each > step]
+        self.say("held", f'"step":{step}', now())
+        deadline = now() + self._hold_limit_s
+        is_released = False
+        while not is_released:
+            for words in self._read():
+                is_released |= self._obey(words)
+            if not is_released and not self._wait(deadline):
+                break
+        self.say("released", f'"step":{step}', now())
+
+    # --- samples -------------------------------------------------------------------------------
+
+    def drew(self, loader: str, size: int | None, epoch: int | None, batch: Sequence[int]) -> None:
+        """Note the indices of one batch that the script was given."""
+        if self._sock is not None and self.wants_samples:
+            self._drawn.setdefault((loader, size, epoch), []).append(batch)
+
+    def _say_drawn(self, place: str, at: float) -> None:
+        drawn, self._drawn = self._drawn, {}
+        for (loader, size, epoch), batches in drawn.items():
+            lists = ",".join(f"[{','.join(map(str, batch))}]" for batch in batches)
+            size_text = "null" if size is None else str(size)
+            epoch_text = "null" if epoch is None else str(epoch)
+            self.say(
+                "samples",
+                f'{place},"loader":{quoted(loader)},"size":{size_text},'
+                f'"epoch":{epoch_text},"batches":[{lists}]',
+                at,
+            )

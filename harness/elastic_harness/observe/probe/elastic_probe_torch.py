@@ -1,0 +1,273 @@
+# ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
+# ruff: noqa: ANN401 (torch's objects have no type where torch may not be imported)
+# ruff: noqa: SIM105 (contextlib costs more at start-up than all of this file)
+"""What the probe learns from torch, as soon as the script has imported it.
+
+Nothing here imports torch: it waits behind the import system, or finds torch loaded in an
+interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hook that
+torch has for such purposes. Only on request, to follow samples, does it stand between a DataLoader
+and its sampler.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from elastic_harness.observe.probe.elastic_probe import Probe, now, quoted
+else:
+    from _collections import deque
+
+    from elastic_probe import Probe, now, quoted
+
+__all__ = ["TorchSide"]
+
+
+class TorchSide:
+    """What is only known once torch is imported: optimizers, the process group, data loaders."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._primary: Any = None  # weak reference to the optimizer with most parameters
+        self._primary_size = 0
+        self._sizes: Any = None  # by optimizer, weakly
+        self._params: list[Any] = []
+        self._stepper: Any = None  # weak reference to a parameter whose state counts steps
+        self._device_base: int | None = None
+        self._has_group = False
+
+    def install(self) -> None:
+        """Attach to torch's modules now, or as soon as the script imports them."""
+        after = {"torch.optim.optimizer": self._on_optimizers}
+        if self._probe.wants_samples:
+            after["torch.utils.data.dataloader"] = self._on_loaders
+        for name in list(after):
+            if (module := sys.modules.get(name)) is not None:
+                after.pop(name)(module)
+        if after:
+            sys.meta_path.insert(0, _AfterImport(after))  # type: ignore[arg-type]
+        self._probe.on_step = self._look_for_group
+        self._probe.on_finish = self._on_finish
+
+    # --- optimizers ----------------------------------------------------------------------------
+
+    def _on_optimizers(self, module: ModuleType) -> None:
+        import weakref
+
+        self._sizes = weakref.WeakKeyDictionary()
+        module.register_optimizer_step_post_hook(self._on_optimizer_step)
+
+    def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        step = self._primary_step(optimizer)
+        if step is not False:
+            # Outside of any `except`: a signal handler of the script may raise in a hold.
+            self._probe.optimizer_stepped(step)
+
+    def _primary_step(self, optimizer: Any) -> int | bool | None:
+        """Return the global step (None: unknown) of the primary optimizer, False for others."""
+        try:
+            primary = self._primary() if self._primary is not None else None
+            if optimizer is not primary:
+                import weakref
+
+                size = self._size_of(optimizer)
+                if primary is not None and size <= self._primary_size:
+                    return False
+                self._primary, self._primary_size = weakref.ref(optimizer), size
+                self._stepper = self._device_base = None
+                if self._probe.wants_hash:
+                    self._params = _parameters_of(optimizer)
+                if primary is not None:
+                    return False  # the smaller one has counted this step already
+            return self._step_in_state(optimizer)
+        except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make is not a reason to fail)
+            return None
+
+    def _size_of(self, optimizer: Any) -> int:
+        size = self._sizes.get(optimizer)
+        if size is None:
+            size = self._sizes[optimizer] = sum(p.numel() for p in _parameters_of(optimizer))
+        return int(size)
+
+    def _step_in_state(self, optimizer: Any) -> int | None:
+        if self._stepper is False:
+            return None
+        parameter = self._stepper() if self._stepper is not None else None
+        if parameter is None:
+            import weakref
+
+            for each in _parameters_of(optimizer):
+                if "step" in (optimizer.state.get(each) or ()):
+                    parameter, self._stepper = each, weakref.ref(each)
+                    break
+            else:
+                self._stepper = False  # plain SGD, for example, counts nothing
+                return None
+        value = optimizer.state[parameter]["step"]
+        device = getattr(value, "device", None)
+        if device is None or device.type == "cpu":
+            return int(value)
+        # Reading a device's memory waits for the device: once is enough, from there we count.
+        self._device_base = int(value) if self._device_base is None else self._device_base + 1
+        return self._device_base
+
+    # --- the process group ---------------------------------------------------------------------
+
+    def _look_for_group(self) -> None:
+        """Leave or find the nonce of this world in the default group's store, once."""
+        if self._has_group:
+            return
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        try:
+            if c10d is None or not c10d.is_initialized():
+                return
+            self._has_group = True
+            store = c10d._get_default_store()  # noqa: SLF001 (no public way to the store)
+            mine = os.urandom(8).hex()
+            nonce = bytes(store.compare_set("elastic_probe/nonce", "", mine)).decode()
+            size = int(c10d.get_world_size())
+        except Exception:  # noqa: BLE001 (a store of another make, or one that is gone)
+            return
+        self._probe.say("group", f'"world_size":{size},"nonce":{quoted(nonce)}', now())
+
+    # --- data loaders --------------------------------------------------------------------------
+
+    def _on_loaders(self, module: ModuleType) -> None:
+        """Follow index batches from the sampler to the script, in the order it receives them."""
+        from functools import wraps
+
+        kind = module._BaseDataLoaderIter  # noqa: SLF001 (torch has no hook here)
+        next_index, next_batch = kind._next_index, kind.__next__  # noqa: SLF001
+        drew = self._probe.drew
+
+        @wraps(next_index)
+        def _next_index(self: Any) -> Any:
+            batch = next_index(self)
+            try:
+                queue = self.__dict__.setdefault("_elastic_drawn", deque())
+                queue.append((self._sampler_iter, _epoch_of(self._index_sampler), batch))
+            except Exception:  # noqa: BLE001, S110 (never the reason why a loader fails)
+                pass
+            return batch
+
+        @wraps(next_batch)
+        def __next__(self: Any) -> Any:  # noqa: N807 (takes its place)
+            data = next_batch(self)
+            try:
+                queue = self.__dict__.get("_elastic_drawn")
+                # Prefetched batches of an epoch that the script left early were never handed out.
+                while queue and queue[0][0] is not self._sampler_iter:
+                    queue.popleft()
+                if queue:
+                    _, epoch, batch = queue.popleft()
+                    indices = [int(i) for i in (batch if isinstance(batch, list) else [batch])]
+                    drew(*_label_of(self), epoch, indices)
+            except Exception:  # noqa: BLE001, S110 (indices that are no numbers are not samples)
+                pass
+            return data
+
+        kind._next_index, kind.__next__ = _next_index, __next__  # noqa: SLF001
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def _on_finish(self) -> None:
+        # An uncaught exception has left its mark by now; such parameters say nothing.
+        if not self._params or hasattr(sys, "last_type"):
+            return
+        try:
+            digest = _digest(self._params)
+        except Exception:  # noqa: BLE001 (sharded or meta tensors have no bytes to hash)
+            return
+        last = self._probe.last_step
+        step = "null" if last is None else str(last)
+        self._probe.say("hash", f'"step":{step},"digest":"{digest}"', now())
+
+
+class _AfterImport:
+    """A finder that finds nothing, but calls back when certain modules have been executed."""
+
+    def __init__(self, after: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._after = after
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Let the others find the module, and stand behind its loader."""
+        if name not in self._after:
+            return None
+        callback = self._after.pop(name)
+        if not self._after:
+            sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _CallingLoader(spec.loader, callback)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _CallingLoader:
+    """Executes a module with its own loader, puts that back in its place, then calls back."""
+
+    def __init__(self, loader: Any, callback: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._callback = callback
+
+    def create_module(self, spec: Any) -> Any:
+        """Create the module as its own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the module as its own loader does, then call back."""
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        try:
+            self._callback(module)
+        except Exception:  # noqa: BLE001, S110 (another torch than we know: nothing is observed)
+            pass
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _epoch_of(index_sampler: Any) -> int | None:
+    for sampler in (getattr(index_sampler, "sampler", None), index_sampler):
+        epoch = getattr(sampler, "epoch", None)
+        if isinstance(epoch, int):
+            return epoch
+    return None
+
+
+def _label_of(iterator: Any) -> tuple[str, int | None]:
+    """Return a name of a loader that is the same after a restart, and its dataset's length."""
+    dataset = iterator._dataset  # noqa: SLF001 (torch's own iterator)
+    sampler = getattr(iterator._index_sampler, "sampler", None)  # noqa: SLF001
+    try:
+        size = len(dataset)
+    except TypeError:
+        size = None
+    return f"{type(dataset).__name__}[{size}] by {type(sampler).__name__}", size
+
+
+def _digest(parameters: list[Any]) -> str:
+    import ctypes
+    import hashlib
+
+    digest = hashlib.sha256()
+    for parameter in parameters:
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        tensor = local.detach().cpu().contiguous()
+        size = tensor.numel() * tensor.element_size()
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        if size:
+            digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))
+    return digest.hexdigest()

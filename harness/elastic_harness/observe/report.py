@@ -1,0 +1,34 @@
+"""What a script may tell the harness, in one line; harmless where there is no harness.
+
+    from elastic_harness.observe import report_step
+
+    report_step(step)      # after the optimizer's step: this many steps are done
+
+Not needed with optimizers that count steps in their state (Adam and its family do; plain SGD does
+not). The probe lives in its own module, put into the process by the harness; this only looks
+whether it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["report_samples", "report_step"]
+
+
+def report_step(step: int) -> None:
+    """Say that `step` steps are done, counted over the whole training."""
+    if (probe := sys.modules.get("elastic_probe")) is not None:
+        probe.report_step(step)
+
+
+def report_samples(
+    indices: Sequence[int], *, epoch: int | None = None, loader: str = "", size: int | None = None
+) -> None:
+    """Say which samples the next step uses, for a script that uses no DataLoader.
+
+    `size` is the number of samples in the whole data set, `loader` tells several data sets apart.
+    """
+    if (probe := sys.modules.get("elastic_probe")) is not None:
+        probe.report_samples(indices, epoch=epoch, loader=loader, size=size)
