@@ -209,9 +209,7 @@ class EngineMachine:
         for state in expand(planned, action, now):
             if state.step is not None:
                 state.is_armed = True
-                self._put(
-                    ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank)
-                )
+                self._put(ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank))
             if planned.entry.when is not None:
                 state.watcher = watch(planned.entry.when, now)
                 self._watch_log(planned.entry.when)
@@ -456,7 +454,9 @@ class EngineMachine:
     def _calm_down(self, now: float) -> None:
         """Once nothing is left to come, heal what can be healed and let the job go to its end."""
         if self._phase is RunPhase.CALM:
-            if self._calm_at is None and not any(e.phase is EntryPhase.HEALING for e in self._entries):
+            if self._calm_at is None and not any(
+                e.phase is EntryPhase.HEALING for e in self._entries
+            ):
                 self._calm_at = now
             return
         are_open = any(
@@ -489,9 +489,7 @@ class EngineMachine:
 
     def _on_launchers_exited(self, exit_codes: Mapping[str, int], now: float) -> None:
         for node, exit_code in exit_codes.items():
-            launcher = self._run.launchers.setdefault(
-                node, LauncherView(process=ProcessRef(pid=0))
-            )
+            launcher = self._run.launchers.setdefault(node, LauncherView(process=ProcessRef(pid=0)))
             if launcher.exit_code is None:
                 launcher.exit_code = exit_code
         self._end_at = now
@@ -554,7 +552,9 @@ class EngineMachine:
 
     def _why_never(self, entry: EntryState) -> str:
         if entry.watcher is not None:
-            return f"{entry.entry.when} was not seen; last seen: {entry.watcher.last_seen(self._run)}"
+            return (
+                f"{entry.entry.when} was not seen; last seen: {entry.watcher.last_seen(self._run)}"
+            )
         if entry.step is not None:
             return (
                 f"rank {entry.step.rank} was not seen to complete step {entry.step.step}; "

@@ -217,13 +217,5 @@ class EndRun:
 
 
 EngineCommand = (
-    ArmHold
-    | DisarmHold
-    | ReleaseHold
-    | Fire
-    | Heal
-    | WatchLog
-    | WakeAt
-    | RecordEvent
-    | EndRun
+    ArmHold | DisarmHold | ReleaseHold | Fire | Heal | WatchLog | WakeAt | RecordEvent | EndRun
 )

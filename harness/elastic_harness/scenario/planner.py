@@ -16,7 +16,15 @@ from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.triggers import AfterEntry
 from pytest_elastic.errors import UsageError
 
-__all__ = ["FORMAT", "Plan", "PlannedEntry", "decode_plan", "encode_plan", "make_plan", "plan_entry"]
+__all__ = [
+    "FORMAT",
+    "Plan",
+    "PlannedEntry",
+    "decode_plan",
+    "encode_plan",
+    "make_plan",
+    "plan_entry",
+]
 
 FORMAT: Final = 1
 # A mean time between failures must not turn into a moment: two faults closer than this are one.
@@ -84,12 +92,16 @@ def decode_plan(text: str) -> Plan:
     try:
         data: Any = json.loads(text)
         if data["format"] != FORMAT:
-            raise UsageError(f"cannot replay a plan of format {data['format']}: {FORMAT} is expected")
+            raise UsageError(
+                f"cannot replay a plan of format {data['format']}: {FORMAT} is expected"
+            )
         scenario = Scenario.model_validate(data["scenario"])
         plan = make_plan(scenario, int(data["seed"]))
         draws = data["draws"]
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"cannot replay this plan: it is not a plan.json of ours ({error})") from error
+        raise UsageError(
+            f"cannot replay this plan: it is not a plan.json of ours ({error})"
+        ) from error
     entries = tuple(
         PlannedEntry(
             id=each.id, entry=each.entry, delays_s=tuple(draws.get(each.id, each.delays_s))

@@ -144,8 +144,12 @@ def expand(
         due += delay_s
         states.append(
             EntryState(
-                id=f"{planned.id}#{number}", name=planned.id, entry=entry, action=action,
-                is_optional=entry.optional or number > 1, due_at=due,
+                id=f"{planned.id}#{number}",
+                name=planned.id,
+                entry=entry,
+                action=action,
+                is_optional=entry.optional or number > 1,
+                due_at=due,
             )  # fmt: skip
         )
     return states

@@ -1,0 +1,104 @@
+"""An event loop in a thread of its own, and how the rest of a program talks to it.
+
+A harness must answer at once (a held rank waits, a probe waits to be greeted), whatever the test is
+doing. So clusters, observers and runs live in one background thread of the pytest process, and the
+test's own thread hands them work and waits for results, each wait with a deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from pytest_elastic.errors import InternalError
+from pytest_elastic.loop import Loop
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+
+# Work handed to the loop returns at once; this is for a loop that is stuck in a bug of ours.
+_CALL_TIMEOUT_S = 60.0
+_JOIN_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """Owns a thread that runs a `Loop`, from `start` until `stop`."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.loop.open_door()
+        self._thread = threading.Thread(target=self._run, name="elastic-loop", daemon=True)
+        self._failure: BaseException | None = None
+        self._has_ended = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in the loop's thread and return what it returns, or raise what it raises."""
+
+        def begin(done: Callable[[T], None]) -> None:
+            done(work())
+
+        return self.wait(begin, timeout_s=_CALL_TIMEOUT_S)
+
+    def wait(self, begin: Callable[[Callable[[T], None]], None], *, timeout_s: float) -> T:
+        """Run `begin(done)` in the loop's thread and wait until it has called `done(result)`.
+
+        Raises TimeoutError after `timeout_s`, what `begin` raises, and InternalError when the loop
+        has ended because of a bug of ours.
+        """
+        future: Future[T] = Future()
+
+        def answer(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def work() -> None:
+            try:
+                begin(answer)
+            except BaseException as error:  # noqa: BLE001 (handed to the thread that waits)
+                if not future.done():
+                    future.set_exception(error)
+
+        self._check()
+        self.loop.call_from_thread(work)
+        waited_s = 0.0
+        while not future.done():
+            # Short waits, so that Ctrl-C and the end of the loop are noticed.
+            slice_s = min(0.5, timeout_s - waited_s)
+            if slice_s <= 0:
+                raise TimeoutError(f"no answer from the harness within {timeout_s:g} s")
+            try:
+                return future.result(timeout=slice_s)
+            except TimeoutError:
+                if future.done():
+                    break
+                waited_s += slice_s
+                self._check()
+        return future.result()
+
+    def stop(self) -> None:
+        """End the loop and its thread; harmless twice."""
+        if self._thread.is_alive():
+            self.loop.call_from_thread(self.loop.stop)
+            self._thread.join(_JOIN_TIMEOUT_S)
+        self.loop.close()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run()
+        except BaseException as error:  # noqa: BLE001 (told to whoever waits next)
+            self._failure = error
+        finally:
+            self._has_ended.set()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise InternalError(f"the harness's loop ended: {self._failure!r}") from self._failure
+        if self._has_ended.is_set():
+            raise InternalError("the harness's loop has been stopped")

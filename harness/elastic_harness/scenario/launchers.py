@@ -1,0 +1,211 @@
+"""Launchers under test: how each is told to run a job on one node.
+
+A launcher is data: a name, a command made from a `JobPlan`, and environment of its own. Stock
+torchrun, our own launcher and any command template run unmodified. Where a launcher is a Python
+program, it can also be played by a preloaded child of the cluster's server (`preloaded_*`), which
+is the same code as the command without the seconds that importing torch takes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import string
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.errors import UsageError
+
+__all__ = ["JobPlan", "Launcher", "NodePlan", "launcher_named"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job as every launcher understands it.
+
+    `program` is what stands behind the launcher's options: `["train.py", "--steps=3"]`,
+    `["-m", "package"]`, or a binary with `is_binary`. `conf` are settings of the rendezvous in our
+    own words; each launcher takes what it knows.
+    """
+
+    run_id: str
+    program: Sequence[str]
+    is_module: bool = False
+    is_binary: bool = False
+    nproc_per_node: int
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    endpoint_port: int
+    endpoint_host: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
+    backend: str = "c10d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """One node's share: its name, address and number (from 0)."""
+
+    name: str
+    address: str
+    index: int
+    log_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A launcher under test.
+
+    `command` is its own command line in words, in which `$name` stands for a value of the plan;
+    `$options` and `$program` stand for several words each. `conf` are the defaults for its
+    rendezvous settings here, and `conf_keys` those it knows (None: all).
+    """
+
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
+    conf_keys: frozenset[str] | None = None
+    preloaded_entry: str | None = None
+    preloaded_role: str | None = None
+    names_rounds: bool = False
+
+    def argv(self, job: JobPlan, node: NodePlan) -> list[str]:
+        """Return the complete command line for one node."""
+        several = {
+            "options": list(job.options),
+            "program": [
+                *(["--module"] if job.is_module else ["--no-python"] if job.is_binary else []),
+                *job.program,
+            ],
+            "bare_program": list(job.program),
+        }
+        conf = self._conf(job)
+        values = {
+            "python": sys.executable,
+            "nnodes": f"{job.min_nodes}:{job.max_nodes}",
+            "nodes": str(job.max_nodes),
+            "nproc": str(job.nproc_per_node),
+            "max_restarts": str(job.max_restarts),
+            "endpoint": f"{job.endpoint_host}:{job.endpoint_port}",
+            "host": job.endpoint_host,
+            "port": str(job.endpoint_port),
+            "backend": job.backend,
+            "run_id": job.run_id,
+            "conf": ",".join(f"{key}={value}" for key, value in sorted(conf.items())),
+            "node": node.name,
+            "node_index": str(node.index),
+            "address": node.address,
+            "log_dir": node.log_dir,
+        }
+        words: list[str] = []
+        for word in self.command:
+            name = word.removeprefix("$")
+            if word.startswith("$") and name in several:
+                words += several[name]
+                continue
+            try:
+                words.append(string.Template(word).substitute(values))
+            except (KeyError, ValueError) as error:
+                known = ", ".join(f"${name}" for name in sorted({*values, *several}))
+                raise UsageError(
+                    f"launcher {self.name!r} cannot fill in its word {word!r} ({error})",
+                    hint=f"known: {known}",
+                ) from error
+        # An empty --rdzv-conf= is as good as none, and none is what people write.
+        return [word for word in words if word != "--rdzv-conf="]
+
+    def _conf(self, job: JobPlan) -> dict[str, str]:
+        conf = {**self.conf, **job.conf}
+        if self.conf_keys is None:
+            return conf
+        return {key: value for key, value in conf.items() if key in self.conf_keys}
+
+
+_TORCHRUN_WORDS = (
+    "--nnodes=$nnodes",
+    "--nproc-per-node=$nproc",
+    "--max-restarts=$max_restarts",
+    "--rdzv-backend=$backend",
+    "--rdzv-endpoint=$endpoint",
+    "--rdzv-id=$run_id",
+    "--rdzv-conf=$conf",
+    "--local-addr=$address",
+    "$options",
+    "$program",
+)
+
+# The harness's own pace: everything that production does, at a quarter of its times. Below this,
+# two busy cores make beats late often enough to be noticed.
+_HARNESS_CONF = {
+    "beat_interval": "0.25",
+    "lease": "1.25",
+    "drift": "0.2",
+    "last_call_timeout": "0.5",
+    "join_timeout": "30",
+    "min_round": "0.5",
+    "newcomer_window": "0.25",
+    "linger": "1",
+    "store_timeout": "10",
+}
+
+_TORCHRUN_KEYS = frozenset(
+    {
+        "last_call_timeout",
+        "join_timeout",
+        "close_timeout",
+        "read_timeout",
+        "keep_alive_interval",
+        "keep_alive_max_attempt",
+        "is_host",
+        "timeout",
+        "heartbeat_timeout",
+        "store_type",
+    }
+)
+
+_LAUNCHERS = {
+    launcher.name: launcher
+    for launcher in (
+        Launcher(
+            name="pytest-elastic",
+            command=("$python", "-m", "pytest_elastic", "run", *_TORCHRUN_WORDS),
+            conf=_HARNESS_CONF,
+            preloaded_role="pytest_elastic.launch:launcher_role",
+            names_rounds=True,
+        ),
+        # As it is shipped.
+        Launcher(
+            name="torchrun",
+            command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
+            conf_keys=_TORCHRUN_KEYS,
+            preloaded_entry="torch.distributed.run:main",
+        ),
+        # With the one setting that lets 2.13 recover from a lost member at all (docs/torchrun.md).
+        Launcher(
+            name="torchrun-best",
+            command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
+            environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            conf_keys=_TORCHRUN_KEYS,
+            preloaded_entry="torch.distributed.run:main",
+        ),
+    )
+}
+
+
+def launcher_named(text: str) -> Launcher:
+    """Return a known launcher, or one made from a command template.
+
+    A template is such as "accelerate launch --num_machines $nodes --machine_rank $node_index
+    $options $bare_program". Raises UsageError for anything else.
+    """
+    if text in _LAUNCHERS:
+        return _LAUNCHERS[text]
+    words = shlex.split(text)
+    if len(words) < 2 or not {"$program", "$bare_program"} & set(words):
+        raise UsageError(
+            f"there is no launcher {text!r}: known are {', '.join(_LAUNCHERS)}, or a command that "
+            "contains $program (or $bare_program) as a word of its own"
+        )
+    return Launcher(name=words[0], command=words)

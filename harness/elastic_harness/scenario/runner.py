@@ -1,0 +1,322 @@
+"""One run of one plan, from an empty cluster to a judged history and a clean machine.
+
+The run performs what the engine decides: faults through the injector, holds through the observer,
+time by timers. Whatever happens, it ends in one order: undo faults, look for survivors, take the
+nodes away, then judge. A teardown that fails is reported beside the verdict, never instead of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import assert_never
+
+from elastic_harness.cluster.cluster import Cluster, ClusterError, ClusterEvent, NetworkCounters
+from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.history.checkers import Judgement, bind, default_checks, judge
+from elastic_harness.history.events import LogMatched, RunEnded, RunStarted, SwitchDropped
+from elastic_harness.history.history import History
+from elastic_harness.observe.observer import Observer
+from elastic_harness.scenario import messages as m
+from elastic_harness.scenario.clauses import ClauseState
+from elastic_harness.scenario.engine import EngineMachine
+from elastic_harness.scenario.log_watch import LogWatch
+from elastic_harness.scenario.model import ActionCatalog, Clause, Scenario
+from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.stage import Stage, StagePlan
+from pytest_elastic.errors import ElasticError
+from pytest_elastic.events.model import Event, Record
+from pytest_elastic.loop import Loop, Timer
+
+__all__ = ["Run", "RunResult", "RunSetup"]
+
+# Undoing a fault is bounded by the fault itself; this bounds all of them together.
+_HEAL_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """Everything a run is made of; `directory` exists, is empty, and is the run's own."""
+
+    plan: Plan
+    stage: StagePlan
+    directory: str
+    socket_path: str
+    cluster_kind: str
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run went.
+
+    `judgements` are the checkers', `clauses` the engine's; `problems` are what went wrong in the
+    harness itself.
+    """
+
+    outcome: str
+    reason: str
+    exit_codes: Mapping[str, int]
+    history: History
+    judgements: Sequence[Judgement]
+    clauses: Sequence[ClauseState]
+    problems: Sequence[str]
+
+
+class Run:
+    """One run, in the loop's thread. `on_done(result)` is called once, when all is clean again."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        setup: RunSetup,
+        catalog: Catalog,
+        actions: ActionCatalog,
+        *,
+        on_done: Callable[[RunResult], None],
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._setup = setup
+        self._on_done = on_done
+        self.history = History(os.path.join(setup.directory, "history.jsonl"))
+        self.engine = EngineMachine(setup.plan, actions, is_open=setup.is_open)
+        scenario = setup.plan.scenario
+        wanted = {clause.name for clause in _clauses(scenario)}
+        self._observer = Observer(
+            loop,
+            setup.socket_path,
+            self._on_record,
+            hash_parameters=setup.is_open or "parameters" in wanted,
+            observe_samples=setup.is_open or "samples" in wanted,
+        )
+        self._stage = Stage(
+            loop,
+            cluster,
+            setup.stage,
+            orders=self._observer,
+            on_fact=self._on_fact,
+            on_lost=self._on_cluster_lost,
+        )
+        self._injector = Injector(self._stage, catalog, loop, self._tell)
+        self._logs = LogWatch(loop, setup.stage.log_dir, self._on_log_line)
+        self._holds: dict[str, tuple[int, int]] = {}
+        self._inputs: list[m.EngineInput] = []
+        self._timer: Timer | None = None
+        self._end: m.EndRun | None = None
+        self._problems: list[str] = []
+        self._listeners: list[Callable[[], None]] = []
+        self._is_finished = False
+
+    # The life of a run
+
+    def start(self) -> None:
+        """Start the nodes, the launchers, and the engine's clock."""
+        scenario = self._setup.plan.scenario
+        self._on_fact(
+            "engine",
+            "",
+            RunStarted(
+                scenario=scenario.id,
+                seed=self._setup.plan.seed.value,
+                launcher=self._setup.stage.launcher.name,
+                cluster=self._setup.cluster_kind,
+                nodes_initial=scenario.nodes.initial,
+                nodes_min=scenario.nodes.min,
+                nodes_max=scenario.nodes.max,
+                nproc_per_node=scenario.job.nproc_per_node,
+                max_restarts=scenario.job.max_restarts,
+                limit_s=scenario.limit,
+            ),
+        )
+        # The engine's clock starts here: arming holds must come before any worker can say hello.
+        self._tell(m.TimePassed())
+        self._stage.begin(scenario.initial_nodes, self._on_begun)
+
+    def on_cluster_event(self, event: ClusterEvent) -> None:
+        """Pass on what happens on the cluster."""
+        self._stage.on_cluster_event(event)
+
+    def tell(self, given: m.EngineInput) -> None:
+        """Give the engine an input of a running test (an entry, a clause, the timeline's end)."""
+        self._tell(given)
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Call back after every turn of events, until the run is over (once more then)."""
+        self._listeners.append(callback)
+
+    def abort(self, reason: str) -> None:
+        """End the run now, as it stands; harmless when it is ending."""
+        if self._end is None:
+            self._finish(m.EndRun(outcome="aborted", reason=reason))
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the result has been given."""
+        return self._is_finished
+
+    @property
+    def stage(self) -> Stage:
+        """The run's nodes."""
+        return self._stage
+
+    def _on_begun(self, problem: ElasticError | None) -> None:
+        if problem is not None:
+            self._problems.append(f"the job could not be started: {problem}")
+            self.abort(str(problem))
+
+    def _on_cluster_lost(self, reason: str) -> None:
+        self._problems.append(f"the cluster was lost: {reason}")
+        self.abort(reason)
+
+    # Facts into the history, and from there into the engine
+
+    def _on_fact(self, source: str, node: str, event: Event) -> None:
+        run_id = self._setup.stage.job.run_id
+        self._on_record(
+            Record(at=self._loop.now(), source=source, node=node, run_id=run_id, event=event)
+        )
+
+    def _on_record(self, record: Record) -> None:
+        self.history.append(record)
+        self._tell(m.RecordSeen(record=record))
+
+    def _on_log_line(self, node: str, pattern: str, line: str) -> None:
+        self._on_fact("worker", node, LogMatched(pattern=pattern, line=line))
+
+    # The engine and its orders
+
+    def _tell(self, given: m.EngineInput) -> None:
+        """Hand the engine an input, once all orders of the one before have been carried out."""
+        self._inputs.append(given)
+        if len(self._inputs) > 1:
+            return
+        while self._inputs:
+            for command in self.engine.step(self._inputs[0], self._loop.now()):
+                self._perform(command)
+            self._inputs.pop(0)
+        for callback in tuple(self._listeners):
+            callback()
+
+    def _perform(self, command: m.EngineCommand) -> None:
+        match command:
+            case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
+                self._holds[entry_id] = (step, rank)
+                self._observer.arm(step, rank)
+            case m.DisarmHold(entry_id=entry_id):
+                step, rank = self._holds.pop(entry_id)
+                if (step, rank) not in self._holds.values():
+                    self._observer.disarm(step, rank)
+            case m.ReleaseHold(pid=pid):
+                self._observer.release(pid)
+            case m.Fire():
+                self._injector.fire(command)
+            case m.Heal():
+                self._injector.heal(command)
+            case m.WatchLog(pattern=pattern, node=node):
+                self._logs.watch(re.compile(pattern), node)
+            case m.WakeAt(at=at):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._loop.call_at(at, lambda: self._tell(m.TimePassed()))
+            case m.RecordEvent(source=source, node=node, event=event):
+                self._on_fact(source, node, event)
+            case m.EndRun():
+                self._finish(command)
+            case _:
+                assert_never(command)
+
+    # The end
+
+    def _finish(self, end: m.EndRun) -> None:
+        if self._end is not None:
+            return
+        self._end = end
+        if self._timer is not None:
+            self._timer.cancel()
+        exit_codes = {**end.exit_codes, **self._stage.exit_codes}
+        self._on_fact("engine", "", RunEnded(outcome=end.outcome, exit_codes=exit_codes))
+        # Not from inside the engine's turn: what follows makes inputs of its own.
+        self._loop.call_soon(self._undo_faults)
+
+    def _undo_faults(self) -> None:
+        is_past = False
+
+        def go_on(problems: Mapping[str, str]) -> None:
+            nonlocal is_past
+            if is_past:
+                return
+            is_past = True
+            limit.cancel()
+            self._problems += [
+                f"fault {entry_id} could not be undone: {problem}"
+                for entry_id, problem in problems.items()
+            ]
+            self._stage.find_survivors(self._count_packets)
+
+        limit = self._loop.call_at(
+            self._loop.now() + _HEAL_LIMIT_S,
+            lambda: go_on({"all": f"no end within {_HEAL_LIMIT_S:g} s"}),
+        )
+        self._injector.heal_all(go_on)
+
+    def _count_packets(self) -> None:
+        def on_counted(outcome: NetworkCounters | ClusterError) -> None:
+            if isinstance(outcome, NetworkCounters) and (lost := sum(outcome.own_drops.values())):
+                self._on_fact("cluster", "", SwitchDropped(packets=lost))
+            self._cluster.reset(self._on_reset)
+
+        if self._cluster.capabilities.has("network"):
+            self._cluster.counters(on_counted)
+        else:
+            self._cluster.reset(self._on_reset)
+
+    def _on_reset(self, outcome: ClusterError | None) -> None:
+        if isinstance(outcome, ClusterError):
+            self._problems.append(f"the cluster is not clean: {outcome}")
+        self._logs.close()
+        self._observer.close()
+        self.history.close()
+        assert self._end is not None, "a run is reset when it has ended"
+        end = self._end
+        self._is_finished = True
+        result = RunResult(
+            outcome=end.outcome,
+            reason=end.reason,
+            exit_codes={**end.exit_codes, **self._stage.exit_codes},
+            history=self.history,
+            judgements=judge(self.history, _checks(self._setup.plan.scenario)),
+            clauses=self.engine.clauses,
+            problems=tuple(self._problems),
+        )
+        for callback in tuple(self._listeners):
+            callback()
+        self._on_done(result)
+
+
+def _clauses(scenario: Scenario) -> list[Clause]:
+    """Return every clause that a checker judges."""
+    expect = scenario.expect
+    witnesses = [each for each in (*expect.never, *expect.sometimes) if isinstance(each, Clause)]
+    return [*expect.always, *expect.finally_, *witnesses]
+
+
+def _checks(scenario: Scenario) -> list[Any]:
+    """Return the checks of a scenario: default invariants, and what it asks for."""
+    expect = scenario.expect
+    off = [clause.name for clause in expect.always if clause.is_off]
+    checks = list(default_checks(without=off))
+    asked = [clause for clause in (*expect.always, *expect.finally_) if not clause.is_off]
+    checks += [bind(clause.name, clause.expected) for clause in asked]
+    for witness in expect.sometimes:
+        if isinstance(witness, Clause):
+            checks.append(bind(witness.name, witness.expected))
+    for witness in expect.never:
+        if isinstance(witness, Clause):
+            checks.append(bind(witness.name, witness.expected, is_negated=True))
+    return checks

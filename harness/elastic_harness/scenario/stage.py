@@ -1,0 +1,424 @@
+"""The real world of one run: its nodes, their launchers, and everything that can be done to them.
+
+The stage turns what happens on a cluster into events, and gives faults their `FaultContext`. It
+decides nothing: the engine says what is to be done, and when.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from elastic_harness.cluster.cluster import (
+    Cluster,
+    ClusterError,
+    ClusterEvent,
+    ClusterNode,
+    NetworkCounters,
+    NodeGone,
+    NodeSpec,
+    ProcessExited,
+    ProcessHandle,
+    ProcessSpec,
+    ServerLost,
+)
+from elastic_harness.faults.context import Ticket
+from elastic_harness.history import events
+from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.overlay import Overlay
+from elastic_harness.observe.proc import read_process
+from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
+from elastic_harness.scenario.situation import ProcessRef
+from pytest_elastic.errors import ElasticError
+from pytest_elastic.events.model import Event
+from pytest_elastic.loop import Loop
+
+__all__ = ["Orders", "Stage", "StagePlan"]
+
+# How long a node may take to end what it runs after its launcher has ended: the keeper of a
+# launcher that was killed shows its tombstone for a lease, and a machine under test is busy.
+SURVIVOR_GRACE_S = 5.0
+_SURVIVOR_LOOK_S = 0.1
+
+
+class Orders(Protocol):
+    """What the stage needs of the observer: a word to a worker's probe."""
+
+    def order(self, pid: int, order: Mapping[str, Any]) -> bool:
+        """Send an order to the probe of a worker; False when it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """What is launched, and where its traces go.
+
+    `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
+    directories that every node sees as the host does.
+    """
+
+    launcher: Launcher
+    job: JobPlan
+    environ: Mapping[str, str]
+    cwd: str
+    log_dir: str
+    shared: Sequence[str]
+    store_host: str
+    preloaded: bool = True
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Actor:
+    """One node of the run; `launcher` is its newest one."""
+
+    index: int
+    launcher: ProcessHandle | None = None
+    cause: str = ""  # why the node will be gone, when that is our doing
+
+
+class Stage:
+    """One run's nodes on a cluster (`FaultContext`). Everything happens in the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        plan: StagePlan,
+        *,
+        orders: Orders,
+        on_fact: Callable[[str, str, Event], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._plan = plan
+        self._orders = orders
+        self._on_fact = on_fact
+        self._on_lost = on_lost
+        self._actors: dict[str, _Actor] = {}
+        self._overlay = Overlay()
+        self._endpoint_host = ""  # known once the store host is up; newcomers get the same
+        self._exit_codes: dict[str, int] = {}
+
+    # The run's own business
+
+    def begin(self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]) -> None:
+        """Start the first nodes, and when all are up, their launchers at once."""
+        waiting = set(names)
+        failed = False
+
+        def on_up(name: str, outcome: ClusterNode | ClusterError) -> None:
+            nonlocal failed
+            if failed:
+                return
+            if isinstance(outcome, ClusterError):
+                failed = True
+                on_done(outcome)
+                return
+            waiting.discard(name)
+            if not waiting:
+                self._begin_launchers(names, on_done)
+
+        for name in names:
+            self._start(name, keep_disk=False, on_done=lambda out, name=name: on_up(name, out))
+
+    def _begin_launchers(
+        self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
+    ) -> None:
+        self._endpoint_host = self._cluster.nodes[self._plan.store_host].hostname
+        waiting = set(names)
+
+        def on_spawned(name: str, outcome: ElasticError | None) -> None:
+            if outcome is not None:
+                waiting.clear()
+                on_done(outcome)
+            elif name in waiting:
+                waiting.discard(name)
+                if not waiting:
+                    on_done(None)
+
+        for name in names:
+            self._launch(name, lambda out, name=name: on_spawned(name, out))
+
+    @property
+    def running_launchers(self) -> list[str]:
+        """Names of the nodes whose launcher has not ended."""
+        return [
+            name
+            for name, actor in self._actors.items()
+            if actor.launcher is not None and actor.launcher.exit_code is None
+        ]
+
+    @property
+    def exit_codes(self) -> Mapping[str, int]:
+        """The exit code of each node's newest launcher that has ended."""
+        return dict(self._exit_codes)
+
+    def on_cluster_event(self, event: ClusterEvent) -> None:
+        """Take note of what happens on the cluster by itself."""
+        match event:
+            case ProcessExited(process=process):
+                actor = self._actors.get(process.node)
+                if actor is None or actor.launcher is not process:
+                    return
+                assert process.exit_code is not None, "a process that exited has an exit code"
+                self._exit_codes[process.node] = process.exit_code
+                self._fact(
+                    "cluster",
+                    process.node,
+                    events.ProcessExited(
+                        pid=process.pid, role="launcher", exit_code=process.exit_code
+                    ),
+                )
+            case NodeGone():
+                actor = self._actors.get(event.node)
+                cause = (actor.cause if actor else "") or ("teardown" if event.asked else "lost")
+                self._fact("cluster", event.node, events.NodeStopped(cause=cause))
+            case ServerLost(reason=reason):
+                self._on_lost(reason)
+
+    def find_survivors(self, on_done: Callable[[], None]) -> None:
+        """Look, on every node whose launcher has ended, for what outlived it (bounded)."""
+        deadline = self._loop.now() + SURVIVOR_GRACE_S
+
+        def look() -> None:
+            left = {
+                name: self._cluster.processes(name)
+                for name in self._cluster.nodes
+                if name in self._actors and name not in self.running_launchers
+            }
+            left = {name: found for name, found in left.items() if found}
+            if left and self._loop.now() < deadline:
+                self._loop.call_at(self._loop.now() + _SURVIVOR_LOOK_S, look)
+                return
+            for name, found in left.items():
+                for process in found:
+                    command = " ".join(process.command)[:200]
+                    self._fact(
+                        "cluster", name, events.SurvivorFound(pid=process.pid, command=command)
+                    )
+            on_done()
+
+        look()
+
+    def end_launchers(self) -> None:
+        """Kill the launchers that still run: the run has been decided without them."""
+        for name in self.running_launchers:
+            launcher = self._actors[name].launcher
+            if launcher is not None:
+                self._cluster.signal(launcher, signal.SIGKILL)
+
+    # FaultContext: processes
+
+    def now(self) -> float:
+        """Return the loop's time."""
+        return self._loop.now()
+
+    def signal(self, process: ProcessRef, signum: int) -> bool:
+        """Send a signal to that very process."""
+        if not self.is_alive(process):
+            return False
+        try:
+            os.kill(process.pid, signum)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def is_alive(self, process: ProcessRef) -> bool:
+        """Tell whether that very process runs."""
+        return self.process_state(process) not in ("", "Z", "X")
+
+    def process_state(self, process: ProcessRef) -> str:
+        """Return the letter of /proc/PID/stat, "" once it has ended."""
+        found = read_process(process.pid)
+        if found is None or process.start_time not in (0, found.start_time):
+            return ""
+        return found.state
+
+    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        """Send an order to a worker's probe."""
+        return self._orders.order(process.pid, order)
+
+    def launcher_of(self, node: str) -> ProcessRef | None:
+        """Return the node's launcher while it runs."""
+        actor = self._actors.get(node)
+        if actor is None or actor.launcher is None or actor.launcher.exit_code is not None:
+            return None
+        return ProcessRef(pid=actor.launcher.pid)
+
+    # FaultContext: nodes
+
+    def is_node_up(self, node: str) -> bool:
+        """Tell whether a node runs."""
+        return node in self._cluster.nodes
+
+    def crash_node(self, node: str) -> Ticket[None]:
+        """End all processes of a node; its sockets close."""
+        return self._end_node(node, "crash", self._cluster.crash_node)
+
+    def power_cut(self, node: str) -> Ticket[None]:
+        """End a node in silence."""
+        return self._end_node(node, "power_cut", self._cluster.power_cut)
+
+    def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
+        """Start a node and its launcher."""
+        ticket: Ticket[None] = Ticket()
+
+        def on_up(outcome: ClusterNode | ClusterError) -> None:
+            if isinstance(outcome, ClusterError):
+                ticket.settle(outcome)
+            else:
+                self._launch(node, ticket.settle)
+
+        self._start(node, keep_disk=keep_disk, on_done=on_up)
+        return ticket
+
+    def pause_node(self, node: str) -> Ticket[None]:
+        """Freeze every process of a node."""
+        ticket: Ticket[None] = Ticket()
+        self._cluster.pause_node(node, ticket.settle)
+        return ticket
+
+    def resume_node(self, node: str) -> Ticket[None]:
+        """Let a frozen node go on."""
+        ticket: Ticket[None] = Ticket()
+        self._cluster.resume_node(node, ticket.settle)
+        return ticket
+
+    # FaultContext: links
+
+    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
+        """Lay a policy over links."""
+        return self._apply(self._overlay.impose(owner, pairs, policy))
+
+    def lift(self, owner: str) -> Ticket[None]:
+        """Take away what `owner` has laid over links."""
+        return self._apply(self._overlay.lift(owner))
+
+    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
+        """Read what links have done."""
+        ticket: Ticket[Mapping[Pair, LinkCounters]] = Ticket()
+
+        def on_done(outcome: NetworkCounters | ClusterError) -> None:
+            ticket.settle(outcome if isinstance(outcome, ClusterError) else outcome.links)
+
+        self._cluster.counters(on_done)
+        return ticket
+
+    # How it is done
+
+    def _start(
+        self, name: str, *, keep_disk: bool, on_done: Callable[[ClusterNode | ClusterError], None]
+    ) -> None:
+        actor = self._actors.get(name)
+        if actor is None:
+            taken = {other.index for other in self._actors.values()}
+            index = next(number for number in range(1, len(taken) + 2) if number not in taken)
+            actor = self._actors[name] = _Actor(index)
+        actor.cause = ""
+
+        def on_up(outcome: ClusterNode | ClusterError) -> None:
+            if isinstance(outcome, ClusterNode):
+                self._fact(
+                    "cluster",
+                    name,
+                    events.NodeStarted(address=outcome.address, incarnation=outcome.incarnation),
+                )
+            on_done(outcome)
+
+        spec = NodeSpec(
+            name=name,
+            index=actor.index,
+            shared=self._plan.shared,
+            keep_disk=keep_disk,
+            sysctls=self._plan.sysctls,
+        )
+        self._cluster.start_node(spec, on_up)
+
+    def _launch(self, name: str, on_done: Callable[[ElasticError | None], None]) -> None:
+        actor = self._actors[name]
+        argv = self._argv(name)
+        launcher = self._plan.launcher
+
+        def on_spawned(outcome: ProcessHandle | ClusterError) -> None:
+            if isinstance(outcome, ClusterError):
+                on_done(outcome)
+                return
+            actor.launcher = outcome
+            self._exit_codes.pop(name, None)
+            self._fact(
+                "cluster",
+                name,
+                events.ProcessStarted(pid=outcome.pid, role="launcher", argv=tuple(argv)),
+            )
+            on_done(None)
+
+        folder = os.path.join(self._plan.log_dir, name)
+        os.makedirs(folder, exist_ok=True)
+        spec = ProcessSpec(
+            argv=argv,
+            environ={
+                **self._plan.environ,
+                **launcher.environ,
+                "ELASTIC_NODE": name,
+                "HOSTNAME": name,
+            },
+            cwd=self._plan.cwd,
+            stdout=os.path.join(folder, "launcher.log"),
+            stderr=os.path.join(folder, "launcher.log"),
+            preloaded_entry=launcher.preloaded_entry if self._plan.preloaded else None,
+            preloaded_role=launcher.preloaded_role if self._plan.preloaded else None,
+        )
+        self._cluster.spawn(name, spec, on_spawned)
+
+    def _argv(self, name: str) -> list[str]:
+        actor = self._actors[name]
+        node = self._cluster.nodes[name]
+        conf = dict(self._plan.job.conf)
+        if not self._cluster.capabilities.has("names"):
+            # All nodes share the host's loopback: an address alone does not tell whose it is.
+            conf["is_host"] = "true" if name == self._plan.store_host else "false"
+        return self._plan.launcher.argv(
+            replace(self._plan.job, endpoint_host=self._endpoint_host, conf=conf),
+            NodePlan(
+                name=name,
+                address=node.address,
+                index=actor.index - 1,
+                log_dir=os.path.join(self._plan.log_dir, name),
+            ),
+        )
+
+    def _end_node(
+        self, node: str, cause: str, operation: Callable[[str, Callable[..., None]], None]
+    ) -> Ticket[None]:
+        ticket: Ticket[None] = Ticket()
+        if node in self._actors:
+            self._actors[node].cause = cause
+        operation(node, ticket.settle)
+        return ticket
+
+    def _apply(self, policies: Mapping[Pair, LinkPolicy]) -> Ticket[None]:
+        ticket: Ticket[None] = Ticket()
+        # Links with one and the same policy are changed in one order to the switch.
+        groups: dict[LinkPolicy, list[Pair]] = {}
+        for pair, policy in policies.items():
+            groups.setdefault(policy, []).append(pair)
+        waiting = len(groups)
+        if not waiting:
+            ticket.settle(None)
+
+        def on_done(outcome: ClusterError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if isinstance(outcome, ClusterError) or waiting == 0:
+                ticket.settle(outcome)
+
+        for policy, pairs in groups.items():
+            self._cluster.set_policy(pairs, policy, on_done)
+        return ticket
+
+    def _fact(self, source: str, node: str, event: Event) -> None:
+        self._on_fact(source, node, event)
