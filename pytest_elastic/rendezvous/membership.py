@@ -1,0 +1,352 @@
+"""Who is a member, as the coordinator sees it: greetings, leases, suspects, names.
+
+This room knows nothing of rounds, only whether a peer may have workers. It answers greetings and
+beats by itself; what the rounds must hear of is left in `changes`, in order.
+
+    greeting ──► member ──► suspect ──► lost         the end of a connection; then what a probe
+                   ▲  │        │                     shows, or the lease, decides (R5)
+                   │  │        └──► member           it came back in time
+                   │  └──► lost, left                silence (R6), eviction, leaving
+                   └── claimant                      its name is taken: wait for the holder (R14)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.greeting import difference, free_name, resumes
+from pytest_elastic.rendezvous.liveness import GrantedLease, kill_s
+from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.outbox import Outbox
+from pytest_elastic.rendezvous.peer import Peer, Standing
+from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+
+__all__ = ["Back", "Came", "Change", "Membership", "Suspected", "Went"]
+
+# A claimant waits for one beat of the name's holder; a fleet that waits for one name is a mistake.
+_MAX_CLAIMS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """A node was admitted: it waits for a round."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """A member has a new connection, and must be told again what it may have missed."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspected:
+    """A member's connection ended."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Went:
+    """A member is a member no more. `safe_at`: its workers may run until then; None: they do not.
+
+    `may_return`: its agent may still be alive, and ask.
+    """
+
+    peer: Peer
+    reason: str
+    safe_at: float | None
+    may_return: bool
+
+
+Change = Came | Back | Suspected | Went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """A node that waits for the fate of the one whose name it has."""
+
+    connection: int
+    hello: m.Hello
+
+
+class Membership:
+    """The members of one job under one coordinator, which runs on `own`."""
+
+    def __init__(self, *, settings: Settings, own: Node, term: int, outbox: Outbox) -> None:
+        self.peers: dict[str, Peer] = {}
+        """By incarnation, in the order in which they came."""
+        self.ready: dict[str, Peer] = {}
+        """Those that can be in the next round: connected, no workers, not leaving."""
+        self.suspects: dict[str, Peer] = {}
+        self.changes: deque[Change] = deque()
+        self.newest_round = 0
+        """The newest round that any node ever told of; the rounds of this term come later."""
+        self.restarts_used = 0
+        self._settings = settings
+        self._own = own
+        self._term = term
+        self._out = outbox
+        self._by_connection: dict[int, Peer] = {}
+        self._by_name: dict[str, Peer] = {}
+        self._claims: dict[int, _Claim] = {}
+        self._next_expiry = float("inf")
+        self._judges_from = float("-inf")
+        self._is_closed = False
+
+    def peer_at(self, connection: int) -> Peer | None:
+        """Return who is at the other end of a connection."""
+        return self._by_connection.get(connection)
+
+    def update(self, peer: Peer, standing: Standing | None = None) -> None:
+        """Set a peer's standing, and sort it into `ready` or out of it."""
+        if standing is not None:
+            peer.standing = standing
+        if peer.is_ready:
+            self.ready.setdefault(peer.node.incarnation, peer)
+        else:
+            self.ready.pop(peer.node.incarnation, None)
+
+    # --- coming ------------------------------------------------------------------------------
+
+    def greet(self, connection: int, hello: m.Hello, now: float) -> None:
+        """Answer a node's first words: welcome, refusal, or silence while its name is in doubt."""
+        problem = difference(hello, self._settings)
+        if problem is not None:
+            self._refuse(connection, problem, is_final=True)
+            return
+        known = self.peers.get(hello.node.incarnation)
+        if known is not None:
+            if resumes(known, hello):
+                self._resume(known, connection, hello, now)
+                return
+            self._drop(known, "evicted", "it gave up its lease and killed its workers", None, now)
+        if hello.resumes_round:
+            reason = f"round {hello.resumes_round} goes on without {hello.node.name}, or is over"
+            self._refuse(connection, reason, is_final=False)
+            return
+        holder = self._by_name.get(hello.node.name)
+        if holder is None:
+            self._admit(connection, hello, hello.node.name, now)
+        elif (hello.node.is_name_explicit or holder.is_suspect) and not self._is_closed:
+            self._claim(connection, hello)
+        else:
+            self._admit(connection, hello, free_name(hello.node.name, self._by_name), now)
+
+    def _admit(self, connection: int, hello: m.Hello, name: str, now: float) -> None:
+        node = dataclasses.replace(hello.node, name=name)
+        self.newest_round = max(self.newest_round, hello.newest_round)
+        self.restarts_used = max(self.restarts_used, hello.restarts_used)
+        peer = Peer(
+            node=node,
+            connection=connection,
+            lease=GrantedLease(self._settings, now),
+            came_at=now,
+        )
+        self.peers[node.incarnation] = peer
+        self._by_name[name] = peer
+        self._by_connection[connection] = peer
+        self._next_expiry = min(self._next_expiry, peer.lease.granted_until)
+        self.update(peer)
+        self._welcome(peer, is_resumed=False)
+        self._out.emit(
+            events.MemberJoined(member=name, member_incarnation=node.incarnation, slots=node.slots)
+        )
+        self.changes.append(Came(peer=peer))
+
+    def _resume(self, peer: Peer, connection: int, hello: m.Hello, now: float) -> None:
+        if peer.connection is not None:
+            # The member saw its connection end before we did.
+            self._by_connection.pop(peer.connection, None)
+            self._out.disconnect(peer.connection)
+        peer.connection = connection
+        peer.lease = GrantedLease(self._settings, now)
+        self._by_connection[connection] = peer
+        self.suspects.pop(peer.node.incarnation, None)
+        self.update(peer)
+        self._welcome(peer, is_resumed=hello.resumes_round != 0)
+        self.changes.append(Back(peer=peer))
+
+    def _welcome(self, peer: Peer, *, is_resumed: bool) -> None:
+        self._out.send(
+            peer,
+            m.Welcome(
+                term=self._term,
+                name=peer.node.name,
+                coordinator=self._own.name,
+                resumed=is_resumed,
+                newest_round=self.newest_round,
+            ),
+        )
+
+    def _refuse(self, connection: int, reason: str, *, is_final: bool) -> None:
+        refusal = m.Refusal(term=self._term, reason=reason, is_final=is_final)
+        self._out.send_to(connection, refusal)
+        self._out.disconnect(connection)
+
+    # --- names -------------------------------------------------------------------------------
+
+    def _claim(self, connection: int, hello: m.Hello) -> None:
+        for claim in list(self._claims.values()):
+            if claim.hello.node.incarnation == hello.node.incarnation:
+                del self._claims[claim.connection]
+                self._out.disconnect(claim.connection)
+        if len(self._claims) >= _MAX_CLAIMS:
+            self._refuse(connection, f"too many nodes want to be {hello.node.name}", is_final=True)
+            return
+        self._claims[connection] = _Claim(connection=connection, hello=hello)
+
+    def _answer_claims(self, holder: Peer, now: float) -> None:
+        """Give the claimants of a name whose holder is alive another one, or none."""
+        if not self._claims:
+            return
+        for claim in [c for c in self._claims.values() if c.hello.node.name == holder.node.name]:
+            del self._claims[claim.connection]
+            node = claim.hello.node
+            if node.is_name_explicit:
+                self._refuse(
+                    claim.connection,
+                    f"cannot join run {self._settings.run_id!r} as node {node.name!r}: a node of "
+                    f"that name at {holder.node.address}:{holder.node.port} is alive. Give each "
+                    "node a name of its own, or stop the other one.",
+                    is_final=True,
+                )
+            else:
+                self._admit(claim.connection, claim.hello, free_name(node.name, self._by_name), now)
+
+    def close(self, now: float) -> None:
+        """Judge nobody any more, as the job ends, and let in whoever waits for a name."""
+        self._is_closed = True
+        for claim in list(self._claims.values()):
+            del self._claims[claim.connection]
+            name = free_name(claim.hello.node.name, self._by_name)
+            self._admit(claim.connection, claim.hello, name, now)
+
+    def _inherit_name(self, name: str, now: float) -> None:
+        """Give a name that has become free to its first claimant."""
+        claims = [claim for claim in self._claims.values() if claim.hello.node.name == name]
+        if claims:
+            del self._claims[claims[0].connection]
+            self._admit(claims[0].connection, claims[0].hello, name, now)
+
+    # --- staying -----------------------------------------------------------------------------
+
+    def take_beat(self, peer: Peer, beat: m.Beat, now: float) -> None:
+        """Answer a beat, which also grants the lease."""
+        count, echo = peer.lease.take_beat(beat.count, beat.echo, now)
+        self._out.send(peer, m.Beat(count=count, echo=echo))
+        self._answer_claims(peer, now)
+
+    def doubt_ourselves(self, now: float) -> None:
+        """We were late ourselves: what we did not hear may be waiting to be read.
+
+        Silence is judged again after one beat; at most once a lease, so that a coordinator which
+        is always late still judges.
+        """
+        if now >= self._judges_from + self._settings.lease_s:
+            self._judges_from = now + self._settings.beat_interval_s
+
+    def next_judgement(self) -> float | None:
+        """Return when `drop_silent` is to be called next."""
+        return max(self._next_expiry, self._judges_from) if len(self.peers) > 1 else None
+
+    def drop_silent(self, now: float) -> None:
+        """Give up the members whose lease has run out."""
+        expiry = float("inf")
+        for peer in list(self.peers.values()):
+            if peer.node.incarnation == self._own.incarnation:
+                continue
+            if peer.lease.granted_until <= now:
+                how = f"its connection ended ({peer.lost_contact})" if peer.is_suspect else "silent"
+                detail = f"{how}, and its lease of {self._settings.lease_s:g} s ran out"
+                self._drop(peer, "silent", detail, self._lease_end(peer), now)
+            else:
+                expiry = min(expiry, peer.lease.granted_until)
+        self._next_expiry = expiry
+
+    # --- going -------------------------------------------------------------------------------
+
+    def lose_connection(self, connection: int, reason: str) -> None:
+        """Suspect the member whose connection ended, and ask its agent (R5)."""
+        self._claims.pop(connection, None)
+        peer = self._by_connection.pop(connection, None)
+        if peer is None:
+            return
+        peer.connection = None
+        peer.lost_contact = reason
+        self.suspects[peer.node.incarnation] = peer
+        self.update(peer)
+        self.changes.append(Suspected(peer=peer))
+        if self._is_closed:
+            return
+        node = peer.node
+        self._out.add(
+            Probe(
+                name=node.name,
+                incarnation=node.incarnation,
+                address=node.address,
+                port=node.port,
+                answer_within_s=self._settings.lease_s,
+            )
+        )
+
+    def take_answer(self, answer: ProbeAnswered, now: float) -> None:
+        """Take in what dialling a suspect's agent showed."""
+        peer = self.peers.get(answer.incarnation)
+        if peer is None:
+            return
+        match answer.outcome:
+            case Outcome.TOMBSTONE:
+                self._drop(peer, "tombstone", "its agent ended; its keeper said so", None, now)
+            case Outcome.REFUSED if peer.is_suspect:
+                beat_s = self._settings.beat_interval_s
+                safe_at = min(now + beat_s + kill_s(self._settings), self._lease_end(peer))
+                detail = f"its connection ended ({peer.lost_contact}) and its port refused another"
+                self._drop(peer, "refused", detail, safe_at, now)
+            case _:
+                pass  # it may come back while its lease lasts
+
+    def evict(self, peer: Peer, reason: str, now: float) -> None:
+        """Give up a member that does not do what it is told."""
+        self._drop(peer, "evicted", reason, self._lease_end(peer), now)
+
+    def let_go(self, peer: Peer, reason: str, now: float) -> None:
+        """Let a member go that asked to leave."""
+        self._out.send(peer, m.LeaveGranted(term=self._term, reason=reason))
+        self._out.emit(events.MemberLeft(member=peer.node.name, reason=reason))
+        gone = f"{peer.node.name} left ({reason})"
+        self._forget(peer, Went(peer=peer, reason=gone, safe_at=None, may_return=False), now)
+
+    def _lease_end(self, peer: Peer) -> float:
+        return peer.lease.granted_until + self._settings.drift_s
+
+    def _drop(self, peer: Peer, cause: str, detail: str, safe_at: float | None, now: float) -> None:
+        order = m.Evicted(term=self._term, round=peer.round, reason=detail)
+        self._out.send(peer, order)
+        self._out.emit(events.MemberLost(member=peer.node.name, cause=cause, detail=detail))
+        change = Went(
+            peer=peer,
+            reason=f"{peer.node.name} was lost: {detail}",
+            safe_at=safe_at if peer.has_workers else None,
+            may_return=cause != "tombstone",
+        )
+        self._forget(peer, change, now)
+
+    def _forget(self, peer: Peer, change: Went, now: float) -> None:
+        incarnation = peer.node.incarnation
+        del self.peers[incarnation]
+        del self._by_name[peer.node.name]
+        self.ready.pop(incarnation, None)
+        self.suspects.pop(incarnation, None)
+        if peer.connection is not None:
+            del self._by_connection[peer.connection]
+            self._out.disconnect(peer.connection)
+            peer.connection = None
+        self.changes.append(change)
+        self._inherit_name(peer.node.name, now)

@@ -1,0 +1,43 @@
+"""The commands that a step of the coordinator collects, in order."""
+
+from __future__ import annotations
+
+from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous.messages import Order
+from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.vocabulary import CoordinatorCommand, Disconnect, Emit, SendTo
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """Shared by the parts of the coordinator, so that their commands keep one order."""
+
+    def __init__(self) -> None:
+        self._commands: list[CoordinatorCommand] = []
+
+    def add(self, command: CoordinatorCommand) -> None:
+        """Queue any command."""
+        self._commands.append(command)
+
+    def send(self, peer: Peer, order: Order) -> None:
+        """Queue an order for a member; one without a connection is told when it comes back."""
+        if peer.connection is not None:
+            self._commands.append(SendTo(connection=peer.connection, message=order))
+
+    def send_to(self, connection: int, order: Order) -> None:
+        """Queue an order for a connection that may be nobody's."""
+        self._commands.append(SendTo(connection=connection, message=order))
+
+    def disconnect(self, connection: int) -> None:
+        """Queue the end of a connection."""
+        self._commands.append(Disconnect(connection=connection))
+
+    def emit(self, event: Event) -> None:
+        """Queue a fact."""
+        self._commands.append(Emit(event=event))
+
+    def take(self) -> tuple[CoordinatorCommand, ...]:
+        """Return what has been queued since the last call."""
+        commands, self._commands = tuple(self._commands), []
+        return commands

@@ -1,0 +1,82 @@
+"""A round on its way: sealed, then committed, then ending. The coordinator's plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.rendezvous.budget import EndedRound, Verdict
+from pytest_elastic.rendezvous.messages import Commit, Seal
+from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.peer import Peer
+
+__all__ = ["CommittedRound", "SealedRound"]
+
+
+@dataclass(slots=True, kw_only=True)
+class SealedRound:
+    """A roster that waits for its acknowledgements and its worker store.
+
+    `verdict` is what the round before it would cost if this one is committed (R3).
+    """
+
+    message: Seal
+    roster: Sequence[Peer]
+    sealed_at: float
+    verdict: Verdict
+    missing: set[str]
+    store: tuple[str, int] | None = None
+    broken_by: str | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the round."""
+        return self.message.round
+
+    @property
+    def store_host(self) -> Peer:
+        """The member of group rank 0."""
+        return self.roster[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class CommittedRound:
+    """The newest committed round, until the next one is committed.
+
+    `unfinished` are the members that have not reported success; `holding`, those whose workers are
+    not known to be gone; `absent`, those that are members no more. All are incarnations.
+    """
+
+    seal: Seal
+    commit: Commit
+    roster: Sequence[Peer]
+    names: Sequence[str]
+    incarnation_set: frozenset[str]
+    committed_at: float
+    unfinished: set[str]
+    holding: set[str]
+    absent: set[str] = field(default_factory=set)
+    first_failure: Failure | None = None
+    has_success: bool = False
+    stop_reason: str | None = None
+    stopped_at: float = 0.0
+    lost_or_gained: str | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the round."""
+        return self.commit.round
+
+    def stop_because(self, reason: str) -> None:
+        """Note why the round is over; the first reason stands."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+    def as_ended(self) -> EndedRound:
+        """Return the round as the budget judges it."""
+        return EndedRound(
+            round=self.number,
+            roster=tuple(peer.node.incarnation for peer in self.roster),
+            cause=self.stop_reason or "it ended",
+            lost_or_gained=self.lost_or_gained,
+        )
