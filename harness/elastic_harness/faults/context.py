@@ -102,7 +102,8 @@ class Sleep:
 
 class InForce(enum.Enum):
     """The fault acts from now on. `NEEDS_JOB`: only the running job can show that it does, so that
-    nobody must be held for it."""
+    nobody must be held for it.
+    """
 
     NOW = "now"
     NEEDS_JOB = "needs job"

@@ -62,8 +62,12 @@ class Fault(ScenarioModel):
 
     def selectors(self) -> tuple[tuple[str, Selector], ...]:
         """Return its selectors with the names of their parameters."""
-        given = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return tuple((name, value) for name, value in given if isinstance(value, Selector))
+        found: list[tuple[str, Selector]] = []
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            several = value if isinstance(value, tuple) else (value,)
+            found += [(field.alias or name, each) for each in several if isinstance(each, Selector)]
+        return tuple(found)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the parameters as plain data."""

@@ -44,7 +44,8 @@ class _Borrowed:
 
 class Injector:
     """Faults at work. `tell` receives the engine's inputs; it is never called inside `fire`/`heal`
-    of the same order, save for steps that need no wait."""
+    of the same order, save for steps that need no wait.
+    """
 
     def __init__(
         self,
@@ -63,7 +64,9 @@ class Injector:
     def in_force(self) -> tuple[str, ...]:
         """The entries that were fired and, where there is something to heal, are not healed."""
         return tuple(
-            id for id, each in self._borrowed.items() if each.fault.is_healable and not each.is_healed
+            id
+            for id, each in self._borrowed.items()
+            if each.fault.is_healable and not each.is_healed
         )
 
     def fire(self, order: Fire) -> None:
@@ -88,7 +91,8 @@ class Injector:
 
     def heal_all(self, on_done: Callable[[Mapping[str, str]], None]) -> None:
         """Undo everything, in reverse order; `on_done` gets the problems by entry, none if all went
-        well. Never raises: it is what runs when everything else has failed."""
+        well. Never raises: it is what runs when everything else has failed.
+        """
         waiting = [id for id in reversed(self._borrowed) if not self._borrowed[id].is_healed]
         problems: dict[str, str] = {}
 

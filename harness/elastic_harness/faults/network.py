@@ -251,9 +251,7 @@ class Degrade(_LinkFault):
         elif self.from_ is not None and self.to is not None:
             sources = resolve_nodes(self.from_, situation, stream=f"{stream}:from")
             names = tuple(node.name for node in sources)
-            targets = resolve_nodes(
-                self.to, situation, stream=f"{stream}:to", apart_from=names
-            )
+            targets = resolve_nodes(self.to, situation, stream=f"{stream}:to", apart_from=names)
             links = partitions.one_way(names, [node.name for node in targets])
         if not links:
             raise SelectionEmpty("there is no link between nodes that are up")

@@ -119,7 +119,9 @@ class RaiseInWorker(WorkerFault):
         return (yield from _order(context, targets, order, f"raise {self.error}"))
 
 
-def _order(context: FaultContext, targets: Targets, order: Mapping[str, object], what: str) -> Steps:
+def _order(
+    context: FaultContext, targets: Targets, order: Mapping[str, object], what: str
+) -> Steps:
     for worker in targets.workers:
         if not context.order_worker(worker.process, order):
             raise FaultImpossible(f"{worker} has no probe that could {what}")
@@ -128,9 +130,7 @@ def _order(context: FaultContext, targets: Targets, order: Mapping[str, object],
     return f"{_listed(targets.workers)} told to {what}, and gone"
 
 
-def _all_gone(
-    context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float
-) -> Until:
+def _all_gone(context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float) -> Until:
     return Until(
         condition=lambda: not any(context.is_alive(worker.process) for worker in workers),
         within_s=within_s,

@@ -117,7 +117,8 @@ class ClauseState:
     @property
     def _counts_before_base(self) -> bool:
         """Tell whether what is seen while the fault is being injected counts: facts do, states do
-        not, since the state before the fault looks the same."""
+        not, since the state before the fault looks the same.
+        """
         return self.condition.__class__.__name__ in {"EventCondition", "LogCondition"}
 
 

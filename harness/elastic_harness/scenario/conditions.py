@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from typing_extensions import assert_never
 
 from elastic_harness.history.events import LogMatched
-from elastic_harness.history.worlds import World, WorkerView
+from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.observed import ObservedRun
 from elastic_harness.scenario.triggers import (
     Condition,
@@ -126,7 +126,8 @@ class _RoundWatcher:
 
 class _StepsWatcher:
     """All ranks of one world, of a given size if one is asked for, have done so many steps that
-    began after `since`. With `counts_forming` a world that forms after `since` is enough."""
+    began after `since`. With `counts_forming` a world that forms after `since` is enough.
+    """
 
     def __init__(
         self, world_size: int | None, steps: int, since: float, *, counts_forming: bool = False

@@ -29,7 +29,7 @@ from elastic_harness.history.events import (
     FaultHealed,
     FaultIneffective,
     RankHeld,
-    StepCompleted,
+    RankReleased,
     WorkerGone,
 )
 from elastic_harness.scenario.clauses import Bucket, ClauseState, from_eventually, from_expect
@@ -234,10 +234,8 @@ class EngineMachine:
         match record.event:
             case RankHeld(pid=pid, rank=rank, step=step):
                 self._holds.add(HeldRank(pid=pid, rank=rank, step=step, since=now))
-                self._on_step_reached(pid, rank, step)
-            case StepCompleted(pid=pid, rank=rank, step=step, count=count):
-                self._on_step_reached(pid, rank, count if step is None else step)
-            case WorkerGone(pid=pid):
+                self._on_held(pid, rank, step)
+            case WorkerGone(pid=pid) | RankReleased(pid=pid):
                 self._holds.forget(pid)
             case _:
                 pass
@@ -252,14 +250,18 @@ class EngineMachine:
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(record, self._run))
 
-    def _on_step_reached(self, pid: int, rank: int, step: int) -> None:
-        """Note for each entry pinned here that its moment has come: the rank is (or will be) held."""
+    def _on_held(self, pid: int, rank: int, step: int) -> None:
+        """Note for each entry pinned here that its moment has come.
+
+        An order to hold that came too late holds the rank at a later step: that counts, and is said.
+        """
         for entry in self._entries:
             pinned = entry.step
-            if entry.phase is not EntryPhase.WAITING or pinned is None:
+            if entry.phase is not EntryPhase.WAITING or pinned is None or pinned.rank != rank:
                 continue
-            if (pinned.rank, pinned.step) == (rank, step) and self._is_round(pinned.round, pid):
-                entry.evidence = entry.evidence or f"rank {rank} completed step {step}"
+            if pinned.step <= step and self._is_round(pinned.round, pid):
+                late = "" if pinned.step == step else f", asked for {pinned.step}"
+                entry.evidence = f"rank {rank} is held after step {step}{late}"
 
     def _is_round(self, ordinal: int | None, pid: int) -> bool:
         if ordinal is None:
@@ -366,7 +368,8 @@ class EngineMachine:
 
     def _look_around(self, now: float) -> None:
         """Do everything that is due. One thing may make another due, but each entry moves on at
-        most a few times, so this ends."""
+        most a few times, so this ends.
+        """
         for _ in range(4 * len(self._entries) + 4):
             if not any([self._fire_due(now), self._heal_due(now)]):
                 break

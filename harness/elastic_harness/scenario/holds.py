@@ -51,7 +51,8 @@ class Holds:
                 for entry in entries
                 if entry.holds_rank
                 and entry.step is not None
-                and (entry.step.rank, entry.step.step) == (held.rank, held.step)
+                and entry.step.rank == held.rank
+                and entry.step.step <= held.step
             )
             if not needed_by or now >= held.since + HOLD_LIMIT_S:
                 del self._held[held.pid]

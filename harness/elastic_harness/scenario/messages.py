@@ -57,7 +57,8 @@ class TimePassed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultInForce:
     """A fault acts from now on; a rank held for it may go on once it has also been seen to act, or
-    at once where only the running job can show it (packets that are dropped)."""
+    at once where only the running job can show it (packets that are dropped).
+    """
 
     entry_id: str
     proof_needs_job: bool = False
@@ -197,7 +198,8 @@ class WakeAt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEvent:
     """Write an event into the history, and feed it back like any other record. `source` is as in
-    `Record`."""
+    `Record`.
+    """
 
     source: str
     event: Event

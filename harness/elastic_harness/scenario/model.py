@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import (
-    BeforeValidator,
     Discriminator,
     Field,
     Tag,
@@ -20,11 +19,10 @@ from pydantic import (
 )
 
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
-from elastic_harness.scenario.situation import Situation, Targets
 from elastic_harness.scenario.selectors import Selector
+from elastic_harness.scenario.situation import Situation, Targets
 from elastic_harness.scenario.triggers import (
     After,
-    AfterEntry,
     AtStep,
     Condition,
     EventCondition,
@@ -98,7 +96,8 @@ class Rdzv(ScenarioModel):
 
 class Observe(ScenarioModel):
     """Where facts come from that the probe cannot know: `step` is a regex with one group, on the
-    workers' output."""
+    workers' output.
+    """
 
     step: str | None = None
 

@@ -22,7 +22,8 @@ __all__ = ["LauncherView", "ObservedRun"]
 @dataclass(slots=True, kw_only=True)
 class LauncherView:
     """The newest launcher of a node. `is_excused`: a fault ended it, so that its exit code says
-    nothing about the job."""
+    nothing about the job.
+    """
 
     process: ProcessRef
     exit_code: int | None = None
@@ -78,7 +79,8 @@ class ObservedRun:
     @property
     def outcome(self) -> str:
         """How the job ended, by the launchers that count: succeeded or failed; drained when every
-        node has left, with success, because it was told to."""
+        node has left, with success, because it was told to.
+        """
         counting = [each.exit_code for each in self.launchers.values() if not each.is_excused]
         if counting:
             return "succeeded" if all(code == 0 for code in counting) else "failed"

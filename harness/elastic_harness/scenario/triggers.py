@@ -29,6 +29,7 @@ from elastic_harness.scenario.fields import (
 )
 
 __all__ = [
+    "CONDITION_KEYS",
     "AfterEntry",
     "AtStep",
     "Condition",
@@ -148,13 +149,13 @@ class ProgressCondition(ScenarioModel):
         return f"progress of {self.progress.steps} steps"
 
 
-_CONDITIONS: Final = ("event", "stable", "log", "round", "world_size", "progress")
+CONDITION_KEYS: Final = ("event", "stable", "log", "round", "world_size", "progress")
 
 
 def _condition_kind(value: Any) -> str | None:
     """Tell conditions apart by their key; `event` goes first, as it may have a `round` of its own."""
     keys = value if isinstance(value, dict) else vars(value)
-    return next((kind for kind in _CONDITIONS if kind in keys), None)
+    return next((kind for kind in CONDITION_KEYS if kind in keys), None)
 
 
 Condition = Annotated[
@@ -167,7 +168,7 @@ Condition = Annotated[
     Discriminator(
         _condition_kind,
         custom_error_type="condition_kind",
-        custom_error_message=f"a condition has one of the keys {', '.join(_CONDITIONS)}",
+        custom_error_message=f"a condition has one of the keys {', '.join(CONDITION_KEYS)}",
     ),
 ]
 

@@ -1,0 +1,200 @@
+"""What can be known to be wrong with a scenario before it runs: names that lead nowhere.
+
+Works on the tree that YAML and Python share; each finding names the place by its path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from elastic_harness.cluster.cluster import CAPABILITIES
+from elastic_harness.history import events as harness_events
+from elastic_harness.history.parameters import did_you_mean
+from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
+from elastic_harness.scenario.timeline import HEAL_ACTION
+from elastic_harness.scenario.triggers import EventCondition
+from elastic_harness.scenario.yaml_tree import AstPath
+from pytest_elastic.events.model import EVENT_KINDS
+
+__all__ = ["Finding", "check_scenario", "known_nodes", "needed_capabilities"]
+
+assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's events registers them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that can never work, and where; `is_key` marks the key rather than the value."""
+
+    path: AstPath
+    message: str
+    suggestion: str | None = None
+    is_key: bool = False
+
+
+def known_nodes(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> tuple[str, ...]:
+    """Return every node name that a run can have: those at the start, and those that join."""
+    names = list(scenario.initial_nodes)
+    for action in actions:
+        joining = getattr(action, "nodes", None) if getattr(action, "name", "") == "join" else None
+        if isinstance(joining, int):
+            names += [f"n{len(names) + i}" for i in range(1, joining + 1)]
+        else:
+            names += [name for name in joining or () if name not in names]
+    return tuple(names)
+
+
+def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str, ...]:
+    """Return what a cluster must be able to do: what is asked for, and what the faults need."""
+    needs = dict.fromkeys(scenario.requires)
+    for entry in scenario.timeline:
+        if entry.action.name != HEAL_ACTION:
+            need = catalog.parse(entry.action.name, entry.action.value).needs
+            if need is not None:
+                needs[need] = None
+    return tuple(needs)
+
+
+def check_scenario(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> Iterator[Finding]:
+    """Yield what is impossible; `actions` are the timeline's, None for `heal`."""
+    nodes = known_nodes(scenario, actions)
+    yield from _check_requires(scenario)
+    yield from _check_ids(scenario)
+    yield from _check_heals(scenario, actions)
+    yield from _check_selectors(scenario, actions, nodes)
+    yield from _check_conditions(scenario, nodes)
+    store_host = scenario.job.rdzv.store_host
+    if store_host is not None and store_host not in scenario.initial_nodes:
+        yield Finding(
+            path=("job", "rdzv", "store_host"),
+            message=f"no node called {store_host!r} is there at the start",
+            suggestion=did_you_mean(store_host, scenario.initial_nodes),
+        )
+
+
+def _check_requires(scenario: Scenario) -> Iterator[Finding]:
+    for index, name in enumerate(scenario.requires):
+        if name not in CAPABILITIES:
+            yield Finding(
+                path=("requires", index),
+                message=f"no cluster has a capability {name!r}",
+                suggestion=did_you_mean(name, CAPABILITIES),
+            )
+
+
+def _check_ids(scenario: Scenario) -> Iterator[Finding]:
+    ids: list[str] = []
+    for index, entry in enumerate(scenario.timeline):
+        if entry.id is not None and entry.id in ids:
+            yield Finding(
+                path=("timeline", index, "id"),
+                message=f"another entry has the id {entry.id!r} already",
+            )
+        ids.append(entry.id or "")
+    known = [id for id in ids if id]
+    for index, entry in enumerate(scenario.timeline):
+        if entry.after is not None and entry.after.id not in known:
+            yield _unknown_id(("timeline", index, "after"), entry.after.id, known)
+        if entry.after is not None and entry.id == entry.after.id:
+            yield Finding(path=("timeline", index, "after"), message="it waits for itself")
+    for index, clause in enumerate(scenario.expect.eventually):
+        if clause.after is not None and clause.after.id not in known:
+            yield _unknown_id(("expect", "eventually", index, "after"), clause.after.id, known)
+
+
+def _unknown_id(path: AstPath, id: str, known: Collection[str]) -> Finding:
+    return Finding(
+        path=path,
+        message=f"no entry of the timeline has the id {id!r}",
+        suggestion=did_you_mean(id, known),
+    )
+
+
+def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Iterator[Finding]:
+    ids = [entry.id for entry in scenario.timeline if entry.id]
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        here: AstPath = ("timeline", index)
+        if action is None:
+            wanted = entry.action.value
+            for name in [wanted] if isinstance(wanted, str) else wanted or [None]:
+                if name != "all" and name not in ids:
+                    yield _unknown_id((*here, HEAL_ACTION), str(name), ids)
+        elif not action.is_healable and (entry.for_s is not None or entry.until is not None):
+            key = "for" if entry.for_s is not None else "until"
+            yield Finding(
+                path=(*here, key),
+                message=f"`{entry.action.name}` cannot be undone, so it cannot have `{key}`",
+                is_key=True,
+            )
+
+
+def _check_selectors(
+    scenario: Scenario, actions: Sequence[PlannedAction | None], nodes: tuple[str, ...]
+) -> Iterator[Finding]:
+    per_node = scenario.job.nproc_per_node
+    largest = min(scenario.nodes.max, len(nodes)) * per_node
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        here: AstPath = ("timeline", index, entry.action.name)
+        for parameter, selector in action.selectors() if action is not None else ():
+            why = selector.impossible(node_names=nodes, largest_world=largest)
+            if why is not None:
+                yield Finding(path=(*here, parameter), message=why)
+        at = entry.at
+        if at is not None and not isinstance(at, float) and at.rank >= largest:
+            yield Finding(
+                path=("timeline", index, "at", "rank"),
+                message=f"there is no rank {at.rank}: the largest world has {largest} ranks",
+            )
+
+
+def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
+    for path, condition in _conditions(scenario):
+        node = getattr(condition, "node", None)
+        if node is not None and node not in nodes:
+            yield Finding(
+                path=(*path, "node"),
+                message=f"there is no node {node!r}",
+                suggestion=did_you_mean(node, nodes),
+            )
+        if isinstance(condition, EventCondition):
+            yield from _check_event(path, condition)
+
+
+def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
+    kind = EVENT_KINDS.get(condition.event)
+    if kind is None:
+        yield Finding(
+            path=(*path, "event"),
+            message=f"there is no event {condition.event!r}",
+            suggestion=did_you_mean(condition.event, EVENT_KINDS),
+        )
+        return
+    fields = [each.name for each in dataclasses.fields(kind)]
+    for name in condition.fields:
+        if name not in fields:
+            yield Finding(
+                path=(*path, name),
+                message=f"the event {condition.event} has no field {name!r}",
+                suggestion=did_you_mean(name, [*fields, "node", "count"]),
+                is_key=True,
+            )
+
+
+def _conditions(scenario: Scenario) -> Iterator[tuple[AstPath, object]]:
+    for index, entry in enumerate(scenario.timeline):
+        if entry.when is not None:
+            yield ("timeline", index, "when"), entry.when
+        if entry.until is not None and not isinstance(entry.until, str):
+            yield ("timeline", index, "until"), entry.until
+    for index, clause in enumerate(scenario.expect.eventually):
+        yield ("expect", "eventually", index), clause.condition
+    for bucket, witnesses in (
+        ("sometimes", scenario.expect.sometimes),
+        ("never", scenario.expect.never),
+    ):
+        for index, witness in enumerate(witnesses):
+            if not isinstance(witness, Clause):
+                yield ("expect", bucket, index), witness

@@ -1,0 +1,410 @@
+"""Scenario files: read, checked, and every mistake shown where it stands.
+
+Imports pydantic and YAML: import it only when there is a scenario to read.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from elastic_harness.history.parameters import did_you_mean
+from elastic_harness.scenario.checks import Finding, check_scenario
+from elastic_harness.scenario.model import (
+    ENTRY_KEYS,
+    ActionCatalog,
+    Entry,
+    Eventually,
+    Expect,
+    Job,
+    Nodes,
+    Observe,
+    PlannedAction,
+    Rdzv,
+    Scenario,
+)
+from elastic_harness.scenario.problems import Position, Problem, ScenarioError
+from elastic_harness.scenario.timeline import HEAL_ACTION
+from elastic_harness.scenario.triggers import CONDITION_KEYS, AtStep, Every, Progress, Stable
+from elastic_harness.scenario.yaml_tree import AstPath, Tree, parse_documents
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "SUFFIX",
+    "ClauseCheck",
+    "LoadedScenario",
+    "load_file",
+    "load_text",
+    "read_clause",
+    "read_entry",
+]
+
+SUFFIX: Final = ".elastic.yaml"
+
+# Called with a bucket, a clause's name and what is expected (None: only the name stands there);
+# raises UsageError for what no checker knows.
+ClauseCheck = Callable[[str, str, Any], None]
+
+_PREFIXES: Final = ("Value error, ", "Assertion failed, ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedScenario:
+    """A scenario with the text it was read from."""
+
+    scenario: Scenario
+    tree: Tree
+
+    def locate(self, path: AstPath = ()) -> Position:
+        """Return where a part of the scenario stands: `("expect", "eventually", 0)`."""
+        return self.tree.value_at(path)
+
+
+def load_file(
+    path: str, catalog: ActionCatalog, *, check_clause: ClauseCheck | None = None
+) -> list[LoadedScenario]:
+    """Read a scenario file: one scenario for each document, more where it has a `matrix`.
+
+    Raises ScenarioError with all that is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        at = Position(path=path, line=1, column=1)
+        raise ScenarioError([Problem(at=at, message=f"cannot be read: {error}")]) from error
+    return load_text(text, path, catalog, check_clause=check_clause)
+
+
+def load_text(
+    text: str, path: str, catalog: ActionCatalog, *, check_clause: ClauseCheck | None = None
+) -> list[LoadedScenario]:
+    """Read scenarios from text; `path` is for messages, and scripts are relative to its folder."""
+    loaded: list[LoadedScenario] = []
+    problems: list[Problem] = []
+    for tree in parse_documents(text, path):
+        for variant in _expand_matrix(tree):
+            reader = _Reader(variant, catalog, check_clause)
+            scenario = reader.read()
+            problems += [each for each in reader.problems if each not in problems]
+            if scenario is not None:
+                loaded.append(LoadedScenario(scenario=scenario, tree=variant))
+    seen: dict[str, LoadedScenario] = {}
+    for each in loaded:
+        if each.scenario.id in seen:
+            first = seen[each.scenario.id].locate(("id",))
+            message = f"the id {each.scenario.id!r} is taken by the scenario in line {first.line}"
+            problems.append(Problem(at=each.locate(("id",)), message=message))
+        seen.setdefault(each.scenario.id, each)
+    if problems:
+        raise ScenarioError(sorted(problems, key=lambda each: (each.at.line, each.at.column)))
+    return loaded
+
+
+def read_entry(data: Mapping[str, Any], catalog: ActionCatalog) -> Entry:
+    """Read a timeline entry that a Python test adds; raises UsageError."""
+    unknown = [key for key in data if key not in ENTRY_KEYS and key not in catalog.names()]
+    if unknown:
+        raise UsageError(
+            f"no action is called {unknown[0]!r}: "
+            f"{did_you_mean(unknown[0], [*catalog.names(), *ENTRY_KEYS])}"
+        )
+    try:
+        entry = Entry.model_validate(dict(data))
+        if entry.action.name != HEAL_ACTION:
+            catalog.parse(entry.action.name, entry.action.value)
+    except ValidationError as error:
+        raise UsageError(_first_message(error)) from error
+    return entry
+
+
+def read_clause(data: Mapping[str, Any]) -> Eventually:
+    """Read a clause that a Python test waits for; raises UsageError."""
+    try:
+        return Eventually.model_validate(dict(data))
+    except ValidationError as error:
+        raise UsageError(_first_message(error)) from error
+
+
+def _first_message(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {_plain(first['msg'])}" if where else _plain(first["msg"])
+
+
+def _plain(message: str) -> str:
+    for prefix in _PREFIXES:
+        message = message.removeprefix(prefix)
+    return message
+
+
+# --- matrix ----------------------------------------------------------------------------------------
+
+
+def _expand_matrix(tree: Tree) -> Iterator[Tree]:
+    """Yield the document once for each combination of its matrix, named after the combination."""
+    data = tree.data
+    if not isinstance(data, dict) or "matrix" not in data:
+        yield tree
+        return
+    matrix = data["matrix"]
+    axes = list(matrix.items()) if isinstance(matrix, dict) else []
+    if not axes or not all(isinstance(values, list) and values for _, values in axes):
+        at = tree.value_at(("matrix",))
+        message = "a matrix is keys with lists: `matrix: {seed: [1, 2]}`"
+        raise ScenarioError([Problem(at=at, message=message)])
+    for values in itertools.product(*(values for _, values in axes)):
+        chosen = {axis: value for (axis, _), value in zip(axes, values, strict=True)}
+        variant = copy.deepcopy({key: item for key, item in data.items() if key != "matrix"})
+        for axis, value in chosen.items():
+            _set(variant, axis, value, tree)
+        label = ",".join(f"{axis}={_short(value)}" for axis, value in chosen.items())
+        variant["id"] = f"{variant.get('id', '')}[{label}]"
+        yield Tree(
+            data=variant, path=tree.path, lines=tree.lines, keys=tree.keys, values=tree.values
+        )
+
+
+def _set(data: dict[str, Any], axis: str, value: object, tree: Tree) -> None:
+    *parents, last = axis.split(".")
+    place: Any = data
+    for parent in parents:
+        place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict):
+        at = tree.key_at(("matrix", axis))
+        raise ScenarioError([Problem(at=at, message=f"the matrix's {axis!r} leads nowhere")])
+    place[last] = value
+
+
+def _short(value: object) -> str:
+    text = str(value) if isinstance(value, (str, int, float)) else "…"
+    return "".join(char if char.isalnum() or char in "._-" else "-" for char in text)
+
+
+# --- one document ----------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads one document and gathers what is wrong with it."""
+
+    def __init__(
+        self, tree: Tree, catalog: ActionCatalog, check_clause: ClauseCheck | None
+    ) -> None:
+        self._tree = tree
+        self._catalog = catalog
+        self._check_clause = check_clause
+        self.problems: list[Problem] = []
+
+    def read(self) -> Scenario | None:
+        data = self._tree.data
+        if not isinstance(data, dict):
+            self._complain((), "a scenario is keys with values: version, id, title, job, nodes …")
+            return None
+        self._check_actions(data)
+        if self.problems:
+            return None
+        try:
+            scenario = Scenario.model_validate(data)
+        except ValidationError as error:
+            self._translate(error, ())
+            return None
+        actions = self._parse_actions(scenario)
+        if self.problems:
+            return None
+        for finding in check_scenario(scenario, actions):
+            self._found(finding)
+        self._check_clauses(scenario.expect)
+        return self._with_script(scenario)
+
+    def _check_actions(self, data: dict[str, Any]) -> None:
+        """Find keys of timeline entries that are neither the entry's own nor an action."""
+        timeline = data.get("timeline")
+        known = [*ENTRY_KEYS, *self._catalog.names()]
+        for index, entry in enumerate(timeline if isinstance(timeline, list) else ()):
+            for key in entry if isinstance(entry, dict) else ():
+                if key not in known:
+                    self._complain(
+                        ("timeline", index, key),
+                        f"unknown key or action {key!r}",
+                        did_you_mean(key, known),
+                        is_key=True,
+                    )
+
+    def _parse_actions(self, scenario: Scenario) -> list[PlannedAction | None]:
+        actions: list[PlannedAction | None] = []
+        for index, entry in enumerate(scenario.timeline):
+            name = entry.action.name
+            if name == HEAL_ACTION:
+                actions.append(None)
+                continue
+            try:
+                actions.append(self._catalog.parse(name, entry.action.value))
+            except ValidationError as error:
+                self._translate(error, ("timeline", index, name))
+            except UsageError as error:
+                self._complain(("timeline", index, name), error.message)
+        return actions
+
+    def _check_clauses(self, expect: Expect) -> None:
+        if self._check_clause is None:
+            return
+        for bucket in ("always", "never", "sometimes", "finally"):
+            clauses = expect.finally_ if bucket == "finally" else getattr(expect, bucket)
+            for index, clause in enumerate(clauses):
+                name = getattr(clause, "name", None)
+                if name is None:
+                    continue
+                try:
+                    expected = None if clause.expected is True else clause.expected
+                    self._check_clause(bucket, name, expected)
+                except UsageError as error:
+                    path: AstPath = ("expect", bucket, index)
+                    if (*path, name) in self._tree.keys:
+                        path = (*path, name)
+                    self._complain(path, error.message, error.hint, is_key=True)
+
+    def _with_script(self, scenario: Scenario) -> Scenario:
+        """Make the script's path absolute, seen from the scenario file."""
+        script = scenario.job.script
+        if script is None:
+            return scenario
+        folder = os.path.dirname(os.path.abspath(self._tree.path))
+        absolute = os.path.normpath(os.path.join(folder, script))
+        if not os.path.isfile(absolute):
+            self._complain(("job", "script"), f"there is no script at {absolute}")
+        job = scenario.job.model_copy(update={"script": absolute})
+        return scenario.model_copy(update={"job": job})
+
+    def _found(self, finding: Finding) -> None:
+        self._complain(finding.path, finding.message, finding.suggestion, is_key=finding.is_key)
+
+    def _complain(
+        self, path: AstPath, message: str, suggestion: str | None = None, *, is_key: bool = False
+    ) -> None:
+        at = self._tree.key_at(path) if is_key else self._tree.value_at(path)
+        problem = Problem(at=at, message=message, suggestion=suggestion)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    # --- pydantic's errors ---------------------------------------------------------------------
+
+    def _translate(self, error: ValidationError, prefix: AstPath) -> None:
+        guessed: list[str | None] = []
+        # Unknown keys first: a misspelt key is also a missing one, and that need not be said.
+        for each in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden"):
+            path = self._path_of(prefix, each["loc"])
+            match each["type"]:
+                case "extra_forbidden":
+                    key = str(path[-1])
+                    known = self._keys_around(path[:-1])
+                    hint = did_you_mean(key, known) if known else None
+                    guessed.append(hint)
+                    self._complain(path, f"unknown key {key!r}", hint, is_key=True)
+                case "missing":
+                    key = str(each["loc"][-1])
+                    if f"did you mean {key!r}?" not in guessed:
+                        self._complain(path, f"`{key}` is missing here", is_key=True)
+                case "condition_kind":
+                    self._complain(path, each["msg"], _misspelt(each["input"], CONDITION_KEYS))
+                case _:
+                    self._complain(path, *_explain(each["type"], each["msg"], each["input"]))
+
+    def _path_of(self, prefix: AstPath, loc: tuple[int | str, ...]) -> AstPath:
+        """Return the path in the file: pydantic adds tags of unions, which nobody has written."""
+        path = prefix
+        data: Any = self._tree.data
+        for part in prefix:
+            data = _child(data, part)
+        for part in loc:
+            child = _child(data, part)
+            if child is _NOTHING:
+                continue
+            path, data = (*path, part), child
+        return path
+
+    def _keys_around(self, path: AstPath) -> list[str]:
+        """Return the keys that may stand at a place, as far as that is known."""
+        names = [part for part in path if isinstance(part, str)]
+        if names[:1] == ["timeline"] and len(names) > 1 and names[1] in self._catalog.names():
+            schema = self._catalog.schema(names[1])
+            return sorted(_properties(schema))
+        model = _MODELS.get(names[-1] if names else "")
+        return [] if model is None else _keys_of(model)
+
+
+_NOTHING: Final = object()
+
+_MODELS: Final[Mapping[str, type[BaseModel]]] = {
+    "": Scenario,
+    "job": Job,
+    "rdzv": Rdzv,
+    "observe": Observe,
+    "nodes": Nodes,
+    "expect": Expect,
+    "at": AtStep,
+    "every": Every,
+    "stable": Stable,
+    "progress": Progress,
+}
+
+
+def _child(data: object, part: int | str) -> object:
+    if isinstance(data, dict):
+        return data.get(part, _NOTHING)
+    if isinstance(data, list) and isinstance(part, int) and part < len(data):
+        return data[part]
+    return _NOTHING
+
+
+def _keys_of(model: type[BaseModel]) -> list[str]:
+    return [each.alias or name for name, each in model.model_fields.items()]
+
+
+def _properties(schema: Mapping[str, Any]) -> set[str]:
+    keys = set(schema.get("properties", ()))
+    for other in schema.get("anyOf", ()):
+        keys |= set(other.get("properties", ()))
+    return keys
+
+
+_WANTED: Final = {
+    "int_type": "a whole number is expected",
+    "int_from_float": "a whole number is expected",
+    "float_type": "a number is expected",
+    "string_type": "text is expected",
+    "bool_type": "true or false is expected",
+    "tuple_type": "a list is expected",
+    "list_type": "a list is expected",
+    "dict_type": "keys with values are expected",
+    "mapping_type": "keys with values are expected",
+    "model_type": "keys with values are expected",
+    "model_attributes_type": "keys with values are expected",
+}
+
+
+def _misspelt(found: object, known: Collection[str]) -> str | None:
+    """Return what one of the keys was probably meant to be."""
+    for key in found if isinstance(found, dict) else ():
+        hint = did_you_mean(str(key), known)
+        if hint.startswith("did you mean"):
+            return hint
+    return None
+
+
+def _explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
+    """Return pydantic's complaint in our words, with a suggestion where one is at hand."""
+    if (wanted := _WANTED.get(kind)) is not None:
+        what = "nothing" if found is None else repr(found)
+        what = what if len(what) <= 40 else f"{what[:37]}..."
+        return f"{wanted}, found {what}", None
+    text = _plain(message)
+    if text.endswith("?)") and " (did you mean" in text:
+        text, _, hint = text.rpartition(" (")
+        return text, hint[:-1]
+    return text, None
