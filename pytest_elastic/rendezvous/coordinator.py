@@ -503,6 +503,8 @@ class CoordinatorMachine:
             if charged:
                 self._budget = dataclasses.replace(self._budget, used=self._budget.used + 1)
             reason = self._committed.stop_reason or "it ended"
+            if self._committed.lost_or_gained not in {None, reason}:
+                reason += f"; free: {self._committed.lost_or_gained}"
             self._emit_ended(self._committed.number, reason, charged=charged)
         incarnations = tuple(peer.node.incarnation for peer in seal.roster)
         commit = m.Commit(

@@ -1,0 +1,200 @@
+"""An agent with its keeper and its workers, played after the contract of `rendezvous.ports`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment, Failure
+
+if TYPE_CHECKING:
+    from tests.spec.world import Process
+
+__all__ = ["PlayedAgent"]
+
+# A group of workers is forked, stopped, killed; a broken peer is noticed: seconds, as measured.
+START_S = 0.02
+STOP_S = 0.03
+KILL_S = 0.02
+NOTICE_S = 0.03
+
+
+class PlayedAgent:
+    """What runs on a node, as far as a rendezvous can know.
+
+    A worker that dies makes its peers fail a moment later, if they can hear of it: that is what
+    makes the loss of a node look like many failures.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.notices: list[ports.Notice] = []
+        self.assignment: Assignment | None = None
+        self.is_running = False
+        self.is_held = False
+        self.is_stopping = False
+        self.is_mourned = True  # its keeper lives, and will say so
+        self.over: ports.JobOver | None = None
+        self.lease_until: float | None = None
+        self.has_lease_notice = False
+        self.stop_s = STOP_S
+        self.opens_stores = True
+        self.stop_orders: list[ports.StopWorkers] = []
+        self.drain_grace_s: float | None = None
+        self.failures: list[Failure] = []
+
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        self.process.world.later(delay_s, act)
+
+    def _ask(self, request: ports.Request) -> None:
+        self.process.feed("member", request)
+
+    # --- notices -----------------------------------------------------------------------------
+
+    def notice(self, notice: ports.Notice) -> None:
+        """Do what the rendezvous asks for."""
+        assert self.over is None, f"after JobOver came {notice}"
+        self.notices.append(notice)
+        match notice:
+            case ports.OpenStore(round=round_):
+                if self.opens_stores:
+                    opened = ports.StoreOpened(
+                        round=round_, address=self.process.name, port=20000 + round_
+                    )
+                    self._later(0.005, lambda: self._ask(opened))
+            case ports.StartWorkers(assignment=assignment):
+                self._start(assignment)
+            case ports.StopWorkers():
+                self.stop_orders.append(notice)
+                self._stop(notice.round)
+            case ports.HoldWorkers():
+                self.is_held = True
+            case ports.ReleaseWorkers():
+                assert self.is_held, "only held workers are released"
+                self.is_held = False
+            case ports.LeaseExtended(until=until):
+                self._set_lease(until)
+            case ports.Fence(round=round_):
+                self._later(KILL_S, lambda: self._fenced(round_))
+            case ports.JobOver():
+                self.over = notice
+                self._later(KILL_S, lambda: self.die("the job is over"))
+            case ports.Spared() | ports.PeerDraining():
+                pass
+
+    def _start(self, assignment: Assignment) -> None:
+        assert not self.is_running, f"{self.process.name} starts workers beside those of a round"
+        self.assignment = assignment
+        self.is_running = True
+        self.is_held = False
+        self.is_stopping = False
+        if self.drain_grace_s is not None:
+            self._later(KILL_S, lambda: self._gone(assignment.round))
+
+    def _stop(self, round_: int) -> None:
+        if self.assignment is None or self.assignment.round != round_ or not self.is_running:
+            self._ask(ports.WorkersGone(round=round_))
+            return
+        self.is_stopping = True
+        self.is_held = False
+        self._later(self.stop_s, lambda: self._gone(round_))
+
+    def _gone(self, round_: int) -> None:
+        if self.assignment is not None and self.assignment.round == round_ and self.is_running:
+            self.is_running = False
+            self._ask(ports.WorkersGone(round=round_))
+
+    def _fenced(self, round_: int) -> None:
+        assert self.assignment is not None, "only workers are fenced"
+        if self.assignment.round == round_:
+            if self.is_running:
+                self._end("was fenced")
+            self._ask(ports.WorkersGone(round=round_))
+
+    # --- the keeper --------------------------------------------------------------------------
+
+    def _set_lease(self, until: float | None) -> None:
+        """Kill at the deadline, whatever the agent does (its clock is this node's)."""
+        self.lease_until = until
+        self.has_lease_notice = True
+        if until is not None:
+            self._later(max(until - self.process.now(), 0.0), self._look_at_lease)
+
+    def _look_at_lease(self) -> None:
+        if self.lease_until is None or self.process.now() < self.lease_until - 1e-9:
+            return
+        if self.is_running:
+            self._end("lost its lease")
+
+    # --- the workers -------------------------------------------------------------------------
+
+    def _end(self, how: str | None) -> None:
+        """End the workers at once; their peers notice unless nothing is said (None)."""
+        self.is_running = False
+        self.is_held = False
+        if how is None or self.assignment is None:
+            return
+        self._tell_peers(self.assignment.round)
+
+    def _tell_peers(self, round_: int) -> None:
+        def tell() -> None:
+            for other in self.process.world.every_process:
+                if other is not self.process:
+                    other.agent.peer_died(self, round_)
+
+        self._later(NOTICE_S, tell)
+
+    def peer_died(self, peer: PlayedAgent, round_: int) -> None:
+        """Let our workers raise because one elsewhere is gone, if the news can reach them."""
+        if (peer.process.name, self.process.name) in self.process.world.cut_links or self.is_held:
+            return
+        if self.assignment is not None and self.assignment.round == round_:
+            self._report_failure(1)
+
+    def _report_failure(self, exit_code: int) -> None:
+        if self.assignment is None or not self.is_running or self.is_stopping:
+            return
+        rank = sum(entry.slots for entry in self.assignment.roster[: self.assignment.group_rank])
+        failed = Failure(
+            node=self.process.name,
+            rank=rank,
+            local_rank=0,
+            pid=4000 + rank,
+            exit_code=exit_code,
+            round=self.assignment.round,
+        )
+        self.failures.append(failed)
+        round_ = self.assignment.round
+        self._ask(ports.GroupFailed(round=round_, failures=(failed,)))
+        self._tell_peers(round_)
+
+    def fail(self, exit_code: int = 1) -> None:
+        """Let a worker fail on its own account."""
+        self._report_failure(exit_code)
+
+    def succeed(self) -> None:
+        """Let all workers end with status 0."""
+        if self.is_running and not self.is_stopping and self.assignment is not None:
+            self.is_running = False
+            self._ask(ports.GroupSucceeded(round=self.assignment.round))
+
+    def drain(self, grace_s: float, takes_s: float = 0.1) -> None:
+        """Leave on purpose; the workers need `takes_s` to end."""
+        self.drain_grace_s = grace_s
+        self._ask(ports.DrainRequested(reason="SIGTERM", grace_s=grace_s))
+        if self.is_running and self.assignment is not None:
+            round_ = self.assignment.round
+            self._later(takes_s, lambda: self._drained(round_))
+
+    def _drained(self, round_: int) -> None:
+        if self.is_running:
+            self._end("drained")
+            self._ask(ports.WorkersGone(round=round_))
+
+    def die(self, how: str | None) -> None:
+        """Everything on the node is gone."""
+        if how != "its agent was killed":
+            self.is_mourned = False
+        if self.is_running:
+            self._end(how)

@@ -1,0 +1,514 @@
+"""Nodes, a network and a clock in one deterministic program, around the real machines.
+
+Everything that is not a machine is played: processes, connections, dials, workers. Time is virtual
+and jumps from one thing to the next. Every node has a clock of its own with an offset of its own,
+so that a comparison of two nodes' clocks would be noticed at once.
+
+A connection is like TCP: in order, nothing lost while both ends live; what meets a cut link waits
+there until it is healed. A node that loses power says nothing any more; one that crashes has its
+connections reset; an agent that is killed is answered for by its keeper.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import ports, wire
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.model import Node, Settings
+from tests.spec.played_agent import PlayedAgent
+
+__all__ = ["World", "settings"]
+
+LATENCY_S = 0.0005
+# A keeper kills and reports within this; then its tombstone can be read.
+KEEPER_S = 0.03
+
+
+def settings(
+    nodes: str = "3:3",
+    *,
+    max_restarts: int = 3,
+    last_call_s: float = 1.0,
+    join_timeout_s: float = 30.0,
+    shutdown_timeout_s: float = 3.0,
+    min_round_s: float = 1.0,
+    linger_s: float = 5.0,
+    lease_s: float = 1.2,
+) -> Settings:
+    """Return settings as the harness has them: a beat each 0.25 s and a lease of 1.2 s."""
+    low, _, high = nodes.partition(":")
+    return Settings(
+        run_id="job",
+        min_nodes=int(low),
+        max_nodes=int(high or low),
+        max_restarts=max_restarts,
+        beat_interval_s=0.25,
+        lease_s=lease_s,
+        drift_s=0.3,
+        last_call_s=last_call_s,
+        join_timeout_s=join_timeout_s,
+        shutdown_timeout_s=shutdown_timeout_s,
+        min_round_s=min_round_s,
+        newcomer_window_s=0.2,
+        linger_s=linger_s,
+        store_timeout_s=1.0,
+    )
+
+
+@dataclass(slots=True)
+class Direction:
+    """What is under way from one end of a connection to the other."""
+
+    source: Process
+    target: Process
+    items: deque[m.Message | str] = field(default_factory=deque)  # a text is the end: its reason
+    is_open: bool = True  # the receiving end still wants to hear
+
+
+@dataclass(slots=True)
+class Pipe:
+    """A connection between a member and a coordinator."""
+
+    id: int
+    up: Direction  # member to coordinator
+    down: Direction
+
+
+class Process:
+    """One start of an agent: its machines, its keeper, its place in the world."""
+
+    def __init__(self, world: World, node: Node, config: Settings, offset_s: float) -> None:
+        self.world = world
+        self.node = node
+        self.offset_s = offset_s
+        self.member = MemberMachine(node=node, settings=config)
+        self.coordinator: CoordinatorMachine | None = None
+        self.agent = PlayedAgent(self)
+        self.pipe: Pipe | None = None
+        self.is_alive = True
+        self.has_tombstone = False
+        self.has_power = True
+        self.is_frozen = False
+        self.finished: str | None = None
+        self._inbox: deque[tuple[str, v.MemberInput | v.CoordinatorInput]] = deque()
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def now(self) -> float:
+        """Return the time on this node's own clock."""
+        return self.world.time + self.offset_s
+
+    def feed(self, which: str, given: v.MemberInput | v.CoordinatorInput) -> None:
+        """Hand an input to "member" or "coordinator", or keep it while the agent is frozen."""
+        if not self.is_alive:
+            return
+        if self.is_frozen:
+            self._inbox.append((which, given))
+            return
+        self._step(which, given, self.now())
+
+    def thaw(self) -> None:
+        """Go on after a freeze: overdue timers first, as in the real loop."""
+        self.is_frozen = False
+        for which in ("member", "coordinator"):
+            self.feed_if_due(which)
+        while self._inbox and not self.is_frozen:
+            self.feed(*self._inbox.popleft())
+
+    def feed_if_due(self, which: str) -> None:
+        """Wake a machine whose time has come, on this node's clock."""
+        machine = self.member if which == "member" else self.coordinator
+        wake = machine.wake_at() if machine is not None else None
+        if wake is None or not self.is_alive or self.is_frozen:
+            return
+        if wake <= self.now() + 1e-9:
+            self._step(which, v.TimePassed(), max(self.now(), wake))
+
+    def _step(self, which: str, given: v.MemberInput | v.CoordinatorInput, now: float) -> None:
+        if which == "member":
+            for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
+                self.world.perform_member(self, command)
+            self.world.wake(self, which, self.member.wake_at())
+        elif self.coordinator is not None:
+            for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
+                self.world.perform_coordinator(self, order)
+            self.world.wake(self, which, self.coordinator.wake_at())
+
+
+class World:
+    """All of it. `processes` holds the newest start of each node."""
+
+    def __init__(self, config: Settings, *, checks_wire: bool = True) -> None:
+        self.config = config
+        self.time = 0.0
+        self.processes: dict[str, Process] = {}
+        self.every_process: list[Process] = []
+        self.pipes: dict[int, Pipe] = {}
+        self.cut_links: set[tuple[str, str]] = set()
+        self.rejecting: set[tuple[str, str]] = set()
+        self.events: list[tuple[float, str, Event]] = []
+        self.sent: list[tuple[float, str, str, m.Message]] = []
+        self.watchers: list[Callable[[], None]] = []
+        self.host: Process | None = None
+        self.latency_s = LATENCY_S
+        self._checks_wire = checks_wire
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._terms = 0
+
+    # --- time --------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do something after a while."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.time + delay_s, self._count, act))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.time + seconds
+        while self._queue and self._queue[0][0] <= end:
+            self._next()
+        self.time = max(self.time, end)
+
+    def run_until(self, condition: Callable[[], bool], within_s: float) -> float:
+        """Let time pass until something holds; return how long it took, or fail."""
+        start = self.time
+        while not condition():
+            assert self._queue, "nothing will ever happen again"
+            assert self._queue[0][0] <= start + within_s, f"not so within {within_s} s"
+            self._next()
+        return self.time - start
+
+    def _next(self) -> None:
+        at, _, act = heapq.heappop(self._queue)
+        self.time = max(self.time, at)
+        act()
+        for watch in self.watchers:
+            watch()
+
+    def wake(self, process: Process, which: str, at: float | None) -> None:
+        """Call a machine at a time on its own clock."""
+        if at is not None:
+            delay_s = max(at - process.now(), 0.0)
+            self.later(delay_s, lambda: process.feed_if_due(which))
+
+    # --- starting and ending -----------------------------------------------------------------
+
+    def start(
+        self,
+        *names: str,
+        explicit: bool = True,
+        slots: int = 2,
+        pinned: int | None = None,
+        config: Settings | None = None,
+        port: int = 1000,
+    ) -> None:
+        """Start agents; the first one of the world hosts the coordinator."""
+        for name in names:
+            number = len(self.every_process) + 1
+            node = Node(
+                name=name,
+                incarnation=f"{name}/{number}",
+                address=name,
+                port=port,
+                slots=slots,
+                pinned=pinned,
+                is_name_explicit=explicit,
+            )
+            process = Process(self, node, config or self.config, offset_s=1000.0 * number)
+            key = name if explicit else node.incarnation
+            self.processes[key] = process
+            self.every_process.append(process)
+            if self.host is None:
+                self.start_coordinator(process)
+            process.feed("member", v.Start())
+
+    def start_coordinator(self, process: Process) -> None:
+        """Let a process host the rendezvous."""
+        self._terms += 1
+        self.host = process
+        process.coordinator = CoordinatorMachine(
+            settings=self.config, node=process.node, term=self._terms, now=process.now()
+        )
+        self.wake(process, "coordinator", process.coordinator.wake_at())
+
+    def kill_agent(self, name: str) -> None:
+        """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
+        process = self.processes[name]
+        if not process.is_alive:
+            return
+        process.is_alive = False
+        self._close_all(process, "closed by the other side")
+
+        def bury() -> None:
+            if process.has_power:
+                process.agent.die("its agent was killed")
+                process.has_tombstone = True
+
+        self.later(KEEPER_S, bury)
+
+    def crash(self, name: str) -> None:
+        """Everything on a node dies at once; its kernel resets the connections."""
+        process = self.processes[name]
+        process.is_alive = False
+        process.agent.die("its node crashed")
+        self._close_all(process, "reset by the other side")
+
+    def cut_power(self, name: str) -> None:
+        """Let a node be gone without a word."""
+        process = self.processes[name]
+        process.is_alive = False
+        process.has_power = False
+        process.has_tombstone = False
+        process.agent.die(None)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """SIGSTOP the agent; its keeper goes on."""
+        process = self.processes[name]
+        process.is_frozen = True
+        self.later(seconds, process.thaw)
+
+    # --- the network -------------------------------------------------------------------------
+
+    def cut(self, source: str, target: str) -> None:
+        """Let nothing through in one direction."""
+        self.cut_links.add((source, target))
+
+    def isolate(self, name: str, others: Sequence[str]) -> None:
+        """Cut a node off from others, both ways."""
+        for other in others:
+            if other != name:
+                self.cut(name, other)
+                self.cut(other, name)
+
+    def reject(self, name: str, others: Sequence[str]) -> None:
+        """Reset what there is between a node and others, and refuse what comes."""
+        for other in others:
+            if other != name:
+                self.rejecting |= {(name, other), (other, name)}
+        for pipe in list(self.pipes.values()):
+            pair = (pipe.up.source.name, pipe.up.target.name)
+            if pair in self.rejecting:
+                self._end(pipe.up, "reset by a firewall")
+                self._end(pipe.down, "reset by a firewall")
+
+    def heal(self) -> None:
+        """Let everything through again, what waited first."""
+        self.cut_links.clear()
+        self.rejecting.clear()
+        for pipe in list(self.pipes.values()):
+            self._flush(pipe.up)
+            self._flush(pipe.down)
+
+    def break_connection(self, name: str) -> None:
+        """Reset a member's connection at both ends; both nodes are well."""
+        pipe = self.processes[name].pipe
+        if pipe is not None:
+            self._end(pipe.up, "reset")
+            self._end(pipe.down, "reset")
+
+    def _is_cut(self, source: Process, target: Process) -> bool:
+        return (source.name, target.name) in self.cut_links and source is not target
+
+    def _send(self, direction: Direction, item: m.Message | str) -> None:
+        source, target = direction.source, direction.target
+        if not isinstance(item, str):
+            self.sent.append((self.time, source.name, target.name, item))
+            if self._checks_wire:
+                item = wire.decode(json.loads(json.dumps(wire.encode(item))))
+        direction.items.append(item)
+        latency_s = 0.0 if source is target else self.latency_s
+        self.later(latency_s, lambda: self._deliver(direction))
+
+    def _flush(self, direction: Direction) -> None:
+        for _ in range(len(direction.items)):
+            self.later(self.latency_s, lambda: self._deliver(direction))
+
+    def _deliver(self, direction: Direction) -> None:
+        if not direction.items or self._is_cut(direction.source, direction.target):
+            return
+        if not (direction.source.has_power and direction.target.has_power):
+            return
+        item = direction.items.popleft()
+        if not direction.is_open:
+            return
+        pipe = next(p for p in self.pipes.values() if direction in (p.up, p.down))
+        if isinstance(item, str):
+            self._end(direction, item)
+        elif direction is pipe.up:
+            direction.target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
+        else:
+            direction.target.feed("member", v.MessageReceived(message=item))
+
+    def _end(self, direction: Direction, reason: str) -> None:
+        """Tell the receiving end of a direction that the connection is over."""
+        if not direction.is_open:
+            return
+        direction.is_open = False
+        pipe = next(p for p in self.pipes.values() if direction in (p.up, p.down))
+        if direction is pipe.up:
+            direction.target.feed("coordinator", v.PeerLost(connection=pipe.id, reason=reason))
+        elif direction.target.pipe is pipe:
+            direction.target.pipe = None
+            direction.target.feed("member", v.ConnectionLost(reason=reason))
+        self._forget(pipe)
+
+    def _close(self, outward: Direction, inward: Direction, reason: str) -> None:
+        """End a connection from the sending end of `outward`."""
+        inward.is_open = False
+        if outward.is_open:
+            self._send(outward, reason)
+
+    def _forget(self, pipe: Pipe) -> None:
+        if not pipe.up.is_open and not pipe.down.is_open:
+            self.pipes.pop(pipe.id, None)
+
+    def _close_all(self, process: Process, reason: str) -> None:
+        for pipe in list(self.pipes.values()):
+            if pipe.up.source is process:
+                self._close(pipe.up, pipe.down, reason)
+            elif pipe.down.source is process:
+                self._close(pipe.down, pipe.up, reason)
+
+    # --- what members do ---------------------------------------------------------------------
+
+    def perform_member(self, process: Process, command: v.MemberCommand) -> None:
+        match command:
+            case v.Notify(notice=notice):
+                process.agent.notice(notice)
+            case v.Emit(event=event):
+                self.events.append((self.time, process.name, event))
+            case v.FindCoordinator():
+                self.later(self.latency_s, lambda: self._found(process))
+            case v.Dial():
+                self._hang_up(process)
+                self.later(2 * self.latency_s, lambda: self._dialled(process, command))
+            case v.Send(message=message):
+                if process.pipe is not None:
+                    self._send(process.pipe.up, message)
+            case v.Hangup():
+                self._hang_up(process)
+
+    def _hang_up(self, process: Process) -> None:
+        pipe, process.pipe = process.pipe, None
+        if pipe is not None:
+            self._close(pipe.up, pipe.down, "closed by the member")
+
+    def _found(self, process: Process) -> None:
+        host = self.host
+        is_near = host is process
+        if host is None or not (host.has_power and (is_near or not self._is_apart(process, host))):
+            process.feed("member", v.CoordinatorNotFound(reason="the endpoint did not answer"))
+            return
+        assert host.coordinator is not None, "the host runs the coordinator"
+        process.feed(
+            "member",
+            v.CoordinatorFound(
+                address=host.node.address,
+                port=host.node.port,
+                term=host.coordinator.term,
+                is_here=is_near,
+                incarnation=host.node.incarnation,
+            ),
+        )
+
+    def _is_apart(self, one: Process, other: Process) -> bool:
+        return self._is_cut(one, other) or self._is_cut(other, one)
+
+    def _outcome(self, caller: Process, target: Process) -> v.Outcome:
+        """Tell what dialling a process shows, if nobody is frozen."""
+        if (caller.name, target.name) in self.rejecting:
+            return v.Outcome.REFUSED
+        if not target.has_power or (target is not caller and self._is_apart(caller, target)):
+            return v.Outcome.SILENT
+        if target.is_alive:
+            return v.Outcome.SILENT if target.is_frozen else v.Outcome.ALIVE
+        return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
+
+    def _dialled(self, process: Process, dial: v.Dial) -> None:
+        host = next((p for p in self.every_process if p.coordinator and p is self.host), None)
+        assert host is not None, "somebody hosts the rendezvous"
+        outcome = self._outcome(process, host)
+        if outcome is v.Outcome.ALIVE:
+            pipe = Pipe(self._next_id(), Direction(process, host), Direction(host, process))
+            self.pipes[pipe.id] = pipe
+            process.pipe = pipe
+            process.feed("member", v.Connected())
+            return
+        failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
+        delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
+        self.later(delay_s, lambda: process.feed("member", failed))
+
+    def _next_id(self) -> int:
+        self._count += 1
+        return self._count
+
+    # --- what the coordinator does -----------------------------------------------------------
+
+    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
+        match command:
+            case v.SendTo(connection=connection, message=message):
+                pipe = self.pipes.get(connection)
+                if pipe is not None:
+                    self._send(pipe.down, message)
+            case v.Disconnect(connection=connection):
+                pipe = self.pipes.get(connection)
+                if pipe is not None:
+                    self._close(pipe.down, pipe.up, "closed by the coordinator")
+            case v.Probe():
+                self.later(2 * self.latency_s, lambda: self._probed(process, command, KEEPER_S))
+            case v.Emit(event=event):
+                self.events.append((self.time, process.name, event))
+            case v.Finished(result=result):
+                process.finished = result
+
+    def _probed(self, process: Process, probe: v.Probe, patience_s: float) -> None:
+        suspect = next(p for p in self.every_process if p.node.incarnation == probe.incarnation)
+        outcome = self._outcome(process, suspect)
+        if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
+            # The keeper holds the port and answers once it is done.
+            self.later(patience_s, lambda: self._probed(process, probe, 0.0))
+            return
+        answer = v.ProbeAnswered(name=probe.name, incarnation=probe.incarnation, outcome=outcome)
+        delay_s = probe.answer_within_s if outcome is v.Outcome.SILENT else 0.0
+        self.later(delay_s, lambda: process.feed("coordinator", answer))
+
+    # --- what tests look at ------------------------------------------------------------------
+
+    def agent(self, name: str) -> PlayedAgent:
+        """Return the played agent of a node's newest start."""
+        return self.processes[name].agent
+
+    def over(self, name: str) -> ports.JobOver | None:
+        """Return the last word to a node's agent, if it came."""
+        return self.agent(name).over
+
+    def fail(self, name: str, exit_code: int = 1) -> None:
+        """Let a worker of a node fail."""
+        self.agent(name).fail(exit_code)
+
+    def all_run(self, *names: str) -> bool:
+        """Tell whether the workers of one and the same round run on these nodes, and no others."""
+        assignments = [self.agent(name).assignment for name in names]
+        first = assignments[0]
+        return (
+            first is not None
+            and all(self.agent(name).is_running for name in names)
+            and all(each is not None and each.round == first.round for each in assignments)
+            and {entry.name for entry in first.roster} == set(names)
+        )
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        """Return the events of one kind."""
+        return [event for _, _, event in self.events if isinstance(event, kind)]
