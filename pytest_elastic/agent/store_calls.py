@@ -29,18 +29,22 @@ class StoreCalls:
         self._loop = loop
         self._send = send
         self._newest_id = 0
+        self._endpoint = ("", 0)
         self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
 
     def host(
         self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
     ) -> None:
         """Host the endpoint's store here, if `host` is an address of this machine."""
-        arguments = {"host": host, "port": port, "only_if_local": not is_forced}
+        self._endpoint = (host, port)
+        arguments = {"host": host, "port": port, "is_forced": is_forced}
         self._call("host_endpoint", arguments, lambda _, error: on_done(error))
 
     def publish(self, key: str, value: str, *, on_done: Callable[[str], None]) -> None:
         """Set a key of the endpoint's store hosted here."""
-        self._call("publish", {"key": key, "value": value}, lambda _, error: on_done(error))
+        host, port = self._endpoint
+        arguments = {"host": host, "port": port, "key": key, "value": value}
+        self._call("publish", arguments, lambda _, error: on_done(error))
 
     def fetch(
         self,

@@ -1,0 +1,350 @@
+"""The Python face of a run: a job that a test starts, disturbs, waits for and asks questions.
+
+It is the same engine and the same timeline as a scenario file's. A job starts at its first wait (or
+at `start()`), so that what is pinned to a step beforehand is pinned exactly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from elastic_harness.history.checkers import Judgement, bind, judge
+from elastic_harness.history.history import History
+from elastic_harness.history.worlds import World
+from elastic_harness.scenario import messages as m
+from elastic_harness.scenario.clauses import ClauseState
+from elastic_harness.scenario.fields import parse_duration
+from elastic_harness.scenario.model import ActionCatalog, Entry, Eventually
+from elastic_harness.scenario.runner import RunResult
+from elastic_harness.session import OpenRun
+from pytest_elastic.errors import UsageError
+
+__all__ = ["Chaos", "Injected", "Job", "JobOutcome", "NotSeen"]
+
+
+class NotSeen(AssertionError):
+    """What a test waited for did not come; the message says what was last seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """A fault on the timeline, to be waited for with `after=`."""
+
+    id: str
+    job: Job
+
+    @property
+    def healed(self) -> str:
+        """The moment when it has been undone, for `after=`."""
+        return f"{self.id}.healed"
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """How a job ended. `results` are a function job's return values, by rank of the last round."""
+
+    succeeded: bool
+    outcome: str
+    reason: str
+    exit_codes: Mapping[str, int]
+    results: Mapping[int, Any]
+
+
+class Starter(Protocol):
+    """Starts the run of a job whose timeline begins with some entries."""
+
+    def __call__(self, entries: Sequence[Entry]) -> OpenRun:
+        """Return the run, started."""
+
+
+class Job:
+    """One job of a test. Its properties show what has been seen so far."""
+
+    def __init__(
+        self,
+        start: Starter,
+        catalog: ActionCatalog,
+        *,
+        read_results: Callable[[History], Mapping[int, Any]] = lambda _: {},
+    ) -> None:
+        self._starter = start
+        self._catalog = catalog
+        self._read_results = read_results
+        self._pending: list[Entry] = []
+        self._open: OpenRun | None = None
+        self._result: RunResult | None = None
+        self._names = 0
+
+    def start(self) -> Job:
+        """Start the job now; harmless when it has started."""
+        if self._open is None:
+            self._open = self._starter(tuple(self._pending))
+        return self
+
+    @property
+    def is_started(self) -> bool:
+        """Tell whether the job has been started."""
+        return self._open is not None
+
+    @property
+    def result(self) -> RunResult | None:
+        """The judged run, once it is over."""
+        return self._result
+
+    # Waiting
+
+    def wait(self) -> JobOutcome:
+        """Wait for the job to end, heal what is in force before, and return how it ended."""
+        run = self._started()
+        if self._result is None:
+            run.thread.call(lambda: run.run.tell(m.TimelineClosed()))
+            self._result = run.wait()
+        result = self._result
+        return JobOutcome(
+            succeeded=result.outcome == "succeeded",
+            outcome=result.outcome,
+            reason=result.reason,
+            exit_codes=result.exit_codes,
+            results=self._read_results(result.history),
+        )
+
+    def wait_for_round(
+        self, round: int, *, within: str | float = "10s", after: Injected | str | None = None
+    ) -> World:
+        """Wait until the job's n-th round (from 1) has formed; raises NotSeen."""
+        self._wait_for({"round": round}, within, after)
+        return self.round(round)
+
+    def wait_for_world_size(
+        self, world_size: int, *, within: str | float = "10s", after: Injected | str | None = None
+    ) -> None:
+        """Wait until the job makes progress with so many workers; raises NotSeen."""
+        self._wait_for({"world_size": world_size}, within, after)
+
+    def wait_for_progress(
+        self, steps: int = 1, *, within: str | float = "10s", after: Injected | str | None = None
+    ) -> None:
+        """Wait until every rank has completed so many more steps; raises NotSeen."""
+        self._wait_for({"progress": {"steps": steps}}, within, after)
+
+    def wait_for_event(
+        self,
+        event: str,
+        *,
+        within: str | float = "10s",
+        after: Injected | str | None = None,
+        **fields: object,
+    ) -> None:
+        """Wait for an event of the history, by kind and fields; raises NotSeen."""
+        self._wait_for({"event": event, **fields}, within, after)
+
+    # What has been seen
+
+    @property
+    def history(self) -> History:
+        """Everything that happened, in one order. It may still grow while the job runs."""
+        return self._result.history if self._result else self._started().run.history
+
+    @property
+    def rounds(self) -> Sequence[World]:
+        """The rounds so far, as their workers showed them."""
+        return tuple(self.history.worlds.rounds)
+
+    def round(self, number: int) -> World:
+        """Return the n-th round (from 1)."""
+        world = self.history.worlds.find(number)
+        if world is None:
+            raise NotSeen(f"there was no round {number}: the job had {len(self.rounds)}")
+        return world
+
+    @property
+    def world_sizes(self) -> Sequence[int]:
+        """The world size of each round."""
+        return [world.world_size for world in self.rounds]
+
+    @property
+    def restarts(self) -> int:
+        """How many restarts the newest round was told."""
+        return (self.rounds[-1].restart_count or 0) if self.rounds else 0
+
+    @property
+    def steps_lost(self) -> int:
+        """How many steps were done more than once, because of a resume."""
+        return sum(
+            max(0, (before.last_step or 0) - (after.first_step or 1) + 1)
+            for before, after in zip(self.rounds, self.rounds[1:], strict=False)
+            if after.first_step is not None
+        )
+
+    def check(self, clause: str, value: object = None) -> Judgement:
+        """Judge the history by a clause of scenario files: `check("parameters", "identical")`."""
+        (judgement,) = judge(self.history, [bind(clause, value)])
+        return judgement
+
+    def log(self, node: str) -> str:
+        """Return what the launcher of a node and its workers have printed so far."""
+        path = os.path.join(self._started().log_dir, node, "launcher.log")
+        try:
+            with open(path, encoding="utf-8", errors="replace") as log:
+                return log.read()
+        except FileNotFoundError:
+            return ""
+
+    # For `Chaos` and the fixtures
+
+    def add(
+        self, trigger: Mapping[str, object], action: str, value: object, **more: object
+    ) -> Injected:
+        """Put a fault on the timeline; raises UsageError for what no scenario could say."""
+        entry_id = str(more.pop("id", None) or self._next_name(action))
+        fields = {"id": entry_id, **trigger, action: value}
+        fields.update({key: item for key, item in more.items() if item is not None})
+        try:
+            if action not in self._catalog.names():
+                known = ", ".join(sorted(self._catalog.names()))
+                raise UsageError(f"there is no fault {action!r}: known are {known}")
+            entry = Entry.model_validate(fields)
+            if action != "heal":
+                self._catalog.parse(action, value)
+        except (ValidationError, ValueError) as error:
+            raise UsageError(f"{action}: {_first_problem(error)}") from error
+        if self._open is None:
+            self._pending.append(entry)
+        else:
+            run = self._open.run
+            self._open.thread.call(lambda: run.tell(m.EntryAdded(entry=entry)))
+        return Injected(id=entry_id, job=self)
+
+    def finish(self) -> RunResult | None:
+        """End the job if it still runs and return its judged run; None if it never started."""
+        if self._open is None:
+            return None
+        if self._result is None:
+            self._result = self._open.abort("the test ended")
+        return self._result
+
+    def _started(self) -> OpenRun:
+        self.start()
+        assert self._open is not None, "a started job has a run"
+        return self._open
+
+    def _next_name(self, action: str) -> str:
+        self._names += 1
+        return f"{action}-{self._names}"
+
+    def _wait_for(
+        self, condition: Mapping[str, object], within: str | float, after: Injected | str | None
+    ) -> None:
+        opened = self._started()
+        within_s = within if isinstance(within, float) else parse_duration(within)
+        clause = Eventually.model_validate(
+            {
+                **condition,
+                "within": within_s,
+                **({"after": str(after)} if after is not None else {}),
+            }
+        )
+        self._names += 1
+        key = f"wait-{self._names}"
+        run = opened.run
+
+        def begin(done: Callable[[ClauseState | None], None]) -> None:
+            def look() -> None:
+                found = next((each for each in run.engine.clauses if each.key == key), None)
+                if found is not None and found.verdict is not None:
+                    done(found)
+                elif run.is_over:
+                    done(None)
+
+            run.listen(look)
+            run.tell(m.ClauseAdded(key=key, clause=clause))
+
+        state = opened.thread.wait(begin, timeout_s=opened.limit_s + within_s)
+        if state is None or state.verdict is None or not state.verdict.is_valid:
+            why = state.verdict.reason if state is not None and state.verdict else "the run is over"
+            raise NotSeen(f"{clause}: {why}")
+
+
+class _Trigger:
+    """A trigger that waits for its fault: `chaos.at(step=22, rank=1).kill("rank 1")`."""
+
+    def __init__(self, job: Callable[[], Job], trigger: Mapping[str, object]) -> None:
+        self._job = job
+        self._trigger = trigger
+
+    def inject(
+        self,
+        action: str,
+        value: object = None,
+        *,
+        id: str | None = None,
+        lasting: str | None = None,
+        optional: bool = False,
+        **parameters: object,
+    ) -> Injected:
+        """Put a fault there by name, with its shorthand value or its parameters.
+
+        `lasting` is how long it is in force before it is healed (`for` in scenario files).
+        """
+        extra: dict[str, object] = {"id": id, "for": lasting}
+        if optional:
+            extra["optional"] = True
+        chosen = parameters or value
+        return self._job().add(self._trigger, action, chosen, **extra)
+
+    def __getattr__(self, action: str) -> Callable[..., Injected]:
+        """Return the fault of that name as a method."""
+        if action.startswith("_"):
+            raise AttributeError(action)
+        return lambda value=None, **more: self.inject(action, value, **more)
+
+
+class Chaos:
+    """Puts faults on the timeline of a test's job."""
+
+    def __init__(self, job: Callable[[], Job]) -> None:
+        self._job = job
+
+    def at(
+        self,
+        time: str | None = None,
+        *,
+        step: int | None = None,
+        rank: int = 0,
+        round: int | None = None,
+    ) -> _Trigger:
+        """Choose a time from the start, or the exact moment when a rank has completed a step."""
+        if (time is None) == (step is None):
+            raise UsageError("at() takes either a time, at('3s'), or a step, at(step=20, rank=1)")
+        if step is None:
+            return _Trigger(self._job, {"at": time})
+        place = {"step": step, "rank": rank, **({"round": round} if round is not None else {})}
+        return _Trigger(self._job, {"at": place})
+
+    def when(self, **condition: object) -> _Trigger:
+        """Choose the moment when a condition holds: `when(stable={"world_size": 4, "steps": 5})`."""
+        return _Trigger(self._job, {"when": condition})
+
+    def after(self, other: Injected | str, delay: str = "0s") -> _Trigger:
+        """Choose the time after another fault has taken effect (or `other.healed`)."""
+        return _Trigger(self._job, {"after": f"{other} + {delay}"})
+
+    def now(self) -> _Trigger:
+        """Choose this moment."""
+        return _Trigger(self._job, {"at": "0s"})
+
+
+def _first_problem(error: ValidationError | ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"{place}: {first['msg']}" if place else str(first["msg"])
+    return str(error)

@@ -1,0 +1,128 @@
+"""From a plan and a run directory to everything a run is made of.
+
+What a job sees is what its launcher would give it on a real machine, and a few variables that tell
+it where this run's things are: `ELASTIC_CHECKPOINT_DIR` (shared by all nodes, as a cluster's file
+system would be), and the probe's and the events' socket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from elastic_harness.scenario.launchers import JobPlan, Launcher
+from elastic_harness.scenario.model import Job
+from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.runner import RunSetup
+from elastic_harness.scenario.stage import StagePlan
+from pytest_elastic.errors import UsageError
+
+__all__ = ["make_setup"]
+
+_PROBE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "observe", "probe")
+# Nodes of a namespace cluster have networks of their own, and those of a process cluster addresses
+# of their own: every job can have torchrun's default port.
+_ENDPOINT_PORT = 29400
+# What the surroundings of pytest say to a launcher or a worker is not meant for those under test.
+_FOREIGN = re.compile(
+    r"PET_.*|TORCHELASTIC_.*|PYTEST_.*|ELASTIC_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
+    r"|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_NAME|ROLE_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"|COV_CORE_.*|COVERAGE_PROCESS_START"
+)
+
+
+def make_setup(
+    plan: Plan,
+    launcher: Launcher,
+    *,
+    directory: str,
+    socket_path: str,
+    base_dir: str,
+    cwd: str,
+    cluster_kind: str,
+    environ: Mapping[str, str],
+    shared: Sequence[str] = (),
+    is_open: bool = False,
+) -> RunSetup:
+    """Return the setup of one run; raises UsageError for a program that is not there.
+
+    `base_dir` is what a script's path is relative to; `cwd` is where the job runs.
+    """
+    job = plan.scenario.job
+    log_dir = os.path.join(directory, "logs")
+    checkpoints = os.path.join(directory, "checkpoints")
+    for folder in (log_dir, checkpoints):
+        os.makedirs(folder, exist_ok=True)
+    kept = {name: value for name, value in environ.items() if not _FOREIGN.fullmatch(name)}
+    stage = StagePlan(
+        launcher=launcher,
+        job=_job_plan(plan, directory, base_dir),
+        environ={
+            **kept,
+            "PYTHONPATH": os.pathsep.join(filter(None, (_PROBE_FOLDER, kept.get("PYTHONPATH")))),
+            # Workers share few processors here; a thread pool each would only be in the way.
+            "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
+            "ELASTIC_PROBE_SOCKET": socket_path,
+            "ELASTIC_CHECKPOINT_DIR": checkpoints,
+            "PYTEST_ELASTIC_EVENTS": f"unix:{socket_path}",
+            **job.env,
+        },
+        cwd=cwd,
+        log_dir=log_dir,
+        shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
+        store_host=plan.scenario.store_host,
+    )
+    return RunSetup(
+        plan=plan,
+        stage=stage,
+        directory=directory,
+        socket_path=socket_path,
+        cluster_kind=cluster_kind,
+        is_open=is_open,
+    )
+
+
+def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:
+    scenario = plan.scenario
+    job = scenario.job
+    # Two runs never share a name, so that a straggler of one cannot join the other.
+    digest = hashlib.sha256(directory.encode()).hexdigest()[:8]
+    return JobPlan(
+        run_id=f"{scenario.id}-{digest}",
+        program=(*_program(job, base_dir), *job.args),
+        is_module=job.module is not None,
+        is_binary=job.command is not None,
+        nproc_per_node=job.nproc_per_node,
+        min_nodes=scenario.nodes.min,
+        max_nodes=scenario.nodes.max,
+        max_restarts=job.max_restarts,
+        endpoint_port=_ENDPOINT_PORT,
+        conf=job.rdzv.conf,
+        options=job.options,
+        backend=job.rdzv.backend,
+    )
+
+
+def _program(job: Job, base_dir: str) -> Sequence[str]:
+    if job.command is not None:
+        return tuple(job.command)
+    if job.module is not None:
+        return (job.module,)
+    assert job.script is not None, "a job has a script, a module or a command"
+    path = os.path.normpath(os.path.join(base_dir, job.script))
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no script {path!r} (`job.script: {job.script}`)")
+    return (path,)
+
+
+def _outermost(folders: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders that lie in none of the others, and the interpreter's own if need be."""
+    candidates = sorted({os.path.realpath(folder) for folder in (*folders, sys.prefix)})
+    chosen: list[str] = []
+    for folder in candidates:
+        if not any(folder == other or folder.startswith(other + os.sep) for other in chosen):
+            chosen.append(folder)
+    return tuple(chosen)

@@ -1,0 +1,186 @@
+"""One cluster for many runs: what a pytest session, or a command, holds on to.
+
+The cluster's server is started at the first run, preloads torch once, and is reused: a run's nodes
+come and go in milliseconds. `close` leaves nothing behind; neither does being killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+
+from elastic_harness.cluster.choose import Choice
+from elastic_harness.cluster.client import ClusterClient
+from elastic_harness.cluster.cluster import ClusterError, ClusterEvent
+from elastic_harness.faults.registry import FaultRegistry, built_in_faults
+from elastic_harness.loop_thread import LoopThread
+from elastic_harness.scenario.launchers import Launcher
+from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.runner import Run, RunResult
+from elastic_harness.scenario.setup import make_setup
+from pytest_elastic.errors import ElasticError
+
+__all__ = ["HarnessSession", "OpenRun"]
+
+_START_LIMIT_S = 150.0
+_CLOSE_LIMIT_S = 30.0
+# Beyond the scenario's own limit: healing, looking for survivors, taking nodes away.
+_TEARDOWN_LIMIT_S = 60.0
+
+
+class OpenRun:
+    """A run that has been started; `wait` gives its result."""
+
+    def __init__(
+        self, thread: LoopThread, run: Run, *, limit_s: float, socket_dir: str, log_dir: str
+    ) -> None:
+        self._thread = thread
+        self._socket_dir = socket_dir
+        self.limit_s = limit_s
+        self.log_dir = log_dir
+        self._result: RunResult | None = None
+        self.run = run
+
+    @property
+    def thread(self) -> LoopThread:
+        """The thread that the run lives in."""
+        return self._thread
+
+    def finish(self, result: RunResult) -> None:
+        """Take the result (in the loop's thread)."""
+        self._result = result
+        shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    def wait(self) -> RunResult:
+        """Wait until the run is over and the cluster clean; Ctrl-C ends the run first."""
+        try:
+            return self._wait(self.limit_s + _TEARDOWN_LIMIT_S)
+        except KeyboardInterrupt:
+            self.abort("interrupted")
+            raise
+
+    def abort(self, reason: str) -> RunResult:
+        """End the run as it stands and wait until the cluster is clean."""
+        self._thread.call(lambda: self.run.abort(reason))
+        return self._wait(_TEARDOWN_LIMIT_S)
+
+    def _wait(self, limit_s: float) -> RunResult:
+        def begin(done: Callable[[RunResult], None]) -> None:
+            def look() -> None:
+                if self._result is not None:
+                    done(self._result)
+
+            self.run.listen(lambda: self._thread.loop.call_soon(look))
+            look()
+
+        return self._thread.wait(begin, timeout_s=limit_s)
+
+
+class HarnessSession:
+    """A loop thread and a cluster, from the first run until `close`."""
+
+    def __init__(self, choice: Choice, *, faults: FaultRegistry | None = None) -> None:
+        self.choice = choice
+        self.faults = faults or built_in_faults()
+        self._thread: LoopThread | None = None
+        self._cluster: ClusterClient | None = None
+        self._open: OpenRun | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Tell whether the cluster's server has been started."""
+        return self._cluster is not None
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """The cluster, started if it was not."""
+        self._ensure_started()
+        assert self._cluster is not None, "the cluster has just been started"
+        return self._cluster
+
+    def open(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        *,
+        directory: str,
+        base_dir: str,
+        cwd: str,
+        environ: Mapping[str, str],
+        shared: Sequence[str] = (),
+        is_open: bool = False,
+    ) -> OpenRun:
+        """Start a run and return at once; one run at a time."""
+        cluster = self.cluster
+        thread = self._thread
+        assert thread is not None, "a started session has a thread"
+        # A Unix socket's path has at most 107 bytes: it cannot lie in just any run directory.
+        socket_dir = tempfile.mkdtemp(prefix="elastic-")
+        try:
+            setup = make_setup(
+                plan,
+                launcher,
+                directory=directory,
+                socket_path=os.path.join(socket_dir, "observe"),
+                base_dir=base_dir,
+                cwd=cwd,
+                cluster_kind=cluster.kind,
+                environ=environ,
+                shared=shared,
+                is_open=is_open,
+            )
+
+            def begin() -> OpenRun:
+                run = Run(
+                    thread.loop,
+                    cluster,
+                    setup,
+                    self.faults,
+                    self.faults,
+                    on_done=lambda result: opened.finish(result),  # noqa: PLW0108 (not bound yet)
+                )
+                opened = OpenRun(
+                    thread,
+                    run,
+                    limit_s=plan.scenario.limit,
+                    socket_dir=socket_dir,
+                    log_dir=setup.stage.log_dir,
+                )
+                self._open = opened
+                run.start()
+                return opened
+
+            return thread.call(begin)
+        except BaseException:
+            shutil.rmtree(socket_dir, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        """End the cluster and the thread; harmless when there is none."""
+        thread, self._thread = self._thread, None
+        cluster, self._cluster = self._cluster, None
+        if thread is None:
+            return
+        try:
+            if cluster is not None:
+                thread.wait(cluster.close, timeout_s=_CLOSE_LIMIT_S)
+        finally:
+            thread.stop()
+
+    def _ensure_started(self) -> None:
+        if self._cluster is not None:
+            return
+        thread = LoopThread()
+        cluster = self.choice.make(thread.loop, on_event=self._on_cluster_event)
+        thread.start()
+        outcome: ClusterError | None = thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
+        if isinstance(outcome, ElasticError):
+            thread.stop()
+            raise outcome
+        self._thread, self._cluster = thread, cluster
+
+    def _on_cluster_event(self, event: ClusterEvent) -> None:
+        if self._open is not None and not self._open.run.is_over:
+            self._open.run.on_cluster_event(event)

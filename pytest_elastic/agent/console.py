@@ -1,0 +1,78 @@
+"""What a person at the console reads: one line for each turn of events, and one screen at a failure.
+
+Pure text. The lines go to stderr, so that a job's own output stays what it was.
+"""
+
+from __future__ import annotations
+
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.ports import JobOver
+
+__all__ = ["describe_event", "describe_outcome"]
+
+_RULE = "=" * 72
+# The end of a traceback says what went wrong; what is cut is in the error file and in the events.
+_MAX_TRACEBACK_LINES = 24
+
+
+def describe_event(event: events.Event) -> str | None:
+    """Return the line that a person should see about an event, or None."""
+    match event:
+        case events.CoordinatorStarted():
+            return (
+                f"hosting the rendezvous ({event.reason}); if this node is lost, the job ends "
+                f"(quorum={event.quorum})"
+            )
+        case events.MemberLost():
+            return f"lost node {event.member}: {event.detail} ({event.cause})"
+        case events.MemberLeft():
+            return f"node {event.member} left: {event.reason}"
+        case events.RoundEnded():
+            charge = f"restarts used: {event.restarts_used}" if event.charged else "no restart used"
+            return f"round {event.round} ended: {event.reason} ({charge})"
+        case events.RoundSealed():
+            return f"round {event.round}: {' '.join(event.roster)} ({event.reason})"
+        case events.NodeSpared():
+            return f"waiting as a spare: round {event.round} is full"
+        case events.WorkersHeld():
+            return f"workers of round {event.round} are held: {event.reason}"
+        case events.WorkersReleased():
+            return f"workers of round {event.round} go on"
+        case events.LeaseLost():
+            return f"workers of round {event.round} were killed: {event.reason}"
+        case events.DrainStarted():
+            return f"leaving the job: {event.reason} (workers have {event.grace_s:g} s)"
+        case _:
+            return None
+
+
+def describe_outcome(over: JobOver) -> str | None:
+    """Return what a person should read when the job is over, or None when all went well."""
+    if over.result in ("succeeded", "drained"):
+        return None
+    lines = [_RULE, f"the job {_VERBS[over.result]}: {over.reason}"]
+    if over.first_failure is not None:
+        lines += ["", *_failure_lines(over.first_failure)]
+    return "\n".join((*lines, _RULE))
+
+
+_VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be joined"}
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    how = (
+        f"killed by {failure.signal_name or f'signal {-failure.exit_code}'}"
+        if failure.exit_code < 0
+        else f"exit code {failure.exit_code}"
+    )
+    lines = [
+        f"first failure: rank {failure.rank} (node {failure.node}, local rank "
+        f"{failure.local_rank}, pid {failure.pid}) in round {failure.round}: {how}"
+    ]
+    if failure.message:
+        lines.append(f"  {failure.message}")
+    traceback = failure.traceback.rstrip().splitlines()
+    if len(traceback) > _MAX_TRACEBACK_LINES:
+        traceback = ["...", *traceback[-_MAX_TRACEBACK_LINES:]]
+    return lines + [f"  {line}" for line in traceback]
