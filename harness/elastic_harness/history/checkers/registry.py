@@ -25,17 +25,14 @@ from elastic_harness.history.verdict import Verdict, compose, negate, unknown
 from pytest_elastic.errors import UsageError
 
 __all__ = [
-    "CHECKERS",
     "Check",
     "Checker",
     "Judgement",
     "NoParameters",
-    "bind",
+    "Registry",
     "checker",
-    "default_checks",
     "judge",
     "overall",
-    "register",
 ]
 
 P = TypeVar("P")
@@ -48,7 +45,10 @@ class NoParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker(Generic[P]):
-    """One entry of the registry."""
+    """One thing that can be judged.
+
+    `shorthand` is the parameter that a clause gives when it does not name any (`restarts: 1`).
+    """
 
     name: str
     summary: str
@@ -58,14 +58,19 @@ class Checker(Generic[P]):
     is_default: bool = False
     is_occurrence: bool = False
 
+    def __post_init__(self) -> None:
+        if self.shorthand is not None:
+            names = {each.name for each in dataclasses.fields(self.parameters)}  # type: ignore[arg-type]
+            assert self.shorthand in names, f"{self.name} has no parameter {self.shorthand}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A checker with its parameters: one clause. `text` is the clause as a person wrote it."""
+    """A checker with its parameters: one clause. `text` is the clause as a person writes it."""
 
     name: str
     text: str
-    # The registry pairs each checker with its own parameter type; a list of checks cannot say so.
+    # A list of checks cannot say that each checker goes with its own type of parameters.
     checker: Checker[Any]
     parameters: Any
     is_negated: bool = False
@@ -88,19 +93,6 @@ class Judgement:
     verdict: Verdict
 
 
-CHECKERS: dict[str, Checker[Any]] = {}
-
-
-def register(entry: Checker[Any]) -> None:
-    """Add a checker, a user's own for example. Raises UsageError when the name is taken."""
-    if entry.name in CHECKERS:
-        raise UsageError(f"cannot register the checker {entry.name!r}: there is one of that name")
-    if entry.shorthand is not None:
-        names = {each.name for each in dataclasses.fields(entry.parameters)}
-        assert entry.shorthand in names, f"{entry.name}: no parameter is called {entry.shorthand}"
-    CHECKERS[entry.name] = entry
-
-
 def checker(
     name: str,
     parameters: type[P],
@@ -108,49 +100,72 @@ def checker(
     shorthand: str | None = None,
     is_default: bool = False,
     is_occurrence: bool = False,
-) -> Callable[[Callable[[History, P], Verdict]], Callable[[History, P], Verdict]]:
-    """Register the decorated function under a name; its docstring's first line is the summary."""
+) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
+    """Make the decorated function a checker; its docstring's first line is the summary."""
 
-    def add(function: Callable[[History, P], Verdict]) -> Callable[[History, P], Verdict]:
-        register(
-            Checker(
-                name=name,
-                summary=(function.__doc__ or name).strip().splitlines()[0],
-                parameters=parameters,
-                check=function,
-                shorthand=shorthand,
-                is_default=is_default,
-                is_occurrence=is_occurrence,
-            )
+    def make(function: Callable[[History, P], Verdict]) -> Checker[P]:
+        return Checker(
+            name=name,
+            summary=(function.__doc__ or name).strip().splitlines()[0],
+            parameters=parameters,
+            check=function,
+            shorthand=shorthand,
+            is_default=is_default,
+            is_occurrence=is_occurrence,
         )
-        return function
 
-    return add
-
-
-def bind(name: str, value: YamlValue = None, *, is_negated: bool = False) -> Check:
-    """Return the check that a clause `name: value` asks for (value None: a bare `name`).
-
-    Raises ClauseError (a UsageError) for an unknown name or parameter, with a did-you-mean.
-    """
-    entry = CHECKERS.get(name)
-    if entry is None:
-        raise ClauseError(f"no checker is called {name!r}: {did_you_mean(name, CHECKERS)}")
-    parameters = parse_parameters(name, entry.parameters, entry.shorthand, value)
-    text = name if value is None else f"{name}: {_yaml_like(value)}"
-    return Check(name=name, text=text, checker=entry, parameters=parameters, is_negated=is_negated)
+    return make
 
 
-def default_checks(*, without: Collection[str] = ()) -> tuple[Check, ...]:
-    """Return the invariants that hold for every scenario, less those named off.
+class Registry:
+    """The checkers that clauses can name. `standard_checkers()` makes one; users add their own."""
 
-    Raises UsageError for a name that is no default invariant.
-    """
-    names = [entry.name for entry in CHECKERS.values() if entry.is_default]
-    for name in without:
-        if name not in names:
-            raise ClauseError(f"no invariant is called {name!r}: {did_you_mean(name, names)}")
-    return tuple(bind(name) for name in names if name not in without)
+    def __init__(self, checkers: Iterable[Checker[Any]] = ()) -> None:
+        self._checkers: dict[str, Checker[Any]] = {}
+        for each in checkers:
+            self.add(each)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in order of registration."""
+        return tuple(self._checkers)
+
+    def add(self, new: Checker[Any]) -> None:
+        """Make a checker known. Raises UsageError when its name is taken."""
+        if new.name in self._checkers:
+            raise UsageError(f"cannot add the checker {new.name!r}: there is one of that name")
+        self._checkers[new.name] = new
+
+    def find(self, name: str) -> Checker[Any]:
+        """Return a checker by name. Raises ClauseError with a did-you-mean."""
+        found = self._checkers.get(name)
+        if found is None:
+            raise ClauseError(f"no checker is called {name!r}: {did_you_mean(name, self.names)}")
+        return found
+
+    def bind(self, name: str, value: YamlValue = None, *, is_negated: bool = False) -> Check:
+        """Return the check that a clause `name: value` asks for (None: a bare `name`).
+
+        `is_negated` is for clauses of `never`. Raises ClauseError (a UsageError) for a name or a
+        parameter that is not known.
+        """
+        found = self.find(name)
+        parameters = parse_parameters(name, found.parameters, found.shorthand, value)
+        text = name if value is None or value is True else f"{name}: {as_text(value)}"
+        return Check(
+            name=name, text=text, checker=found, parameters=parameters, is_negated=is_negated
+        )
+
+    def default_checks(self, *, without: Collection[str] = ()) -> tuple[Check, ...]:
+        """Return the invariants of every scenario, less those named off.
+
+        Raises ClauseError for a name that is no invariant.
+        """
+        names = [each.name for each in self._checkers.values() if each.is_default]
+        for name in without:
+            if name not in names:
+                raise ClauseError(f"no invariant is called {name!r}: {did_you_mean(name, names)}")
+        return tuple(self.bind(name) for name in names if name not in without)
 
 
 def judge(history: History, checks: Iterable[Check]) -> tuple[Judgement, ...]:
@@ -161,20 +176,21 @@ def judge(history: History, checks: Iterable[Check]) -> tuple[Judgement, ...]:
 
 
 def overall(judgements: Iterable[Judgement]) -> Verdict:
-    """Return the worst of some judgements as one verdict; its reasons are led by the clauses."""
+    """Return the worst of some judgements as one verdict; each reason is led by its clause."""
     return compose(
         dataclasses.replace(each.verdict, reason=f"{each.text}: {each.verdict.reason}")
         for each in judgements
     )
 
 
-def _yaml_like(value: YamlValue) -> str:
+def as_text(value: YamlValue) -> str:
+    """Return a clause's value as a person writes it in YAML."""
     match value:
         case dict():
-            inside = ", ".join(f"{key}: {_yaml_like(item)}" for key, item in value.items())
+            inside = ", ".join(f"{key}: {as_text(item)}" for key, item in value.items())
             return f"{{{inside}}}"
         case list() | tuple():
-            return f"[{', '.join(map(_yaml_like, value))}]"
+            return f"[{', '.join(map(as_text, value))}]"
         case bool():
             return "true" if value else "false"
         case _:

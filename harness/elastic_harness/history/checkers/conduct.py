@@ -1,0 +1,249 @@
+# ruff: noqa: D401 (a checker's first line is the rule that it checks)
+"""How the run itself went: how it ended, whether the faults took, whether all of it was seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.events import (
+    FaultEffective,
+    FaultFired,
+    FaultIneffective,
+    LogMatched,
+    ProcessExited,
+    RunEnded,
+    SurvivorFound,
+    SwitchDropped,
+    WorkerHello,
+)
+from elastic_harness.history.history import Entry, History
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from pytest_elastic.events.model import JobEnded, WorkerExited, WorkersStarted
+
+__all__ = [
+    "ends_in_time",
+    "exit_codes",
+    "faults_effective",
+    "job",
+    "log_contains",
+    "no_survivors",
+    "switch_clean",
+    "workers_observed",
+]
+
+_NO_END = "the history has no end: the harness was stopped before the run was over"
+
+
+@checker("no_survivors", NoParameters, is_default=True)
+def no_survivors(history: History, _: NoParameters) -> Verdict:
+    """No process outlives the job."""
+    survivors = history.of_kind(SurvivorFound)
+    if survivors:
+        first = survivors[0]
+        return invalid(
+            f"{len(survivors)} processes outlived their launcher, first on {first.node}: "
+            f"{first.event.command} (pid {first.event.pid})",
+            [entry.seq for entry in survivors],
+        )
+    if history.last(RunEnded) is None:
+        return unknown(_NO_END)
+    return valid("nothing was left when the launchers had ended")
+
+
+@checker("faults_effective", NoParameters, is_default=True)
+def faults_effective(history: History, _: NoParameters) -> Verdict:
+    """Every fault fired and had its effect; else the run proves nothing."""
+    failed = history.of_kind(FaultIneffective)
+    if failed:
+        return unknown(
+            "; ".join(f"{entry.event.id}: {entry.event.reason}" for entry in failed),
+            [entry.seq for entry in failed],
+        )
+    effective = {entry.event.id for entry in history.of_kind(FaultEffective)}
+    fired = history.of_kind(FaultFired)
+    silent = [entry for entry in fired if entry.event.id not in effective]
+    if silent:
+        names = ", ".join(entry.event.id for entry in silent)
+        return unknown(f"no effect was seen of: {names}", [entry.seq for entry in silent])
+    return valid(f"{len(fired)} faults fired and had their effect")
+
+
+@checker("ends_in_time", NoParameters, is_default=True)
+def ends_in_time(history: History, _: NoParameters) -> Verdict:
+    """The job ends before the scenario's limit."""
+    ended = history.last(RunEnded)
+    if ended is None:
+        return unknown(_NO_END)
+    if ended.event.outcome == "limit":
+        return invalid(f"the job did not end within {_limit(history)}", (ended.seq,))
+    return valid(f"the run ended after {ended.at - history.start:.1f} s")
+
+
+def _limit(history: History) -> str:
+    return f"{history.run.event.limit_s:g} s" if history.run is not None else "its limit"
+
+
+@checker("workers_observed", NoParameters, is_default=True)
+def workers_observed(history: History, _: NoParameters) -> Verdict:
+    """Every worker said hello; what was not seen cannot be judged."""
+    hellos = history.of_kind(WorkerHello)
+    started = history.of_kind(WorkersStarted)
+    if not hellos and not started:
+        if any(entry.event.role == "launcher" for entry in history.of_kind(ProcessExited)):
+            return unknown("a launcher ran to its end and no worker said hello")
+        return unknown("no worker said hello")
+    said = {
+        (entry.record.run_id, entry.node, entry.event.round, entry.event.rank) for entry in hellos
+    }
+    ended = {
+        (entry.record.run_id, entry.node, entry.event.round, entry.event.rank)
+        for entry in history.of_kind(WorkerExited)
+    }
+    for entry in started:
+        for rank in entry.event.ranks:
+            key = (entry.record.run_id, entry.node, entry.event.round, rank)
+            # One that died before its first line could not speak, and does no harm.
+            if key not in said and key not in ended:
+                return unknown(
+                    f"rank {rank} of round {entry.event.round} was started on {entry.node} "
+                    "and never said hello",
+                    (entry.seq,),
+                )
+    for world in history.worlds.rounds:
+        stepping = [worker for worker in world.workers.values() if worker.steps]
+        missing = sorted(set(range(world.world_size)) - set(world.workers))
+        if stepping and missing:
+            return unknown(
+                f"round {world.ordinal} made steps while ranks "
+                f"{', '.join(map(str, missing))} had never said hello",
+                (stepping[0].steps[0].seq,),
+            )
+    return valid(f"{len(hellos)} workers said hello")
+
+
+@checker("switch_clean", NoParameters, is_default=True)
+def switch_clean(history: History, _: NoParameters) -> Verdict:
+    """The harness's own switch lost nothing by itself."""
+    dropped = history.of_kind(SwitchDropped)
+    if dropped:
+        packets = sum(entry.event.packets for entry in dropped)
+        return unknown(
+            f"the switch lost {packets} packets by its own doing",
+            [entry.seq for entry in dropped],
+        )
+    return valid("every packet met the fate that its link gave it")
+
+
+# --- on request ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobParameters:
+    """`job: succeeded`."""
+
+    outcome: Literal["succeeded", "failed", "drained"]
+
+
+@checker("job", JobParameters, shorthand="outcome")
+def job(history: History, parameters: JobParameters) -> Verdict:
+    """The job ends as expected: succeeded, failed or drained."""
+    ended = history.last(RunEnded)
+    if ended is None:
+        return unknown(_NO_END)
+    found = ended.event.outcome
+    if found == parameters.outcome:
+        return valid(f"the job {_with_was(found)}", (ended.seq,))
+    if found == "limit":
+        return invalid(f"the job did not end within {_limit(history)}", (ended.seq,))
+    if found not in ("succeeded", "failed", "drained"):
+        return unknown(f"the run was ended before the job was: {found}", (ended.seq,))
+    codes = ", ".join(f"{node} {code}" for node, code in sorted(ended.event.exit_codes.items()))
+    reason = f"the job {_with_was(found)}, it should have {parameters.outcome}"
+    if parameters.outcome == "drained":
+        reason = f"the job {_with_was(found)}, it should have been drained"
+    proof = [ended.seq]
+    if (decided := history.last(JobEnded)) is not None:
+        reason += f": {decided.event.reason}"
+        proof.insert(0, decided.seq)
+    return invalid(f"{reason} (exit codes: {codes or 'none'})", proof)
+
+
+def _with_was(outcome: str) -> str:
+    return "was drained" if outcome == "drained" else outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCodesParameters:
+    """`exit_codes: 0` for all launchers, `exit_codes: {n1: 0, n2: 1}` for some."""
+
+    expected: int | Mapping[str, int]
+
+
+@checker("exit_codes", ExitCodesParameters, shorthand="expected")
+def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
+    """Launchers end with the expected exit codes (negative: by that signal)."""
+    last: dict[str, Entry[Any]] = {}
+    for entry in history.of_kind(ProcessExited):
+        if entry.event.role == "launcher":
+            last[entry.node] = entry
+    if not last:
+        return unknown("no launcher was seen to end")
+    expected = parameters.expected
+    wanted = dict.fromkeys(last, expected) if isinstance(expected, int) else dict(expected)
+    for node, code in wanted.items():
+        found = last.get(node)
+        if found is None:
+            return unknown(f"the launcher on {node} was not seen to end")
+        if found.event.exit_code != code:
+            return invalid(
+                f"the launcher on {node} ended with {found.event.exit_code}, {code} was expected",
+                (found.seq,),
+            )
+    return valid("all exit codes are as expected", [entry.seq for entry in last.values()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContainsParameters:
+    """`log_contains: "regex"`, or with a node."""
+
+    pattern: str
+    node: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"{self.pattern!r} is no regular expression: {error}") from error
+
+
+@checker("log_contains", LogContainsParameters, shorthand="pattern")
+def log_contains(history: History, parameters: LogContainsParameters) -> Verdict:
+    """A line of a launcher's or worker's output matches a regular expression."""
+    regex = re.compile(parameters.pattern)
+    for entry in history.of_kind(LogMatched):
+        is_there = parameters.node in (None, entry.node)
+        if is_there and (
+            entry.event.pattern == parameters.pattern or regex.search(entry.event.line)
+        ):
+            return valid(f"seen on {entry.node}: {entry.event.line.strip()}", (entry.seq,))
+    watched = history.run.event.settings.get("log_patterns", ()) if history.run is not None else ()
+    if parameters.pattern not in watched:
+        return unknown(f"the logs were not watched for {parameters.pattern!r} during the run")
+    where = f"on {parameters.node} " if parameters.node else ""
+    return invalid(f"no line {where}matched {parameters.pattern!r}")
+
+
+CHECKERS: tuple[Checker[Any], ...] = (
+    no_survivors,
+    faults_effective,
+    ends_in_time,
+    workers_observed,
+    switch_clean,
+    job,
+    exit_codes,
+    log_contains,
+)

@@ -1,0 +1,29 @@
+"""All checkers that come with the harness, and the registry that scenarios use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from elastic_harness.history.checkers import conduct, liveness, safety, training
+from elastic_harness.history.checkers.registry import Check, Registry
+from elastic_harness.history.parameters import YamlValue
+
+__all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
+
+
+def standard_checkers() -> Registry:
+    """Return a registry with everything that comes with the harness, to which users may add."""
+    return Registry((*safety.CHECKERS, *conduct.CHECKERS, *liveness.CHECKERS, *training.CHECKERS))
+
+
+STANDARD = standard_checkers()
+
+
+def bind(name: str, value: YamlValue = None, *, is_negated: bool = False) -> Check:
+    """Return the check that a clause asks for; see `Registry.bind`."""
+    return STANDARD.bind(name, value, is_negated=is_negated)
+
+
+def default_checks(*, without: Collection[str] = ()) -> tuple[Check, ...]:
+    """Return the invariants of every scenario; see `Registry.default_checks`."""
+    return STANDARD.default_checks(without=without)

@@ -1,0 +1,262 @@
+# ruff: noqa: D401 (a checker's first line is the rule that it checks)
+"""What must come to pass: recovery, and the shape of the rounds it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.events import FaultFired, FaultHealed
+from elastic_harness.history.history import Entry, History
+from elastic_harness.history.parameters import Seconds
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.history.worlds import World
+
+__all__ = [
+    "moment",
+    "progress",
+    "rank_reassigned",
+    "rank_stability",
+    "recovery_time",
+    "restarts",
+    "world_sizes",
+]
+
+_NOTHING_FORMED = "no round formed"
+
+
+def formed_worlds(history: History) -> list[World]:
+    """Return the rounds in which every rank said hello, in order."""
+    return [world for world in history.worlds.rounds if world.formed_at is not None]
+
+
+def moment(history: History, name: str) -> Entry[Any] | None:
+    """Return when a fault fired (`crash`) or was healed (`crash.healed`), if it was."""
+    fault, dot, what = name.partition(".")
+    kind: type[FaultFired | FaultHealed] = FaultHealed if what == "healed" else FaultFired
+    if dot and what not in ("fired", "healed"):
+        return None
+    for entry in history.of_kind(kind):
+        if entry.event.id == fault:
+            return entry
+    return None
+
+
+def _hellos(worlds: Iterable[World]) -> list[int]:
+    return [worker.hello_seq for world in worlds for worker in world.workers.values()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartsParameters:
+    """`restarts: 1`, or bounds."""
+
+    exactly: int | None = None
+    at_least: int | None = None
+    at_most: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.exactly, self.at_least, self.at_most) == (None, None, None):
+            raise ValueError("say how many: a number, at_least or at_most")
+
+
+@checker("restarts", RestartsParameters, shorthand="exactly")
+def restarts(history: History, parameters: RestartsParameters) -> Verdict:
+    """So many restarts were charged, by the count that workers were told."""
+    worlds = history.worlds.rounds
+    counts = [world.restart_count for world in worlds]
+    known = [count for count in counts if count is not None]
+    if not known:
+        return unknown("no worker was told a restart count")
+    found = max(known)
+    proof = _hellos(world for world in worlds if world.restart_count == found)
+    if parameters.exactly is not None and found != parameters.exactly:
+        return invalid(f"{found} restarts, {parameters.exactly} were expected", proof)
+    if parameters.at_least is not None and found < parameters.at_least:
+        return invalid(f"{found} restarts, at least {parameters.at_least} were expected", proof)
+    if parameters.at_most is not None and found > parameters.at_most:
+        return invalid(f"{found} restarts, at most {parameters.at_most} were expected", proof)
+    return valid(f"{found} restarts", proof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSizesParameters:
+    """`world_sizes: [4, 4]`."""
+
+    sizes: tuple[int, ...]
+
+
+@checker("world_sizes", WorldSizesParameters, shorthand="sizes")
+def world_sizes(history: History, parameters: WorldSizesParameters) -> Verdict:
+    """The rounds that formed had these world sizes, in this order."""
+    formed = formed_worlds(history)
+    if not formed:
+        return unknown(_NOTHING_FORMED)
+    found = tuple(world.world_size for world in formed)
+    if found != parameters.sizes:
+        return invalid(
+            f"world sizes were {list(found)}, {list(parameters.sizes)} were expected",
+            _hellos(formed),
+        )
+    return valid(f"world sizes were {list(found)}", _hellos(formed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryTimeParameters:
+    """`recovery_time: {at_most: 2s, after: crash}`; without `after`, every fault counts."""
+
+    at_most: Seconds
+    after: str | None = None
+
+
+@checker("recovery_time", RecoveryTimeParameters, shorthand="at_most")
+def recovery_time(history: History, parameters: RecoveryTimeParameters) -> Verdict:
+    """So long at most from a fault to the first step that all ranks of a later round completed."""
+    if parameters.after is not None:
+        start = moment(history, parameters.after)
+        if start is None:
+            return unknown(f"nothing called {parameters.after!r} happened")
+        starts: list[Entry[Any]] = [start]
+    else:
+        starts = list(history.of_kind(FaultFired))
+        if not starts:
+            return unknown("no fault fired")
+    worst = 0.0
+    proof: list[int] = []
+    for start in starts:
+        later = [
+            world
+            for world in history.worlds.rounds
+            if world.started_at >= start.at and world.progressed_at is not None
+        ]
+        if not later:
+            if not any(w.steps for world in history.worlds.rounds for w in world.workers.values()):
+                return unknown("no step of any worker was observed", (start.seq,))
+            return invalid(f"after {start.event.id}, no later round made progress", (start.seq,))
+        first = min(later, key=lambda world: world.progressed_at or 0.0)
+        took = (first.progressed_at or 0.0) - start.at
+        steps = [worker.steps[0].seq for worker in first.workers.values()]
+        if took > parameters.at_most:
+            return invalid(
+                f"{took:.2f} s from {start.event.id} to the first step of round "
+                f"{first.ordinal}, {parameters.at_most:g} s were allowed",
+                (start.seq, *steps),
+            )
+        worst = max(worst, took)
+        proof += [start.seq, *steps]
+    return valid(f"recovered in {worst:.2f} s", proof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressParameters:
+    """`progress: {steps: 10, after: heal}`."""
+
+    steps: int
+    after: str | None = None
+
+
+@checker("progress", ProgressParameters, shorthand="steps")
+def progress(history: History, parameters: ProgressParameters) -> Verdict:
+    """Every rank of the last round completed so many steps, begun after a moment if asked so."""
+    since = float("-inf")
+    if parameters.after is not None:
+        start = moment(history, parameters.after)
+        if start is None:
+            return unknown(f"nothing called {parameters.after!r} happened")
+        since = start.at
+    formed = formed_worlds(history)
+    if not formed:
+        return unknown(_NOTHING_FORMED)
+    if not any(worker.steps for world in formed for worker in world.workers.values()):
+        return unknown("no step of any worker was observed")
+    last = formed[-1]
+    for worker in last.workers.values():
+        done = [step for step in worker.steps if step.began_at >= since]
+        if len(done) < parameters.steps:
+            return invalid(
+                f"rank {worker.rank} completed {len(done)} steps in round {last.ordinal}, "
+                f"{parameters.steps} were expected",
+                (worker.hello_seq, *(step.seq for step in done[-1:])),
+            )
+    return valid(f"every rank of round {last.ordinal} completed {parameters.steps} steps")
+
+
+@checker("rank_stability", NoParameters)
+def rank_stability(history: History, _: NoParameters) -> Verdict:
+    """Nodes that stay keep their order of ranks, and newcomers stand where one left, or last."""
+    formed = formed_worlds(history)
+    if len(formed) < 2:
+        return unknown("there were not two rounds to compare")
+    for old, new in pairwise(formed):
+        stayed_before = [node for node in old.nodes if node in new.nodes]
+        stayed_after = [node for node in new.nodes if node in old.nodes]
+        proof = _hellos((old, new))
+        if stayed_before != stayed_after:
+            return invalid(
+                f"nodes {', '.join(stayed_before)} of round {old.ordinal} came back as "
+                f"{', '.join(stayed_after)} in round {new.ordinal}",
+                proof,
+            )
+        if (problem := _newcomer_in_between(old, new)) is not None:
+            return invalid(problem, proof)
+    return valid(f"ranks kept their order over {len(formed)} rounds")
+
+
+def _newcomer_in_between(old: World, new: World) -> str | None:
+    """Each newcomer before the last survivor needs somebody who left from that very gap."""
+    gaps_old = _strangers_by_gap(old.nodes, new.nodes)
+    gaps_new = _strangers_by_gap(new.nodes, old.nodes)
+    for gap, newcomers in list(gaps_new.items())[:-1]:
+        if len(newcomers) > len(gaps_old.get(gap, ())):
+            before = gap or "everybody"
+            return (
+                f"{newcomers[-1]} came into round {new.ordinal} before nodes that were there, "
+                f"after {before}, where nobody had left"
+            )
+    return None
+
+
+def _strangers_by_gap(nodes: tuple[str, ...], others: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the nodes not among the others, by the common node that stands before them."""
+    gap = ""
+    gaps: dict[str, list[str]] = {"": []}
+    for node in nodes:
+        if node in others:
+            gap = node
+            gaps[gap] = []
+        else:
+            gaps[gap].append(node)
+    return gaps
+
+
+@checker("rank_reassigned", NoParameters, is_occurrence=True)
+def rank_reassigned(history: History, _: NoParameters) -> Verdict:
+    """Some worker's place came back with another rank in a later round (an occurrence)."""
+    formed = formed_worlds(history)
+    if not formed:
+        return unknown(_NOTHING_FORMED)
+    last_rank: dict[tuple[str, int], tuple[int, int]] = {}
+    for world in formed:
+        for worker in world.workers.values():
+            place = (worker.node, worker.local_rank)
+            rank, seq = last_rank.get(place, (worker.rank, worker.hello_seq))
+            if rank != worker.rank:
+                return valid(
+                    f"local rank {worker.local_rank} of {worker.node} went from rank {rank} to "
+                    f"{worker.rank} in round {world.ordinal}",
+                    (seq, worker.hello_seq),
+                )
+            last_rank[place] = (worker.rank, worker.hello_seq)
+    return invalid("every place kept its rank")
+
+
+CHECKERS: tuple[Checker[Any], ...] = (
+    restarts,
+    world_sizes,
+    recovery_time,
+    progress,
+    rank_stability,
+    rank_reassigned,
+)

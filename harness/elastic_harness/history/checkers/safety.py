@@ -1,0 +1,345 @@
+# ruff: noqa: D401 (a checker's first line is the rule that it checks)
+"""What must never be false of any round, under any fault: the invariants of membership."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.events import FaultFired, FaultHealed, RunStarted, WorkerHello
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.history.worlds import WorkerView, World
+from pytest_elastic.events.model import RoundCommitted, RoundEnded, WorkersStarted
+
+__all__ = [
+    "agreement",
+    "budget",
+    "membership",
+    "no_overlap",
+    "one_world",
+    "ranks",
+    "split_brain",
+]
+
+# A process that is continued after a pause finishes what it was about to do before anybody can
+# fence it (R6): steps that begin this soon after such a heal are the pause's doing.
+_RESUME_GRACE_S = 1.0
+_PAUSING_FAULTS = frozenset({"freeze", "hang", "pause"})
+_NOBODY = "no worker said hello"
+
+
+@checker("ranks", NoParameters, is_default=True)
+def ranks(history: History, _: NoParameters) -> Verdict:
+    """Ranks of a round are unique, contiguous from 0, and agreed by all ranks and nodes."""
+    worlds = history.worlds.rounds
+    if not worlds:
+        return unknown(_NOBODY)
+    problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
+    for world in worlds:
+        problem = problem or _wrong_ranks(world)
+    if problem is not None:
+        return problem
+    formed = sum(world.formed_at is not None for world in worlds)
+    return valid(f"{formed} rounds with every rank from 0 on given once")
+
+
+def _rank_given_twice(worlds: list[World]) -> Verdict | None:
+    """Two worlds of one number exist only because a rank was taken (see worlds.py)."""
+    holders: dict[tuple[str, int, int], WorkerView] = {}
+    for world in worlds:
+        if world.round is None:
+            continue
+        for worker in world.workers.values():
+            key = (world.run_id, world.round, worker.rank)
+            other = holders.setdefault(key, worker)
+            if other is not worker:
+                return invalid(
+                    f"rank {worker.rank} of round {world.round} was given to two workers, "
+                    f"on {other.node} and on {worker.node}",
+                    (other.hello_seq, worker.hello_seq),
+                )
+    return None
+
+
+def _wrong_ranks(world: World) -> Verdict | None:
+    bases: dict[str, WorkerView] = {}
+    owners: dict[int, WorkerView] = {}
+    for worker in world.workers.values():
+        hello = worker.hello
+        if not 0 <= worker.rank < hello.world_size:
+            return invalid(
+                f"{worker.node} in round {_name(world)} has rank {worker.rank}, "
+                f"outside a world of {hello.world_size}",
+                (worker.hello_seq,),
+            )
+        first = bases.setdefault(worker.node, worker)
+        # The ranks of a node are a block: they grow with the local rank.
+        if first.rank - first.local_rank != worker.rank - worker.local_rank:
+            return invalid(
+                f"{worker.node} in round {_name(world)} has local ranks {first.local_rank} and "
+                f"{worker.local_rank} as ranks {first.rank} and {worker.rank}",
+                (first.hello_seq, worker.hello_seq),
+            )
+        if hello.group_rank is None:
+            continue
+        owner = owners.setdefault(hello.group_rank, worker)
+        if owner.node != worker.node or first.hello.group_rank != hello.group_rank:
+            return invalid(
+                f"group ranks of round {_name(world)} are not one for each node: "
+                f"{owner.node} and {worker.node}, "
+                f"{first.hello.group_rank} and {hello.group_rank}",
+                (owner.hello_seq, first.hello_seq, worker.hello_seq),
+            )
+    return None
+
+
+def _rank_against_launcher(history: History) -> Verdict | None:
+    """The ranks that agents say they started are those that workers say they have."""
+    for started in history.of_kind(WorkersStarted):
+        event = started.event
+        for world in history.worlds.rounds:
+            if (world.round, world.run_id) != (event.round, started.record.run_id):
+                continue
+            for worker in world.workers.values():
+                if worker.node == started.node and worker.rank not in event.ranks:
+                    return invalid(
+                        f"{worker.node} started ranks {list(event.ranks)} of round "
+                        f"{event.round}, but a worker there says rank {worker.rank}",
+                        (started.seq, worker.hello_seq),
+                    )
+    return None
+
+
+@checker("agreement", NoParameters, is_default=True)
+def agreement(history: History, _: NoParameters) -> Verdict:
+    """All ranks of a round were told the same world size, address, restart count and budget."""
+    worlds = history.worlds.rounds
+    if not worlds:
+        return unknown(_NOBODY)
+    for world in worlds:
+        told = [(worker, worker.hello) for worker in world.workers.values()]
+        for name in ("world_size", "master_addr", "master_port", "restart_count", "max_restarts"):
+            values: dict[object, WorkerView] = {}
+            for worker, hello in told:
+                values.setdefault(getattr(hello, name), worker)
+            if len(values) > 1:
+                (one, a), (other, b) = list(values.items())[:2]
+                return invalid(
+                    f"round {_name(world)} disagrees about {name}: rank {a.rank} on {a.node} "
+                    f"was told {one}, rank {b.rank} on {b.node} {other}",
+                    (a.hello_seq, b.hello_seq),
+                )
+    return _nodes_disagree(history) or valid("all ranks of every round were told the same")
+
+
+def _nodes_disagree(history: History) -> Verdict | None:
+    """Every node that was told to start a round was told the same round."""
+    first: dict[tuple[str, int, int], tuple[int, str, tuple[object, ...]]] = {}
+    for entry in history.of_kind(RoundCommitted):
+        event = entry.event
+        told = (
+            event.roster,
+            event.world_size,
+            event.restart_count,
+            event.master_addr,
+            event.master_port,
+        )
+        key = (entry.record.run_id, event.term, event.round)
+        seq, node, earlier = first.setdefault(key, (entry.seq, entry.node, told))
+        if earlier != told:
+            return invalid(
+                f"round {event.round} was committed differently on {node} and on {entry.node}",
+                (seq, entry.seq),
+            )
+    return None
+
+
+@checker("one_world", NoParameters, is_default=True)
+def one_world(history: History, _: NoParameters) -> Verdict:
+    """No step of an older round begins after all ranks of a newer one completed their first."""
+    worlds = history.worlds.rounds
+    if not worlds:
+        return unknown(_NOBODY)
+    for old, worker, seq, new in _late_steps(history):
+        return invalid(
+            f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after every "
+            f"rank of round {_name(new)} had completed one: two worlds at once",
+            (seq, *(each.steps[0].seq for each in new.workers.values())),
+        )
+    has_steps = any(worker.steps for world in worlds for worker in world.workers.values())
+    if len(worlds) > 1 and not has_steps and _has_overlap(worlds):
+        return unknown("rounds overlapped, and no step of any worker was observed")
+    return valid("no step of an older round began once a newer one was under way")
+
+
+def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, int, World]]:
+    """Yield (old world, worker, seq of its step, newer world) for each worker with a late step."""
+    worlds = history.worlds.rounds
+    excused = _resumes(history)
+    for index, old in enumerate(worlds):
+        newer = [
+            world
+            for world in worlds[index + 1 :]
+            if world.progressed_at is not None and world.run_id == old.run_id
+        ]
+        if not newer:
+            continue
+        first = min(newer, key=lambda world: world.progressed_at or 0.0)
+        limit = first.progressed_at or 0.0
+        for worker in old.workers.values():
+            for step in worker.steps:
+                is_late = step.began_at > limit
+                if is_late and not _is_excused(worker, step.began_at, excused):
+                    yield old, worker, step.seq, first
+                    break
+
+
+def _resumes(history: History) -> list[tuple[float, tuple[str, ...]]]:
+    """Return when faults that stop processes were healed, and whom they had stopped."""
+    paused = {
+        entry.event.id: entry.event.targets
+        for entry in history.of_kind(FaultFired)
+        if entry.event.fault in _PAUSING_FAULTS
+    }
+    return [
+        (entry.at, paused[entry.event.id])
+        for entry in history.of_kind(FaultHealed)
+        if entry.event.id in paused
+    ]
+
+
+def _is_excused(
+    worker: WorkerView, began_at: float, resumes: list[tuple[float, tuple[str, ...]]]
+) -> bool:
+    # A stopped worker's step began before the stop or right after the continue; its time between
+    # the two is the fault's. Targets are text: node names, or ranks as selectors print them.
+    names = {worker.node, f"rank {worker.rank}"}
+    return any(
+        healed_at <= began_at <= healed_at + _RESUME_GRACE_S
+        and any(name in target for target in targets for name in names)
+        for healed_at, targets in resumes
+    )
+
+
+def _has_overlap(worlds: list[World]) -> bool:
+    for old, new in pairwise(worlds):
+        if old.run_id == new.run_id and (old.ended_at is None or old.ended_at > new.started_at):
+            return True
+    return False
+
+
+@checker("split_brain", NoParameters, is_occurrence=True)
+def split_brain(history: History, _: NoParameters) -> Verdict:
+    """Two rounds of one job made steps at the same time (an occurrence)."""
+    if not history.worlds.rounds:
+        return unknown(_NOBODY)
+    for old, worker, seq, new in _late_steps(history):
+        return valid(
+            f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
+            f"{_name(new)} was under way",
+            (seq,),
+        )
+    verdict = one_world.check(history, NoParameters())
+    return verdict if not verdict.is_valid else invalid("no two rounds were under way at once")
+
+
+@checker("no_overlap", NoParameters, is_default=True)
+def no_overlap(history: History, _: NoParameters) -> Verdict:
+    """No worker of an older round is alive on a node when one of a newer round says hello there."""
+    hellos = history.of_kind(WorkerHello)
+    if not hellos:
+        return unknown(_NOBODY)
+    seqs: dict[int, int] = {}
+    for entry in hellos:
+        if entry.event.alive_before:
+            older = entry.event.alive_before
+            return invalid(
+                f"when rank {entry.event.rank} said hello on {entry.node}, "
+                f"{len(older)} workers of an older round were alive there "
+                f"(pids {', '.join(map(str, older))})",
+                (*(seqs[pid] for pid in older if pid in seqs), entry.seq),
+            )
+        seqs[entry.event.pid] = entry.seq
+    return valid(f"{len(hellos)} workers said hello on nodes clear of older rounds")
+
+
+@checker("budget", NoParameters, is_default=True)
+def budget(history: History, _: NoParameters) -> Verdict:
+    """The restart count never exceeds max_restarts and never goes back."""
+    run = history.run
+    worlds = history.worlds.rounds
+    if not worlds:
+        return unknown(_NOBODY)
+    limits: list[int | None] = [run.event.max_restarts] if run is not None else []
+    limits += [hello.event.max_restarts for hello in history.of_kind(WorkerHello)]
+    limit = next((each for each in limits if each is not None), None)
+    if limit is None:
+        return unknown("nothing says how many restarts were allowed")
+    for ended in history.of_kind(RoundEnded):
+        if ended.event.restarts_used > limit:
+            used = ended.event.restarts_used
+            return invalid(f"{used} restarts were used, {limit} allowed", (ended.seq,))
+    counts: dict[str, int] = defaultdict(int)
+    for world in worlds:
+        count = world.restart_count
+        if count is None:
+            return unknown(f"workers of round {_name(world)} were told no restart count")
+        proof = [worker.hello_seq for worker in world.workers.values()]
+        if count > limit:
+            return invalid(
+                f"round {_name(world)} has restart count {count}, {limit} allowed", proof
+            )
+        if count < counts[world.run_id]:
+            return invalid(
+                f"the restart count went back from {counts[world.run_id]} to {count} "
+                f"in round {_name(world)}",
+                proof,
+            )
+        counts[world.run_id] = count
+    return valid(f"{max(counts.values())} of {limit} restarts were used")
+
+
+@checker("membership", NoParameters, is_default=True)
+def membership(history: History, _: NoParameters) -> Verdict:
+    """Every round has between min and max nodes, and nproc workers on each."""
+    run = history.first(RunStarted)
+    if run is None:
+        return unknown("the history does not say how many nodes were allowed")
+    formed = [world for world in history.worlds.rounds if world.formed_at is not None]
+    if not formed:
+        return unknown("no round formed")
+    low, high = run.event.nodes_min, run.event.nodes_max
+    for world in formed:
+        count = len(world.nodes)
+        proof = [worker.hello_seq for worker in world.workers.values()]
+        if not low <= count <= high:
+            return invalid(
+                f"round {_name(world)} has {count} nodes, {low} to {high} were asked for", proof
+            )
+        expected = count * run.event.nproc_per_node
+        if world.world_size != expected:
+            return invalid(
+                f"round {_name(world)} has {world.world_size} workers on {count} nodes, "
+                f"{expected} were asked for",
+                proof,
+            )
+    return valid(f"{len(formed)} rounds with {low} to {high} nodes")
+
+
+def _name(world: World) -> str:
+    """Return a round's number for people: the launcher's own where it has one."""
+    return str(world.ordinal if world.round is None else world.round)
+
+
+CHECKERS: tuple[Checker[NoParameters], ...] = (
+    ranks,
+    agreement,
+    one_world,
+    no_overlap,
+    budget,
+    membership,
+    split_brain,
+)
