@@ -143,7 +143,7 @@ class _StepsWatcher:
             return None
         if self._world_size is not None and world.world_size != self._world_size:
             return None
-        if self._counts_forming and world.formed_at > self._since:
+        if self._counts_forming and world.formed_at >= self._since:
             return f"round {world.ordinal} formed with {world.world_size} ranks"
         if self._done(world) < self._steps:
             return None

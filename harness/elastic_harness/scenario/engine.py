@@ -155,14 +155,14 @@ class EngineMachine:
     def step(self, input: EngineInput, now: float) -> tuple[EngineCommand, ...]:
         """Take one input and return what is to be done, in order."""
         if self._phase is RunPhase.ENDED:
-            return ()
+            return self._after_the_end(input, now)
         if self._started_at is None:
             self._start(now)
         match input:
             case RecordSeen(record=record):
                 self._on_record(record, now)
             case TimePassed():
-                pass
+                self._woken_at = None
             case FaultInForce(entry_id=entry_id, proof_needs_job=needs_job):
                 self._on_in_force(self._entry(entry_id), now, needs_job=needs_job)
             case FaultProved(entry_id=entry_id, evidence=evidence):
@@ -182,6 +182,12 @@ class EngineMachine:
             case _:
                 assert_never(input)
         self._look_around(now)
+        return self._take_out()
+
+    def _after_the_end(self, input: EngineInput, now: float) -> tuple[EngineCommand, ...]:
+        """Nothing is decided any more, but what the teardown heals is still written down."""
+        if isinstance(input, FaultUndone):
+            self._on_undone(self._entry(input.entry_id), now)
         return self._take_out()
 
     # --- start ---------------------------------------------------------------------------------
@@ -286,8 +292,9 @@ class EngineMachine:
             return
         self._decide(f"fire {entry.id}", why, now)
         entry.become(EntryPhase.FIRED)
-        for node in entry.action.excuses(targets):
-            self._run.excuse(node)
+        if not entry.action.is_healable or entry.entry.until == "end":
+            for node in entry.action.excuses(targets):
+                self._run.excuse(node)
         fired = FaultFired(
             id=entry.id,
             fault=entry.entry.action.name,

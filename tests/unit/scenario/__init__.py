@@ -1,0 +1,1 @@
+"""Unit tests of scenarios: plain values in, plain values out."""
