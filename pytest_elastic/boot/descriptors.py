@@ -15,7 +15,7 @@ def close_all_but(keep: Collection[int] = ()) -> None:
     """Close every descriptor above 2 that is not in `keep`.
 
     To be called when the parent's objects are unreachable: sockets that live on in cycles are
-    collected first, lest they close, much later, a descriptor of the same number that is not theirs.
+    collected first, lest they close, much later, a descriptor of the same number but not theirs.
     """
     gc.collect()
     low = 3

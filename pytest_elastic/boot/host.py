@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pytest_elastic.boot import interpreter
-from pytest_elastic.boot.order import WarmOrder, take_order
+from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError
 
@@ -69,6 +69,7 @@ def serve(clean_path: tuple[str, ...]) -> None:
 def serve_unheld() -> None:
     """Play the ordered role in an ordinary interpreter, which can become no program."""
     order = take_order(os.environ)
+    restore(order, os.environ)
     play(_make_role(order))
     raise InternalError(f"{order.role} wants to become a program in an interpreter not held")
 
@@ -78,10 +79,14 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     ignored = interpreter.ignored_signals()
     at_start = frozenset(sys.modules)
     order = take_order(os.environ)
+    environ = dict(os.environ)
+    restore(order, environ)
     supported, reason = interpreter.is_supported()
-    _import_all(order)
+    # Our own values (one thread in each pool) are in force until everything is imported.
+    _import_all(order, environ.get("PYTHONPATH", ""))
+    restore(order, os.environ)
     _current = Host(
-        environ=dict(os.environ),
+        environ=environ,
         clean_path=clean_path,
         modules=_loaded_since(at_start),
         preload=order.preload,
@@ -93,10 +98,9 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
 
 
-def _import_all(order: WarmOrder) -> None:
+def _import_all(order: WarmOrder, python_path: str) -> None:
     """Import what is to be warm, as a script with the caller's PYTHONPATH would find it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
-    python_path = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
     for name in order.preload:
         importlib.import_module(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_elastic.errors import InternalError
 
-__all__ = ["VARIABLE", "WarmOrder", "encode_order", "take_order"]
+__all__ = ["VARIABLE", "WarmOrder", "encode_order", "restore", "take_order"]
 
 VARIABLE = "PYTEST_ELASTIC_ROLE"
 
@@ -39,7 +39,7 @@ def encode_order(order: WarmOrder) -> str:
 
 
 def take_order(environ: MutableMapping[str, str]) -> WarmOrder:
-    """Take the order out of `environ` and give back what it replaced there."""
+    """Take the order out of `environ`; what it replaced there is given back by `restore`."""
     text = environ.pop(VARIABLE)
     try:
         fields = json.loads(text)
@@ -47,9 +47,13 @@ def take_order(environ: MutableMapping[str, str]) -> WarmOrder:
         order = WarmOrder(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise InternalError(f"{VARIABLE} does not hold an order: {text!r:.200}") from error
+    return order
+
+
+def restore(order: WarmOrder, environ: MutableMapping[str, str]) -> None:
+    """Give `environ` back what the caller had where the interpreter was started with ours."""
     for name, value in order.replaced.items():
         if value is None:
             environ.pop(name, None)
         else:
             environ[name] = value
-    return order

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36
-# Against a process that forks as fast as it can, each pass stops all that it sees: three or four do.
+# Against a process that forks as fast as it can, each pass stops all it sees: three or four do.
 _MAX_PASSES = 20
 # How soon to look again for what a kill has not finished yet; its SIGCHLD usually comes first.
 _RESCAN_S = 0.005

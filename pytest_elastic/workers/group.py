@@ -1,0 +1,153 @@
+"""The workers of one round on this node, as their keeper sees them: who runs, who ended and how.
+
+The keeper starts and reaps; a `Group` keeps the books and makes the reports. Every process below
+the keeper (save the store service) belongs to the one group there is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers import process_tree
+from pytest_elastic.workers.memory import count_memory_kills
+from pytest_elastic.workers.messages import Report, WorkerEnded, WorkersRunning
+from pytest_elastic.workers.start import Started
+
+__all__ = ["Group"]
+
+
+@dataclass(slots=True)
+class _Worker:
+    local_rank: int
+    pid: int
+    begun_fd: int | None
+    exit_code: int | None = None
+    start_error: str = ""
+
+
+class Group:
+    """Books of one round's workers; reports go to `report` as they come true."""
+
+    def __init__(self, loop: Loop, round: int, *, report: Callable[[Report], None]) -> None:
+        self._loop = loop
+        self.round = round
+        self._report = report
+        self._workers: list[_Worker] = []
+        self._memory_kills = count_memory_kills()
+        self._start = ("", "")
+        self._is_complete = False
+        self._is_reported_running = False
+        self.is_killed = False  # set by the keeper when it begins to
+
+    def add(self, local_rank: int, started: Started) -> None:
+        """Take in a worker that was forked."""
+        worker = _Worker(local_rank, started.pid, started.begun_fd)
+        self._workers.append(worker)
+        self._loop.watch(started.begun_fd, on_readable=lambda: self._begun(worker))
+
+    def add_unstarted(self, local_rank: int, error: str) -> None:
+        """Take in a worker that could not even be forked."""
+        worker = _Worker(local_rank, 0, None, exit_code=127, start_error=error)
+        self._workers.append(worker)
+        self._report_end(worker, was_out_of_memory=False)
+
+    def complete(self, *, start: str, reason: str) -> None:
+        """Note that all workers of the round have been forked, and how."""
+        self._is_complete = True
+        self._start = (start, reason)
+        self._report_running()
+
+    @property
+    def leaders(self) -> Sequence[int]:
+        """The workers' own processes that have not been reaped."""
+        return [worker.pid for worker in self._workers if worker.exit_code is None]
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether every worker's own process has ended."""
+        return self._is_complete and not self.leaders
+
+    def ended(self, pid: int, exit_code: int, *, killed: Collection[int]) -> None:
+        """Note that a child of the keeper was reaped; other processes than leaders are ignored."""
+        for worker in self._workers:
+            if worker.pid == pid and worker.exit_code is None:
+                self._begun(worker)
+                worker.exit_code = exit_code
+                was_killed_by_others = exit_code == -signal.SIGKILL and pid not in killed
+                self._report_end(
+                    worker, was_out_of_memory=was_killed_by_others and self._did_memory_run_out()
+                )
+
+    def send(self, number: int, to: str, *, spare: Collection[int]) -> None:
+        """Signal the leaders, their process groups, or all processes below the keeper."""
+        if to == "leaders":
+            process_tree.send_signal(self.leaders, number)
+        elif to == "all":
+            process_tree.signal_all(number, spare=spare)
+        else:
+            below = process_tree.descendants(os.getpid(), spare=spare)
+            groups = {pid: process_tree.process_group(pid) for pid in below}
+            # A group outlives its leader, and is only ours while one of our processes is in it.
+            ours = {worker.pid for worker in self._workers}.intersection(groups.values())
+            # A child that has not come to its setsid yet is in the keeper's own group.
+            early = [pid for pid in self.leaders if pid not in ours]
+            process_tree.send_signal([*(-group for group in sorted(ours)), *early], number)
+
+    def forget(self) -> None:
+        """Release what is still watched, because the group is gone."""
+        for worker in self._workers:
+            self._close(worker)
+
+    def _begun(self, worker: _Worker) -> None:
+        """Read whether the worker's program has begun, or why it could not."""
+        if worker.begun_fd is None:
+            return
+        try:
+            sentence = os.read(worker.begun_fd, 4096)
+        except BlockingIOError:
+            return
+        worker.start_error = sentence.decode(errors="replace")
+        self._close(worker)
+        self._report_running()
+
+    def _close(self, worker: _Worker) -> None:
+        if worker.begun_fd is not None:
+            self._loop.unwatch(worker.begun_fd)
+            os.close(worker.begun_fd)
+            worker.begun_fd = None
+
+    def _report_running(self) -> None:
+        ready = all(w.begun_fd is None and not w.start_error for w in self._workers)
+        if self._is_complete and ready and not (self._is_reported_running or self.is_killed):
+            self._is_reported_running = True
+            ordered = sorted(self._workers, key=lambda worker: worker.local_rank)
+            start, reason = self._start
+            self._report(
+                WorkersRunning(
+                    round=self.round,
+                    pids=tuple(worker.pid for worker in ordered),
+                    start=start,
+                    start_reason=reason,
+                )
+            )
+
+    def _report_end(self, worker: _Worker, *, was_out_of_memory: bool) -> None:
+        assert worker.exit_code is not None, "a worker's end is reported when it has ended"
+        self._report(
+            WorkerEnded(
+                round=self.round,
+                local_rank=worker.local_rank,
+                pid=worker.pid,
+                exit_code=worker.exit_code,
+                was_out_of_memory=was_out_of_memory,
+                start_error=worker.start_error,
+            )
+        )
+
+    def _did_memory_run_out(self) -> bool:
+        before, self._memory_kills = self._memory_kills, count_memory_kills()
+        return None not in {before, self._memory_kills} and before != self._memory_kills

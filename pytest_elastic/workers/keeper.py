@@ -1,0 +1,331 @@
+"""The keeper: parent of all workers of a node, and the one that leaves none behind.
+
+It lives in its own session, beside the agent and not below its fate: when the agent dies it kills
+every descendant (it is a child subreaper, so `setsid` and double forks do not escape), then answers
+on the agent's listening socket for a while that the agent and its workers are gone, and exits. It
+also holds the node's lease, so that a frozen agent cannot leave workers running.
+
+It is one thread and one loop. Orders that fork are obeyed between two turns of the loop, with no
+frame of the loop below them: in the child, `run` returns what the child is to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from typing_extensions import assert_never
+
+from pytest_elastic.boot import host, proc_title
+from pytest_elastic.boot.descriptors import close_all_but
+from pytest_elastic.boot.role import Program, Role
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.errors import InternalError
+from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.workers import messages, process_tree, warmth
+from pytest_elastic.workers.group import Group
+from pytest_elastic.workers.keeper_client import AdoptedKeeper
+from pytest_elastic.workers.keeper_settings import KeeperSettings
+from pytest_elastic.workers.messages import (
+    CallStore,
+    Dismiss,
+    ExtendLease,
+    GroupGone,
+    KeeperReady,
+    KeepListener,
+    KillGroup,
+    LeaseRanOut,
+    Order,
+    SignalGroup,
+    StartGroup,
+)
+from pytest_elastic.workers.start import fork_worker
+from pytest_elastic.workers.store_link import StoreLink
+from pytest_elastic.workers.tombstone import Tombstone
+
+__all__ = ["KeeperRole", "fork_keeper"]
+
+# The agent's end is noticed by its pidfd; these are for the terminal and for people, who mean the
+# agent. It drains; the keeper must outlive that.
+_NOT_FOR_US = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+)
+
+
+class KeeperRole:
+    """The keeper as a role; constructed from the fields of `KeeperSettings`."""
+
+    def __init__(self, argument: Mapping[str, Any]) -> None:
+        self._settings = KeeperSettings(**argument)
+        self._orders: deque[tuple[Order, list[int]]] = deque()
+        self._group: Group | None = None
+        self._lease_until: float | None = None
+        self._lease_timer: Timer | None = None
+        self._tombstone: Tombstone | None = None
+        self._is_ending = False  # the agent is dead, or has dismissed us
+
+    def run(self) -> Role | Program:
+        """Serve the agent; returns in forked children only."""
+        close_all_but([self._settings.channel_fd])
+        self._open()
+        try:
+            while True:
+                self._loop.run()
+                while self._orders:
+                    order, fds = self._orders.popleft()
+                    next_role = self._obey(order, fds)
+                    if next_role is not None:
+                        return next_role
+        except BaseException:
+            # Our own bug: the agent will see us go, and kills what we could not.
+            process_tree.signal_all(signal.SIGKILL)
+            raise
+
+    # --- the start ---
+
+    def _open(self) -> None:
+        with contextlib.suppress(PermissionError):
+            os.setsid()
+        process_tree.become_subreaper()
+        for number in _NOT_FOR_US:
+            signal.signal(number, signal.SIG_IGN)
+        self._loop = Loop()
+        self._watch_children()
+        self._store = StoreLink(self._loop, report=self._report)
+        self._sweeper = process_tree.Sweeper(
+            self._loop, reap=self._reap, on_swept=self._swept, spare=self._spared
+        )
+        self._channel = Channel(
+            self._loop,
+            socket.socket(fileno=self._settings.channel_fd),
+            on_message=self._received,
+            on_closed=lambda _: self._end(),
+        )
+        self._watch_agent()
+        agent = self._settings.agent_pid
+        proc_title.show([f"pytest-elastic: keeper of agent {agent}"], os.environ)
+        self._host = host.current()
+        is_warm, reason = _can_fork_programs(self._host)
+        if not is_warm:
+            self._host = None
+        self._report(KeeperReady(pid=os.getpid(), is_warm=is_warm, reason=reason))
+
+    def _watch_children(self) -> None:
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _wake)
+
+        def on_readable() -> None:
+            os.read(reading, 4096)
+            self._reap()
+            self._sweeper.look()
+
+        self._loop.watch(reading, on_readable=on_readable)
+
+    def _watch_agent(self) -> None:
+        """Learn of the agent's death even where its end of the channel lives on in a child."""
+        agent = self._settings.agent_pid
+        try:
+            pidfd = os.pidfd_open(agent)
+        except ProcessLookupError:
+            self._loop.call_soon(self._end)
+            return
+        # Compared after opening: it may have died, and its pid been taken, before that.
+        if os.getppid() != agent:
+            self._loop.call_soon(self._end)
+            return
+
+        def on_readable() -> None:
+            self._loop.unwatch(pidfd)
+            self._end()
+
+        self._loop.watch(pidfd, on_readable=on_readable)
+
+    # --- orders ---
+
+    def _received(self, message: JsonObject, fds: list[int]) -> None:
+        order = messages.decode(message)
+        if not isinstance(order, Order):
+            raise InternalError(f"the agent sent a report to its keeper: {order!r:.200}")
+        self._orders.append((order, fds))
+        self._loop.stop()
+
+    def _obey(self, order: Order, fds: list[int]) -> Role | Program | None:
+        """Carry out an order; something to be is returned in a forked child only."""
+        if self._is_ending:
+            return None
+        match order:
+            case StartGroup():
+                return self._start_group(order)
+            case CallStore():
+                return self._store.call(order, is_warm=self._host is not None)
+            case SignalGroup():
+                if self._group is not None and self._group.round == order.round:
+                    self._group.send(order.signal, order.to, spare=self._spared())
+            case KillGroup():
+                if self._group is not None and self._group.round == order.round:
+                    self._kill_group(self._group)
+                else:
+                    self._report(GroupGone(round=order.round))
+            case ExtendLease():
+                self._extend_lease(order.until)
+            case KeepListener():
+                self._tombstone = Tombstone(self._loop, fds.pop(), order.answer)
+            case Dismiss():
+                self._tombstone = None
+                self._end()
+            case _:
+                assert_never(order)
+        return None
+
+    def _start_group(self, order: StartGroup) -> Program | None:
+        if self._group is not None:
+            raise InternalError(
+                f"asked to start round {order.round} while round {self._group.round} has processes"
+            )
+        if self._is_lease_over():
+            self._report(LeaseRanOut(round=order.round))
+            self._report(GroupGone(round=order.round))
+            return None
+        warm, reason = self._choose_start(order)
+        group = self._group = Group(self._loop, order.round, report=self._report)
+        for spec in order.workers:
+            try:
+                started = fork_worker(spec, warm=warm)
+            except OSError as error:
+                group.add_unstarted(spec.local_rank, f"fork: {error.strerror}")
+                continue
+            if isinstance(started, Program):
+                return started
+            group.add(spec.local_rank, started)
+        group.complete(start="warm" if warm else "exec", reason=reason)
+        self._look_for_end()
+        return None
+
+    def _choose_start(self, order: StartGroup) -> tuple[bool, str]:
+        if order.start == "exec":
+            return False, "exec was asked for"
+        reason = ""
+        for spec in order.workers:
+            warm, reason = warmth.warm_reason(spec, self._host, warmth.look_around(spec))
+            if not warm:
+                return False, reason
+        return True, reason
+
+    # --- the lease ---
+
+    def _extend_lease(self, until: float | None) -> None:
+        self._lease_until = until
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        if until is not None:
+            begin = until - self._settings.kill_margin_s
+            self._lease_timer = self._loop.call_at(begin, self._lease_ran_out)
+
+    def _is_lease_over(self) -> bool:
+        until = self._lease_until
+        return until is not None and self._loop.now() >= until - self._settings.kill_margin_s
+
+    def _lease_ran_out(self) -> None:
+        # The deadline is looked at again: an order to extend it may be waiting behind this timer.
+        if self._group is not None and self._is_lease_over():
+            self._report(LeaseRanOut(round=self._group.round))
+            self._kill_group(self._group)
+
+    # --- ends ---
+
+    def _kill_group(self, group: Group) -> None:
+        group.is_killed = True
+        self._sweeper.sweep()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            exit_code = os.waitstatus_to_exitcode(status)
+            if not self._store.ended(pid, exit_code) and self._group is not None:
+                self._group.ended(pid, exit_code, killed=self._sweeper.killed)
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        """Report a group that has gone without being killed."""
+        if (
+            self._group is not None
+            and self._group.has_ended
+            and not self._sweeper.is_sweeping
+            and not self._sweeper.are_any_left()
+        ):
+            self._group_gone(())
+
+    def _swept(self) -> None:
+        if self._group is not None:
+            self._group_gone(self._sweeper.killed)
+        if self._is_ending:
+            if self._tombstone is None:
+                os._exit(0)
+            self._tombstone.show(self._settings.linger_s, on_over=lambda: os._exit(0))
+
+    def _group_gone(self, killed: Collection[int]) -> None:
+        assert self._group is not None, "only a group that was there can be gone"
+        group, self._group = self._group, None
+        group.forget()
+        self._report(GroupGone(round=group.round, killed=tuple(killed)))
+
+    def _end(self) -> None:
+        """Kill everything, for the agent is dead or has asked for it; then exit."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._orders.clear()
+        self._extend_lease(None)
+        self._store.give_up()
+        # A sweep that is under way spared the store service: it goes on without sparing it.
+        self._sweeper.sweep()
+
+    def _spared(self) -> Collection[int]:
+        return () if self._is_ending else self._store.pids
+
+    def _report(self, report: messages.Report) -> None:
+        self._channel.send(messages.encode(report))
+
+
+def fork_keeper(**settings: float) -> AdoptedKeeper | KeeperRole:
+    """Fork a keeper off a warm launcher, before that does anything else.
+
+    In the launcher: the keeper, to be adopted by `Keeper.adopt`. In the child: the role that the
+    launcher's own `run` must return at once. `settings` are `kill_margin_s` and `linger_s`.
+    """
+    agent_pid = os.getpid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    pid = os.fork()
+    if pid == 0:
+        fields = KeeperSettings(channel_fd=theirs.detach(), agent_pid=agent_pid, **settings)
+        return KeeperRole(fields.as_argument())
+    theirs.close()
+    return AdoptedKeeper(pid=pid, sock=ours)
+
+
+def _can_fork_programs(warm_host: host.Host | None) -> tuple[bool, str]:
+    if warm_host is None:
+        return False, "the keeper is an ordinary interpreter"
+    if warm_host.cannot_become:
+        return False, warm_host.cannot_become
+    tasks = len(os.listdir("/proc/self/task"))
+    if tasks != 1:
+        # A lock that another thread holds at the fork stays locked in the child for ever.
+        return False, f"the warm interpreter has {tasks} threads"
+    return True, f"{', '.join(warm_host.preload) or 'nothing'} preloaded"
+
+
+def _wake(_signal: int, _frame: object) -> None:
+    """Exist, so that SIGCHLD is written to the wakeup descriptor."""

@@ -1,0 +1,161 @@
+"""The agent's side of its keeper: start or adopt it, give orders, and survive its death.
+
+The agent is a child subreaper too: when the keeper dies, everything that was below it becomes the
+agent's, is killed, and only then is the loss reported.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_elastic.boot.spawn import command_and_environ
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.errors import InternalError
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers import messages, process_tree
+from pytest_elastic.workers.keeper_settings import KILL_MARGIN_S, LINGER_S, KeeperSettings
+from pytest_elastic.workers.messages import Dismiss, KeepListener, Order, Report
+
+__all__ = ["AdoptedKeeper", "Keeper"]
+
+_ROLE = "pytest_elastic.workers.keeper:KeeperRole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedKeeper:
+    """A keeper that was forked before the agent began: its process and our end of the channel."""
+
+    pid: int
+    sock: socket.socket
+
+
+class Keeper:
+    """One keeper, from `start` or `adopt` to `dismiss` or its death.
+
+    `on_report` receives everything the keeper reports. `on_lost(reason)` is called once if it dies
+    undismissed, when none of its descendants is left.
+    """
+
+    def __init__(
+        self, loop: Loop, *, on_report: Callable[[Report], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._channel: Channel | None = None
+        self._pidfd = -1
+        self._reason = ""
+        self._sweeper = process_tree.Sweeper(loop, reap=_reap_all, on_swept=self._swept)
+        self.pid = 0
+
+    def start(
+        self,
+        *,
+        warm: bool = True,
+        preload: Sequence[str] = ("torch",),
+        environ: Mapping[str, str] | None = None,
+        kill_margin_s: float = KILL_MARGIN_S,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        """Start a keeper in a new interpreter; orders sent before it is ready wait for it.
+
+        `warm` imports `preload` there first (a second for torch). Without it, workers are exec'ed.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        settings = KeeperSettings(
+            channel_fd=theirs.fileno(),
+            agent_pid=os.getpid(),
+            kill_margin_s=kill_margin_s,
+            linger_s=linger_s,
+        )
+        command, its_environ = command_and_environ(
+            _ROLE, settings.as_argument(), preload=preload, hold=warm, base_environ=environ
+        )
+        theirs.set_inheritable(True)
+        pid = os.posix_spawn(command[0], command, its_environ, setsigmask=())
+        theirs.close()
+        self.adopt(ours, pid)
+
+    def adopt(self, sock: socket.socket, pid: int) -> None:
+        """Take over a keeper that is a child of this process already."""
+        assert self._channel is None, "an agent has one keeper"
+        process_tree.become_subreaper()
+        self.pid = pid
+        self._channel = Channel(
+            self._loop, sock, on_message=self._received, on_closed=self._channel_closed
+        )
+        self._pidfd = os.pidfd_open(pid)
+        self._loop.watch(self._pidfd, on_readable=lambda: self._lost("the keeper ended"))
+
+    def send(self, order: Order, fds: Sequence[int] = ()) -> None:
+        """Give an order; it is lost if the keeper is."""
+        assert self._channel is not None, "a keeper is started before it is given orders"
+        self._channel.send(messages.encode(order), fds)
+
+    def keep_listener(self, listener: socket.socket, answer: JsonObject) -> None:
+        """Have the keeper answer on `listener` with `answer` when this process is dead."""
+        self.send(KeepListener(answer=answer), [listener.fileno()])
+
+    def dismiss(self, timeout_s: float = 5.0) -> bool:
+        """End the keeper and everything below it; blocks until it has, and tells whether it did.
+
+        For the end of an agent: the loop does not run meanwhile.
+        """
+        if self._pidfd < 0:
+            return True
+        assert self._channel is not None, "a keeper that runs has a channel"
+        self.send(Dismiss())
+        self._loop.unwatch(self._pidfd)
+        ended = bool(select.select([self._pidfd], [], [], timeout_s)[0])
+        if ended:
+            os.waitpid(self.pid, 0)
+        self._channel.close()
+        os.close(self._pidfd)
+        self._pidfd = -1
+        return ended
+
+    def _received(self, message: JsonObject, fds: list[int]) -> None:
+        for fd in fds:
+            os.close(fd)
+        report = messages.decode(message)
+        if not isinstance(report, Report):
+            raise InternalError(f"the keeper sent an order to its agent: {report!r:.200}")
+        self._on_report(report)
+
+    def _channel_closed(self, reason: str) -> None:
+        # It cannot obey any more, and nobody but us ends it.
+        if self._pidfd >= 0:
+            process_tree.send_signal([self.pid], 9)
+            self._reason = self._reason or f"the channel to the keeper ended: {reason}"
+
+    def _lost(self, reason: str) -> None:
+        self._loop.unwatch(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        try:
+            _, status = os.waitpid(self.pid, 0)
+            reason = f"{reason} with {os.waitstatus_to_exitcode(status)}"
+        except ChildProcessError:
+            pass
+        self._reason = self._reason or reason
+        self._sweeper.sweep()
+
+    def _swept(self) -> None:
+        assert self._channel is not None, "a keeper that was lost had a channel"
+        # What it reported before its end is delivered first, by the channel itself.
+        self._channel.close()
+        self._on_lost(self._reason)
+
+
+def _reap_all() -> None:
+    """Reap whatever became a child of this process with the keeper's death."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return

@@ -1,0 +1,58 @@
+"""What is heard at the door of an agent that is dead: that it is, and its workers too.
+
+The agent hands its listening socket to the keeper. While the agent lives nothing is accepted here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.loop import Loop
+
+__all__ = ["Tombstone"]
+
+# More visitors than there are peers that could ask at once are strangers: the oldest is let go.
+_MAX_VISITORS = 1024
+
+
+class Tombstone:
+    """One listening socket and the answer to whoever comes."""
+
+    def __init__(self, loop: Loop, fd: int, answer: JsonObject) -> None:
+        self._loop = loop
+        self._listener = socket.socket(fileno=fd)
+        self._answer = answer
+        self._visitors: deque[Channel] = deque()
+
+    def show(self, linger_s: float, *, on_over: Callable[[], None]) -> None:
+        """Answer for `linger_s`; every worker must be gone."""
+        # Whoever reads the agent's output is to see its end now.
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd, inheritable=True)
+        os.close(nowhere)
+        self._listener.setblocking(False)
+        self._loop.watch(self._listener.fileno(), on_readable=self._accept)
+        self._loop.call_at(self._loop.now() + linger_s, on_over)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        # Left open until the other side closes: closing with its greeting unread would reset the
+        # connection, and the answer with it.
+        channel = Channel(self._loop, connection, on_message=_ignore, on_closed=lambda _: None)
+        channel.send(self._answer)
+        self._visitors.append(channel)
+        if len(self._visitors) > _MAX_VISITORS:
+            self._visitors.popleft().close()
+
+
+def _ignore(_message: JsonObject, fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,175 @@
+"""Whether a worker may be started warm: only when it cannot be told from a fresh interpreter.
+
+A warm worker is forked from an interpreter that has torch imported. Whatever would have been read
+at a fresh start, or while importing, must be as the host found it; nothing beside the script may
+have the name of a module that is loaded already. What is not sure is started by exec, with the
+reason in the event log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import all_suffixes
+
+from pytest_elastic.boot.host import Host
+from pytest_elastic.workers.spec import WorkerSpec
+
+__all__ = ["Reach", "look_around", "warm_reason"]
+
+# Read by the interpreter, the C library or an imported library while it starts.
+_READ_AT_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMPY_", "NPY"),
+    *("TORCH", "PYTORCH", "ATEN_", "C10_"),
+)
+# Of those: read later, by what they concern, or given to each worker anew.
+_READ_LATER = ("TORCHELASTIC_", "TORCH_ELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_WORKER_")
+# Of those: `boot.interpreter` does in the child what a fresh start would have done.
+_MENDED = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"),
+        *("PYTHON_EXEC", "PYTHONBREAKPOINT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    }
+)
+_MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a script could import from its own surroundings.
+
+    `folders` are the script's folder and the entries of PYTHONPATH in the order of `sys.path`,
+    each with the names of the modules in it.
+    """
+
+    folders: Sequence[tuple[str, frozenset[str]]]
+
+
+def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool, str]:
+    """Tell whether the worker may be forked from `host`, and one sentence why or why not."""
+    if host is None:
+        return False, "the keeper is an ordinary interpreter"
+    if host.cannot_become:
+        return False, host.cannot_become
+    if not spec.is_python:
+        return False, f"{spec.command[0]} is not the launcher's own Python"
+    reason = (
+        _odd_command(spec.command[1:])
+        or _different_start(spec.environ, host.environ)
+        or _shadowed_module(reach, host.modules)
+        or _missing_folder(spec, host)
+    )
+    return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
+
+
+def look_around(spec: WorkerSpec) -> Reach:
+    """Read the folders that would come first on the worker's `sys.path`."""
+    entries = [_first_entry(spec), *_python_path(spec)]
+    return Reach(folders=[(entry, _modules_in(entry)) for entry in entries])
+
+
+def _odd_command(arguments: Sequence[str]) -> str:
+    """Say what of the interpreter's options is not the same in a forked one."""
+    _, target = _split(arguments)
+    if not target or target[0] == "-":
+        return "the program comes from standard input"
+    if target[0] in {"-m", "-c"}:
+        return "" if len(target) > 1 else f"{target[0]} names nothing"
+    if target[0].startswith("-"):
+        return f"the interpreter option {target[0]} needs a fresh interpreter"
+    return ""
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Part the interpreter's options that make no difference from what follows them."""
+    count = 0
+    while count < len(arguments) and arguments[count] in _MENDED_FLAGS:
+        count += 1
+    return arguments[:count], arguments[count:]
+
+
+def _different_start(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+    for name in sorted({*wanted, *found}):
+        if (
+            name.startswith(_READ_AT_START)
+            and not name.startswith(_READ_LATER)
+            and name not in _MENDED
+            and wanted.get(name) != found.get(name)
+        ):
+            return (
+                f"{name} is read at start and differs: {wanted.get(name)!r} for the worker,"
+                f" {found.get(name)!r} for the warm interpreter"
+            )
+    threads = wanted.get("OMP_NUM_THREADS", "1")
+    if not threads.isdecimal():
+        return f"OMP_NUM_THREADS={threads} is not one number"
+    return ""
+
+
+def _shadowed_module(reach: Reach, modules: Mapping[str, str]) -> str:
+    for folder, names in reach.folders:
+        for name in sorted(names.intersection(modules)):
+            if not _lies_in(modules[name], folder):
+                return f"{name} in {folder} would hide a module that is already loaded"
+    return ""
+
+
+def _missing_folder(spec: WorkerSpec, host: Host) -> str:
+    """Say which module the host found in a PYTHONPATH entry that the worker does not have."""
+    theirs = set(_python_path(spec))
+    for entry in host.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry and (folder := os.path.abspath(entry)) not in theirs:
+            for name, file in host.modules.items():
+                if _lies_in(file, folder):
+                    return f"{name} is loaded from {folder}, which is not on the worker's path"
+    return ""
+
+
+def _lies_in(file: str, folder: str) -> bool:
+    return os.path.dirname(file) in {folder, os.path.join(folder, _package(file))}
+
+
+def _package(file: str) -> str:
+    """Return the name of the folder that holds a package's `__init__`, else nothing."""
+    if os.path.basename(file).startswith("__init__."):
+        return os.path.basename(os.path.dirname(file))
+    return ""
+
+
+def _first_entry(spec: WorkerSpec) -> str:
+    """Return what Python will put first on `sys.path`."""
+    _, target = _split(spec.command[1:])
+    if not target or target[0] in {"-m", "-c", "-"}:
+        return os.path.abspath(spec.cwd)
+    script = os.path.realpath(os.path.join(spec.cwd, target[0]))
+    # A folder or an archive with a __main__ is itself the entry.
+    return script if os.path.isdir(script) else os.path.dirname(script)
+
+
+def _python_path(spec: WorkerSpec) -> list[str]:
+    text = spec.environ.get("PYTHONPATH", "")
+    return (
+        [os.path.abspath(os.path.join(spec.cwd, e)) for e in text.split(os.pathsep)] if text else []
+    )
+
+
+def _modules_in(folder: str) -> frozenset[str]:
+    """Return the top-level modules that an import would find in `folder`."""
+    names = set()
+    try:
+        entries = os.listdir(folder)
+    except OSError:
+        return frozenset()
+    for entry in entries:
+        suffix = next(
+            (s for s in sorted(all_suffixes(), key=len, reverse=True) if entry.endswith(s)), ""
+        )
+        if suffix:
+            names.add(entry.removesuffix(suffix))
+        elif any(
+            os.path.exists(os.path.join(folder, entry, f"__init__{s}")) for s in (".py", ".pyc")
+        ):
+            names.add(entry)
+    return frozenset(names)
