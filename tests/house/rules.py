@@ -1,0 +1,278 @@
+"""The rules of the house, as tables: who may import whom, what is pure, what may be long.
+
+This file is meant to be read. `checks.py` reads the syntax trees and compares; the tests beside it
+run every check on the real tree, and on a tree with a planted fault to see that the check bites.
+`docs/architecture.md` quotes the tables (`python -m tests.house.tables` prints them).
+
+Lists of exceptions carry a reason each. They may shrink and not grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "DEFERRED_CIRCLES",
+    "EFFECTS",
+    "EFFECT_CALLS",
+    "HEAVY_FOR_THE_COMMAND",
+    "HEAVY_FOR_THE_PLUGIN",
+    "IMPORTERS",
+    "LINES_PER_FILE",
+    "LINES_PER_FUNCTION",
+    "LONG_FILES",
+    "LONG_FUNCTIONS",
+    "OUTSIDE_PYTHON_PATH",
+    "PURE",
+    "PURE_EXCEPT",
+    "ROOMS",
+    "Importer",
+    "Long",
+    "Pure",
+    "Room",
+]
+
+
+# Arrows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Some modules (each with all below it) and which rooms and modules they may import."""
+
+    name: str
+    holds: tuple[str, ...]
+    may_import: tuple[str, ...]
+    because: str
+    only_pure_outside_the_ground: bool = False
+
+
+# A module belongs to the room that names it most precisely. Every room may import itself.
+ROOMS = (
+    Room(
+        name="ground",
+        holds=(
+            "pytest_elastic",
+            "pytest_elastic.errors",
+            "pytest_elastic.clock",
+            "pytest_elastic.config",
+            "pytest_elastic.environ",
+            "pytest_elastic.loop",
+            "pytest_elastic.channel",
+            "pytest_elastic.events",
+            "pytest_elastic.boot",
+        ),
+        may_import=(),
+        because="everything stands on it",
+    ),
+    Room(
+        name="rendezvous",
+        holds=("pytest_elastic.rendezvous",),
+        may_import=("ground",),
+        because="it knows nodes, never processes",
+    ),
+    Room(
+        name="workers",
+        holds=("pytest_elastic.workers",),
+        may_import=("ground",),
+        because="it knows processes, never nodes",
+    ),
+    Room(
+        name="agent",
+        holds=("pytest_elastic.agent",),
+        may_import=(
+            "ground",
+            "pytest_elastic.rendezvous.model",
+            "pytest_elastic.rendezvous.ports",
+            "workers",
+        ),
+        because="any rendezvous that keeps its ports will do",
+    ),
+    Room(
+        name="launch",
+        holds=("pytest_elastic.launch",),
+        may_import=("ground", "rendezvous", "workers", "agent"),
+        because="it wires one node, and is the only place that does",
+    ),
+    Room(
+        name="harness",
+        holds=("elastic_harness",),
+        may_import=("ground", "rendezvous", "workers", "agent"),
+        because="it simulates the launcher's machines: of its rooms only what is pure, and no face",
+        only_pure_outside_the_ground=True,
+    ),
+    Room(
+        name="command line",
+        holds=("pytest_elastic.cli", "pytest_elastic.__main__"),
+        may_import=("ground", "rendezvous", "workers", "agent", "launch", "harness"),
+        because="a face",
+    ),
+    Room(
+        name="plugin",
+        holds=("pytest_elastic.plugin",),
+        may_import=("ground", "harness"),
+        because="the other face: it runs launchers, it is not one",
+    ),
+)
+
+# Circles of modules that exist only because of an import inside a function. None is better.
+DEFERRED_CIRCLES: tuple[frozenset[str], ...] = ()
+
+
+# Purity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pure:
+    """A module, or a package with all below it but its drivers: values in, values out."""
+
+    holds: str
+    drivers: tuple[str, ...] = ()
+
+
+PURE = (
+    Pure(holds="pytest_elastic.errors"),
+    Pure(holds="pytest_elastic.config"),
+    Pure(holds="pytest_elastic.events", drivers=("sinks",)),
+    Pure(holds="pytest_elastic.rendezvous", drivers=("c10d", "driver", "etcd", "torch_bridge")),
+    Pure(holds="pytest_elastic.workers.spec"),
+    Pure(holds="pytest_elastic.workers.exit_status"),
+    Pure(holds="pytest_elastic.workers.messages"),
+    Pure(holds="pytest_elastic.agent", drivers=("agent", "program", "store_calls")),
+    Pure(holds="elastic_harness.cluster.cluster"),
+    Pure(holds="elastic_harness.network", drivers=("switch", "toxiproxy", "toxiproxy_client")),
+    Pure(
+        holds="elastic_harness.scenario",
+        drivers=("loader", "log_watch", "runner", "setup", "stage"),
+    ),
+    Pure(holds="elastic_harness.history"),
+    Pure(holds="elastic_harness.simulation", drivers=("__main__",)),
+    Pure(holds="elastic_harness.report.failure_screen"),
+    Pure(holds="elastic_harness.report.timeline"),
+    Pure(holds="elastic_harness.report.trace"),
+)
+
+# What a pure file does not import, and the names of it that are harmless all the same.
+EFFECTS: dict[str, tuple[str, ...]] = {
+    "asyncio": (),
+    "ctypes": (),
+    "fcntl": (),
+    "logging": (),
+    "mmap": (),
+    "multiprocessing": (),
+    "os": ("path", "PathLike", "fspath"),
+    "pathlib": ("PurePath", "PurePosixPath"),
+    "random": ("Random",),  # a stream that was handed in, or made from a seed
+    "secrets": (),
+    "select": (),
+    "selectors": (),
+    "shutil": (),
+    "signal": ("Signals", "SIG*"),  # their names and numbers, not the sending
+    "socket": (),
+    "subprocess": (),
+    "tempfile": (),
+    "threading": (),
+    "time": (),
+    "torch": (),
+    "uuid": (),
+    "yaml": (),
+}
+
+# Builtins that read or write.
+EFFECT_CALLS = ("breakpoint", "input", "open", "print")
+
+# (module, what it imports or calls): why.
+PURE_EXCEPT: dict[tuple[str, str], str] = {
+    ("elastic_harness.cluster.cluster", "socket"): (
+        "the interface hands out connected sockets and names their type; it makes none"
+    ),
+    ("elastic_harness.scenario.yaml_tree", "yaml"): (
+        "the one place that knows YAML: text in, values with their positions out"
+    ),
+    ("elastic_harness.history.history", "open()"): (
+        "a history is written down as it happens, and read back; no checker does either"
+    ),
+}
+
+
+# Expensive imports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """Which modules may import something expensive; `at_top` if not only inside functions."""
+
+    package: str
+    modules: tuple[str, ...]
+    at_top: tuple[str, ...] = ()
+
+
+IMPORTERS = (
+    Importer(
+        package="torch",
+        modules=(
+            "pytest_elastic.rendezvous.c10d",
+            "pytest_elastic.rendezvous.torch_bridge",
+            "pytest_elastic.workers.torch_store",
+            "elastic_harness.observe.logs_specs",
+            "elastic_harness.observe.probe.elastic_probe_torch",
+        ),
+    ),
+    Importer(
+        package="yaml",
+        modules=("elastic_harness.scenario.yaml_tree",),
+        at_top=("elastic_harness.scenario.yaml_tree",),  # itself imported when a file is collected
+    ),
+)
+
+# Importing the plugin happens in every pytest run of everyone who has us installed.
+HEAVY_FOR_THE_PLUGIN = ("torch", "numpy", "pydantic", "jinja2", "faker", "elastic_harness.cluster")
+# And the command line answers `--help` at once.
+HEAVY_FOR_THE_COMMAND = ("torch", "numpy", "pydantic", "jinja2", "faker", "elastic_harness")
+
+# Loaded by name from a folder on PYTHONPATH, inside processes that are not ours: no package above
+# them, no exports, and nothing imported that the user's program did not ask for.
+OUTSIDE_PYTHON_PATH = ("pytest_elastic.boot.site", "elastic_harness.observe.probe")
+
+
+# Sizes
+
+
+LINES_PER_FILE = 400
+LINES_PER_FUNCTION = 60  # without the docstring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Long:
+    """How long it may be, and why it is one piece."""
+
+    lines: int
+    because: str
+
+
+# A machine is one file, read top-down: phases, table, step, handlers.
+_MACHINE = "one machine, read top-down"
+# Honest debt: nobody has found the seam yet.
+_DEBT = "not taken apart yet"
+
+LONG_FILES: dict[str, Long] = {
+    "examples/train.py": Long(lines=600, because="one file that a user can copy and read"),
+    "harness/elastic_harness/cluster/client.py": Long(lines=600, because=_DEBT),
+    "harness/elastic_harness/cluster/server.py": Long(lines=500, because=_DEBT),
+    "harness/elastic_harness/observe/observer.py": Long(lines=450, because=_DEBT),
+    "harness/elastic_harness/scenario/engine.py": Long(lines=650, because=_MACHINE),
+    "harness/elastic_harness/scenario/loader.py": Long(lines=450, because=_DEBT),
+    "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
+    "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
+    "pytest_elastic/cli/options.py": Long(
+        lines=500, because="torchrun's command line, flag by flag"
+    ),
+    "pytest_elastic/rendezvous/coordinator.py": Long(lines=650, because=_MACHINE),
+    "pytest_elastic/rendezvous/driver.py": Long(lines=550, because=_DEBT),
+    "pytest_elastic/rendezvous/member.py": Long(lines=650, because=_MACHINE),
+    "tests/spec/world.py": Long(
+        lines=550, because="the simulated world that all rules are told in"
+    ),
+}
+
+LONG_FUNCTIONS: dict[str, Long] = {}
