@@ -78,6 +78,10 @@ class Conversation:
         """Tell whether the connection has ended."""
         return self._channel.is_closed
 
+    def fileno(self) -> int:
+        """Return the descriptor of the connection; -1 when it has ended."""
+        return self._channel.socket.fileno()
+
     def call(
         self,
         op: str,

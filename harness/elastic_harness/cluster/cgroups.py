@@ -15,7 +15,16 @@ from dataclasses import dataclass
 
 from elastic_harness.cluster import process_table
 
-__all__ = ["Hierarchy", "NodeGroup", "find_hierarchies", "remove_session", "session_tag", "sweep"]
+__all__ = [
+    "Hierarchy",
+    "NodeGroup",
+    "find_hierarchies",
+    "is_stale",
+    "owner_of",
+    "remove_session",
+    "session_tag",
+    "sweep",
+]
 
 _PREFIX = "pytest-elastic-"
 
@@ -155,16 +164,29 @@ def session_tag(pid: int) -> str:
     return f"{_PREFIX}{namespace}-{pid}-{process_table.start_ticks(pid)}"
 
 
+def owner_of(tag: str) -> int | None:
+    """Return the process that a tag names, None when it is no tag or from another namespace."""
+    facts = _parse(tag)
+    return None if facts is None else facts[0]
+
+
 def is_stale(tag: str) -> bool:
     """Tell whether a tag is from our pid namespace and its process is no more."""
-    parts = tag.removeprefix(_PREFIX).split("-")
-    if not tag.startswith(_PREFIX) or len(parts) != 3 or not all(map(str.isdecimal, parts)):
+    facts = _parse(tag)
+    if facts is None:
         return False
-    namespace, pid, started = (int(part) for part in parts)
-    if namespace != os.stat("/proc/self/ns/pid").st_ino:
-        return False
+    pid, started = facts
     row = process_table.row_of(pid)
     return row is None or row.start_ticks != started
+
+
+def _parse(tag: str) -> tuple[int, int] | None:
+    """Return pid and time of start of the process that a tag of our pid namespace names."""
+    parts = tag.removeprefix(_PREFIX).split("-")
+    if not tag.startswith(_PREFIX) or len(parts) != 3 or not all(map(str.isdecimal, parts)):
+        return None
+    namespace, pid, started = (int(part) for part in parts)
+    return (pid, started) if namespace == os.stat("/proc/self/ns/pid").st_ino else None
 
 
 def remove_session(tag: str) -> list[str]:

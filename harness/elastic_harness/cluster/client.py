@@ -79,12 +79,14 @@ class ClusterClient:
         self._starting: set[str] = set()
         self._processes: dict[tuple[str, int], ProcessHandle] = {}
         self._last_process = 0
+        self._lock: socket.socket | None = None
         self._control: Conversation | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._supervisor_fd = -1
         self._errors_fd = -1
         self._on_closed: Callable[[], None] | None = None
         self._lost_reason = ""
+        self._own_pids: frozenset[int] = frozenset()
         self._tag = ""
 
     @property
@@ -93,9 +95,17 @@ class ClusterClient:
         return dict(self._nodes)
 
     @property
-    def server_pid(self) -> int:
-        """The supervisor of the cluster's processes: the root of their tree, in our numbers."""
-        return -1 if self._supervisor is None else self._supervisor.pid
+    def own_pids(self) -> frozenset[int]:
+        """The processes that serve a cluster without nodes: supervisor, server and switch."""
+        return frozenset() if self._supervisor is None else self._own_pids
+
+    @property
+    def own_fds(self) -> frozenset[int]:
+        """The descriptors of this process that a started cluster uses."""
+        if self._supervisor is None or self._control is None:
+            return frozenset()
+        fds = {self._supervisor_fd, self._errors_fd, self._control.fileno()}
+        return frozenset(fds if self._lock is None else {*fds, self._lock.fileno()})
 
     # --- the server ---------------------------------------------------------------------------
 
@@ -135,8 +145,11 @@ class ClusterClient:
         )
 
         def on_hello(answer: Answer) -> None:
-            if answer.error is None:
+            if answer.error is None and self._supervisor is not None:
                 self._tag = answer.fields["tag"]
+                served_by = [process_table.pid_of_pidfd(fd) for fd in answer.fds]
+                self._own_pids = frozenset({self._supervisor.pid, *served_by})
+                answer.close_fds()
                 on_done(None)
             else:
                 on_done(self._error(f"cannot start the cluster server: {answer.error}"))
@@ -171,6 +184,8 @@ class ClusterClient:
             self._control.close()
         reason = self._error(self._lost_reason or "the server ended").message
         os.close(self._errors_fd)
+        if self._lock is not None:
+            self._lock.close()
         for name in list(self._nodes):
             self._forget_node(name, asked=self._on_closed is not None, reason=reason)
         if self._on_closed is not None:

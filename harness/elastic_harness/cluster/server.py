@@ -181,7 +181,7 @@ class ClusterServer:
     def _obey_or_raise(self, op: str, fields: JsonObject, reply: Reply) -> None:
         match op:
             case "hello":
-                reply.done({"pid": os.getpid(), "tag": self._plan.tag})
+                self._greet(reply)
             case "start_node":
                 self._start_node(fields, reply)
             case "end_node":
@@ -206,6 +206,13 @@ class ClusterServer:
                 self._loop.call_soon(self._end)
             case _:
                 reply.failed(f"the cluster server does not know how to '{op}'")
+
+    def _greet(self, reply: Reply) -> None:
+        own = [os.getpid(), *([self._switch_pid] if self._switch_pid else [])]
+        fds = [os.pidfd_open(pid) for pid in own]
+        reply.done({"tag": self._plan.tag}, fds)
+        for fd in fds:
+            os.close(fd)
 
     # --- starting -----------------------------------------------------------------------------
 

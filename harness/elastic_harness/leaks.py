@@ -1,0 +1,167 @@
+"""What a test has left behind: processes, namespaces, devices, files, descriptors, threads.
+
+`snapshot` before and after, and `compare` says in sentences what is there that was not. Only what
+can be ours is looked at, so that sessions beside this one do not disturb: our descendants, whatever
+carries our mark or name, and this process itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from elastic_harness.cluster import cgroups, process_table
+from elastic_harness.cluster.client import ENVIRONMENT_MARK
+
+__all__ = ["Snapshot", "compare", "leaks_since", "snapshot"]
+
+# How often to look again at what is just about to go away.
+_LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What there was at one moment: for each kind of thing, its key and how a person knows it."""
+
+    things: Mapping[str, Mapping[str, str]]
+
+
+def snapshot(*, spared_pids: Collection[int] = (), spared_fds: Collection[int] = ()) -> Snapshot:
+    """Look at everything now.
+
+    Spared are the processes and descriptors of a cluster server that many tests share; it is asked
+    for them by `ClusterClient.own_pids` and `own_fds`.
+    """
+    ours = _our_processes(spared_pids)
+    return Snapshot(
+        things={
+            "process": {f"{row.pid}-{row.start_ticks}": _describe(row) for row in ours},
+            "network namespace": dict(_network_namespaces(ours)),
+            "TUN device": dict(_tun_devices()),
+            "mount": dict(_mounts()),
+            "control group": dict(_control_groups(spared_pids)),
+            "shared memory file": dict(_shared_memory()),
+            "socket file": dict(_socket_files()),
+            "open descriptor": dict(_descriptors(spared_fds)),
+            "thread": {str(thread.ident): thread.name for thread in threading.enumerate()},
+        }
+    )
+
+
+def compare(before: Snapshot, after: Snapshot) -> list[str]:
+    """Say what is there that was not there before, one sentence each; empty when nothing is."""
+    lines: list[str] = []
+    for kind, things in after.things.items():
+        known = before.things.get(kind, {})
+        lines.extend(f"{kind} left: {text}" for key, text in things.items() if key not in known)
+    return lines
+
+
+def leaks_since(
+    before: Snapshot,
+    *,
+    within_s: float = 1.0,
+    spared_pids: Collection[int] = (),
+    spared_fds: Collection[int] = (),
+) -> list[str]:
+    """Compare with now; what is just going away has `within_s` to do so."""
+    deadline = time.monotonic() + within_s
+    while True:
+        now = snapshot(spared_pids=spared_pids, spared_fds=spared_fds)
+        lines = compare(before, now)
+        if not lines or time.monotonic() > deadline:
+            return lines
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _our_processes(spared: Collection[int]) -> list[process_table.ProcessRow]:
+    own = os.getpid()
+    found = {row.pid: row for row in process_table.descendants(own)}
+    for pid in process_table.processes():
+        if pid in found or pid == own:
+            continue
+        mark = process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")
+        # An orphan of a session that is over is everybody's; sessions beside us are not ours.
+        if cgroups.is_stale(mark) and (row := process_table.row_of(pid)) is not None:
+            found[pid] = row
+    return [found[pid] for pid in sorted(found) if pid not in spared]
+
+
+def _describe(row: process_table.ProcessRow) -> str:
+    command = " ".join(process_table.command_of(row.pid)) or "(no command line)"
+    return f"{row.pid} (state {row.state}): {command:.200}"
+
+
+def _network_namespaces(rows: Iterable[process_table.ProcessRow]) -> Iterator[tuple[str, str]]:
+    own = os.readlink("/proc/self/ns/net")
+    for row in rows:
+        with contextlib.suppress(OSError):
+            namespace = os.readlink(f"/proc/{row.pid}/ns/net")
+            if namespace != own:
+                yield namespace, f"{namespace}, held by process {row.pid}"
+
+
+def _tun_devices() -> Iterator[tuple[str, str]]:
+    for name in os.listdir("/sys/class/net"):
+        if os.path.exists(f"/sys/class/net/{name}/tun_flags"):
+            yield name, name
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    with open("/proc/self/mountinfo") as lines:
+        for line in lines:
+            fields = line.split()
+            kind = fields[fields.index("-") + 1]
+            yield fields[0], f"{kind} on {fields[4]}"
+
+
+def _control_groups(spared: Collection[int]) -> Iterator[tuple[str, str]]:
+    for hierarchy in set(cgroups.find_hierarchies().values()):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(hierarchy.folder):
+                owner = cgroups.owner_of(name)
+                if owner is None or not (cgroups.is_stale(name) or _is_child(owner)):
+                    continue
+                folder = f"{hierarchy.folder}/{name}"
+                if owner not in spared:
+                    yield folder, folder
+                for group in os.listdir(folder):
+                    if os.path.isdir(f"{folder}/{group}"):
+                        yield f"{folder}/{group}", f"{folder}/{group}"
+
+
+def _is_child(pid: int) -> bool:
+    row = process_table.row_of(pid)
+    return row is not None and row.ppid == os.getpid()
+
+
+def _shared_memory() -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:  # noqa: S108
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                    yield entry.name, entry.path
+
+
+def _socket_files() -> Iterator[tuple[str, str]]:
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                if stat.S_ISSOCK(facts.st_mode) and facts.st_uid == os.geteuid():
+                    yield entry.path, entry.path
+
+
+def _descriptors(spared: Collection[int]) -> Iterator[tuple[str, str]]:
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                if int(entry.name) not in spared and not target.startswith("/proc/"):
+                    yield f"{entry.name} {target}", f"{entry.name} ({target})"
