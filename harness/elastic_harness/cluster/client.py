@@ -76,7 +76,10 @@ class ClusterClient:
         self._preload = tuple(preload)
         self._nodes: dict[str, ClusterNode] = {}
         self._namespaces: dict[str, int] = {}
-        self._starting: set[str] = set()
+        self._ranks: dict[str, int] = {}
+        # The order in which starts were asked for, whichever was ready first.
+        self._starting: dict[str, int] = {}
+        self._started = 0
         self._processes: dict[tuple[str, int], ProcessHandle] = {}
         self._last_process = 0
         self._lock: socket.socket | None = None
@@ -92,7 +95,9 @@ class ClusterClient:
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
         """The nodes that run now, by name, in the order of their start."""
-        return dict(self._nodes)
+        return {
+            name: self._nodes[name] for name in sorted(self._nodes, key=self._ranks.__getitem__)
+        }
 
     @property
     def own_pids(self) -> frozenset[int]:
@@ -216,7 +221,8 @@ class ClusterClient:
         shared: Sequence[str],
         on_done: Done[ClusterNode],
     ) -> None:
-        self._starting.add(name)
+        self._started += 1
+        self._starting[name] = self._started
         fields = {
             "name": name,
             "index": index,
@@ -238,13 +244,13 @@ class ClusterClient:
                 pid=process_table.pid_of_pidfd(pidfd),
             )
             os.close(pidfd)
-            self._starting.discard(name)
+            self._ranks[name] = self._starting.pop(name)
             self._namespaces[name] = answer.fields["pid_namespace"]
             self._nodes[name] = node
             on_done(node)
 
         def on_refused(error: ClusterError) -> None:
-            self._starting.discard(name)
+            del self._starting[name]
             on_done(error)
 
         self._ask("start_node", fields, on_started, on_refused)

@@ -7,6 +7,7 @@ with it. Forks happen in `run`, between two turns of the loop, where no callback
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -165,10 +166,7 @@ class ClusterServer:
     def _end(self) -> None:
         """End everything. With a pid namespace the kernel does it as this process ends."""
         self._scratch.remove()
-        if not self._plan.is_isolated:
-            for row in process_table.descendants(os.getpid()):
-                os.kill(row.pid, signal.SIGKILL)
-        os._exit(0)
+        os._exit(0)  # without one, the supervisor does it
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -348,16 +346,32 @@ class ClusterServer:
         if self._plan.is_isolated:
             signal.pidfd_send_signal(node.pidfd, signal.SIGKILL)
         else:
-            for row in process_table.descendants(node.pid):
-                os.kill(row.pid, signal.SIGKILL)
-            os.kill(node.pid, signal.SIGKILL)
+            _kill_tree(node.pid)
         if "freeze" in self._hierarchies and node.group.folders:
             node.group.freeze(frozen=False)
+
+    def _kill_orphans(self) -> None:
+        """End what a node without a pid namespace has left: it is ours now, as the subreaper's."""
+        while True:
+            inits = {pid for node in self._nodes.values() for pid in (node.pid, node.setup_pid)}
+            orphans = [
+                row
+                for row in process_table.descendants(os.getpid())
+                if row.ppid == os.getpid() and row.pid not in inits
+            ]
+            if not orphans:
+                return
+            for row in orphans:
+                _kill_tree(row.pid)
+            for row in orphans:
+                os.waitpid(row.pid, 0)
 
     def _on_gone(self, node: _Node) -> None:
         """Forget a node whose pid 1 has been reaped: by then the kernel has ended all of it."""
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
+        if not self._plan.is_isolated:
+            self._kill_orphans()
         os.close(node.pidfd)
         if node.conversation is not None:
             node.conversation.close()
@@ -472,6 +486,13 @@ class ClusterServer:
             node.group.limit_memory(fields["memory"])
         self._join(node)
         reply.done()
+
+
+def _kill_tree(root: int) -> None:
+    """Kill a process and its descendants; what they fork meanwhile becomes our child."""
+    for pid in [root, *(row.pid for row in process_table.descendants(root))]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _relay(answer: Answer, reply: Reply) -> None:

@@ -1,0 +1,175 @@
+"""A cluster for tests: the operations of its interface, each waited for with a deadline."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import wait_for
+from elastic_harness.cluster.cluster import (
+    ClusterEvent,
+    ClusterNode,
+    NetworkCounters,
+    NodeSpec,
+    ProcessHandle,
+    ProcessSpec,
+    ServerLost,
+)
+from elastic_harness.network.link_model import LinkPolicy, Pair
+
+from pytest_elastic.loop import Loop
+
+LIMIT_S = 20.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Bench:
+    """A started cluster and the events it has reported."""
+
+    def __init__(self, kind: str, folder: Path, *, preload: Sequence[str] = ("torch",)) -> None:
+        self.loop = Loop()
+        self.folder = folder
+        self.events: list[ClusterEvent] = []
+        self.choice = choose_cluster(kind)
+        self.cluster = self.choice.make(self.loop, on_event=self.events.append, preload=preload)
+        wait_for(self.loop, self.cluster.start, within_s=120)
+
+    def close(self) -> None:
+        """End the server and all of its processes."""
+        wait_for(self.loop, self.cluster.close, within_s=LIMIT_S)
+        self.loop.close()
+
+    def reset(self, folder: Path) -> None:
+        """Begin anew: no nodes, healthy links, no events, another folder."""
+        wait_for(self.loop, self.cluster.reset, within_s=LIMIT_S)
+        self.events.clear()
+        self.folder = folder
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Serve the loop until something holds, for at most `LIMIT_S`."""
+        deadline = self.loop.now() + LIMIT_S
+        while not condition():
+            assert self.loop.now() < deadline, f"waited {LIMIT_S:g} s for {what}"
+            self.loop.run_once(0.01)
+
+    def start(self, *names: str, spec: Callable[[str, int], NodeSpec] | None = None) -> None:
+        """Start nodes at once; "n3" gets index 3."""
+        results: list[object] = []
+        for name in names:
+            index = int(name.lstrip("n"))
+            made = spec(name, index) if spec else self.spec(name, index)
+            self.cluster.start_node(made, results.append)
+        self.until(lambda: len(results) == len(names), "nodes to start")
+        assert all(isinstance(result, ClusterNode) for result in results), results
+
+    def spec(self, name: str, index: int) -> NodeSpec:
+        """Return a plain node that shares the test's folder."""
+        return NodeSpec(name=name, index=index, shared=[str(self.folder)])
+
+    def end(self, how: str, name: str) -> None:
+        """Stop, crash or cut the power of a node."""
+        operations = {
+            "stop": self.cluster.stop_node,
+            "crash": self.cluster.crash_node,
+            "cut": self.cluster.power_cut,
+        }
+        wait_for(self.loop, partial(operations[how], name), within_s=LIMIT_S)
+
+    def run(self, node: str, *argv: str, **spec: str) -> ProcessHandle:
+        """Start a process on a node; its output goes to the test's folder."""
+        process: ProcessHandle = wait_for(
+            self.loop,
+            partial(self.cluster.spawn, node, self.process(*argv, **spec)),
+            within_s=LIMIT_S,
+        )
+        return process
+
+    def process(self, *argv: str, **spec: str) -> ProcessSpec:
+        """Return what to run: in the test's folder, with a path to this repository."""
+        path = os.pathsep.join((str(ROOT), str(ROOT / "harness")))
+        output = str(self.folder / "output")
+        return ProcessSpec(
+            argv=argv,
+            environ={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+            cwd=str(self.folder),
+            stdout=output,
+            stderr=output,
+            **spec,
+        )
+
+    def python(self, node: str, code: str, *argv: str) -> ProcessHandle:
+        """Start a few lines of Python on a node."""
+        return self.run(node, sys.executable, "-S", "-c", code, *argv)
+
+    def finish(self, process: ProcessHandle) -> int:
+        """Wait for the end of a process."""
+        self.until(lambda: process.exit_code is not None, f"process {process.pid} to end")
+        assert process.exit_code is not None
+        return process.exit_code
+
+    def output(self, process: ProcessHandle) -> str:
+        """Return all that was printed in the test's folder, once a process has ended well."""
+        assert self.finish(process) == 0, self.printed()
+        return self.printed()
+
+    def printed(self) -> str:
+        """Return what processes have printed so far."""
+        path = self.folder / "output"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_file(self, name: str) -> None:
+        """Wait until a process has made a file in the test's folder."""
+        self.until((self.folder / name).exists, f"the file {name}")
+
+    def open_socket(self, node: str) -> socket.socket:
+        """Open a socket inside a node's network."""
+        made: socket.socket = wait_for(
+            self.loop, partial(self.cluster.open_socket, node), within_s=LIMIT_S
+        )
+        made.settimeout(LIMIT_S)
+        return made
+
+    def connection(self, client: str, server: str) -> tuple[socket.socket, socket.socket]:
+        """Return both ends of a TCP connection between two nodes."""
+        address = self.cluster.nodes[server].address
+        with self.open_socket(server) as listener:
+            listener.bind((address, 0))
+            listener.listen()
+            ours = self.open_socket(client)
+            ours.connect(listener.getsockname())
+            theirs, _ = listener.accept()
+        theirs.settimeout(LIMIT_S)
+        for end in (ours, theirs):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return ours, theirs
+
+    def set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy) -> None:
+        """Put a policy in force."""
+        wait_for(
+            self.loop,
+            partial(self.cluster.set_policy, pairs, policy),
+            within_s=LIMIT_S,
+        )
+
+    def counters(self) -> NetworkCounters:
+        """Read what the network has done."""
+        return wait_for(self.loop, self.cluster.counters, within_s=LIMIT_S)
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the server has ended by itself."""
+        return any(isinstance(event, ServerLost) for event in self.events)
+
+
+def await_condition(condition: Callable[[], bool], what: str, within_s: float = LIMIT_S) -> None:
+    """Wait for something outside any loop of ours, such as the end of somebody else's process."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {within_s:g} s for {what}"
+        time.sleep(0.005)

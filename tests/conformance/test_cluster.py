@@ -1,0 +1,257 @@
+"""What every kind of cluster promises, whatever its nodes are made of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import wait_for
+from elastic_harness.cluster.cluster import ClusterError, NodeGone, NodeSpec, ProcessExited
+
+from pytest_elastic.errors import UsageError
+from tests.cluster_bench import Bench
+
+SLEEP = ("sleep", "1000")
+# A grandchild that has left its session, its parent and its parent's process group.
+ESCAPE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").close()
+        time.sleep(1000)
+    os._exit(0)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module", params=["namespace", "process"])
+def cluster_bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    """One server for all tests of a kind, with nothing preloaded but what it needs itself."""
+    kind: str = request.param
+    if kind == "namespace":
+        try:
+            choose_cluster(kind)
+        except UsageError as error:
+            pytest.skip(error.message)
+    made = Bench(kind, tmp_path_factory.mktemp("cluster"), preload=())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(cluster_bench: Bench, tmp_path: Path) -> Bench:
+    """Return the server, without nodes."""
+    cluster_bench.reset(tmp_path)
+    return cluster_bench
+
+
+def test_a_started_node_is_listed_with_its_address(bench: Bench) -> None:
+    """Nodes are known by name, in the order of their start, and have different addresses."""
+    bench.start("n1", "n2")
+    nodes = bench.cluster.nodes
+    assert list(nodes) == ["n1", "n2"]
+    assert [node.address.rpartition(".")[2] for node in nodes.values()] == ["1", "2"]
+    assert nodes["n1"].address.rpartition(".")[0] == nodes["n2"].address.rpartition(".")[0]
+
+
+def test_the_exit_of_a_process_is_reported_with_its_status(bench: Bench) -> None:
+    """An exit status, and the number of a signal with a minus, arrive once as an event."""
+    bench.start("n1")
+    exited = bench.run("n1", "sh", "-c", "exit 3")
+    killed = bench.run("n1", "sh", "-c", "kill -9 $$")
+    assert (bench.finish(exited), bench.finish(killed)) == (3, -signal.SIGKILL)
+    reported = [event.process for event in bench.events if isinstance(event, ProcessExited)]
+    assert sorted(process.id for process in reported) == [exited.id, killed.id]
+
+
+def test_a_process_has_exactly_the_environment_and_folder_it_was_given(bench: Bench) -> None:
+    """Nothing of the server's own environment is seen, but for the mark of the session."""
+    bench.start("n1")
+    process = bench.run("n1", "sh", "-c", "pwd; env")
+    lines = bench.output(process).splitlines()
+    assert lines[0] == str(bench.folder)
+    names = {line.partition("=")[0] for line in lines[1:]} - {"PWD", "OLDPWD", "_", "SHLVL"}
+    assert names == {"PATH", "PYTHONPATH", "PYTEST_ELASTIC_CLUSTER"}
+
+
+def test_a_command_that_cannot_be_executed_is_refused_with_the_reason(bench: Bench) -> None:
+    """The result of a spawn is known once the program runs; what is in its way is said."""
+    bench.start("n1")
+    with pytest.raises(ClusterError, match=r"cannot start 'no-such-program': .*No such file"):
+        bench.run("n1", "no-such-program")
+
+
+def test_a_process_starts_with_clean_signals_in_a_session_of_its_own(bench: Bench) -> None:
+    """It ignores and blocks nothing, and leads its session."""
+    bench.start("n1")
+    code = (
+        "import os; print(os.getsid(0) == os.getpid()); "
+        "print(*[line.split()[1] for line in open('/proc/self/status') if line[:6] == 'SigIgn' "
+        "or line[:6] == 'SigBlk'])"
+    )
+    # Python itself ignores SIGPIPE and SIGXFSZ: bits 13 and 25.
+    expected = f"{0:016x} {1 << 12 | 1 << 24:016x}"
+    assert bench.output(bench.python("n1", code)).splitlines() == ["True", expected]
+
+
+def test_an_entry_point_called_in_a_forked_child_behaves_like_the_command(bench: Bench) -> None:
+    """Arguments, status, output and __main__ are the same, forked from the server or executed."""
+    bench.start("n1")
+    called = bench.run(
+        "n1", "entry", "a", "b", preloaded_entry="tests.conformance.entry_points:report"
+    )
+    assert bench.finish(called) == 7, bench.printed()
+    by_call = bench.printed()
+    code = (
+        "import sys; from tests.conformance.entry_points import report; "
+        "sys.argv[0] = 'entry'; sys.exit(report(sys.argv[1:]))"
+    )
+    executed = bench.run("n1", sys.executable, "-c", code, "a", "b")
+    assert bench.finish(executed) == 7, bench.printed()
+    assert bench.printed() == by_call * 2
+    assert "arguments a b" in by_call
+
+
+def test_a_role_called_in_a_forked_child_may_fork_warm_programs(bench: Bench) -> None:
+    """A preloaded role goes on as what it returns, here a program started by CPython itself."""
+    bench.start("n1")
+    played = bench.run(
+        "n1", "role", "hello", preloaded_role="tests.conformance.entry_points:make_role"
+    )
+    assert bench.output(played) == "__main__ hello\n"
+
+
+def test_a_signal_reaches_a_process_and_only_while_it_runs(bench: Bench) -> None:
+    """Signalling tells whether there was anybody to signal."""
+    bench.start("n1")
+    process = bench.run("n1", *SLEEP)
+    assert bench.cluster.signal(process, signal.SIGTERM)
+    assert bench.finish(process) == -signal.SIGTERM
+    assert not bench.cluster.signal(process, signal.SIGTERM)
+
+
+def test_processes_of_a_node_are_listed_with_their_parents(bench: Bench) -> None:
+    """The list has what was started and what that started, and can be signalled."""
+    bench.start("n1", "n2")
+    shell = bench.run("n1", "sh", "-c", "sleep 1000; true")
+    bench.until(lambda: len(bench.cluster.processes("n1")) == 2, "the shell's child")
+    first, second = bench.cluster.processes("n1")
+    assert (first.pid, first.node_pid, first.command[0]) == (shell.pid, shell.node_pid, "sh")
+    assert second.node_ppid == first.node_pid
+    assert second.command == SLEEP
+    assert first.started_at <= second.started_at
+    assert bench.cluster.processes("n2") == ()
+    assert bench.cluster.signal(second, signal.SIGKILL)
+    assert bench.finish(shell) == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "crash", "cut"])
+def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: str) -> None:
+    """Nothing outlives its node, not even what has left its parent and its session."""
+    bench.start("n1", "n2")
+    process = bench.python("n1", ESCAPE, str(bench.folder / "escaped"))
+    other = bench.run("n2", *SLEEP)
+    bench.wait_for_file("escaped")
+    pids = [info.pid for info in bench.cluster.processes("n1") if info.state != "Z"]
+    assert len(pids) == 2
+    bench.end(how, "n1")
+    assert process.exit_code == -signal.SIGKILL
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert list(bench.cluster.nodes) == ["n2"]
+    assert other.exit_code is None
+    gone = [event for event in bench.events if isinstance(event, NodeGone)]
+    assert [(event.node, event.asked) for event in gone] == [("n1", True)]
+
+
+def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
+    """When the first process of a node is killed from outside, the node is gone, unasked."""
+    bench.start("n1")
+    process = bench.run("n1", *SLEEP)
+    init = bench.cluster.nodes["n1"].pid
+    os.kill(init, signal.SIGKILL)
+    bench.until(lambda: not bench.cluster.nodes, "the node to be gone")
+    assert process.exit_code == -signal.SIGKILL
+    gone = [event for event in bench.events if isinstance(event, NodeGone)]
+    assert [(event.node, event.asked) for event in gone] == [("n1", False)]
+
+
+def test_a_name_that_ran_before_gets_its_next_incarnation(bench: Bench) -> None:
+    """A reboot finds its disk again, a replacement an empty one."""
+    bench.start("n1")
+    disk = bench.cluster.nodes["n1"].disk
+    bench.finish(bench.run("n1", "sh", "-c", f"echo kept > {disk}/file"))
+    bench.end("crash", "n1")
+    bench.start(
+        "n1",
+        spec=lambda name, index: NodeSpec(
+            name=name, index=index, shared=[str(bench.folder)], keep_disk=True
+        ),
+    )
+    assert bench.cluster.nodes["n1"].incarnation == 2
+    assert bench.output(bench.run("n1", "cat", f"{disk}/file")) == "kept\n"
+    bench.end("crash", "n1")
+    bench.start("n1")
+    assert bench.cluster.nodes["n1"].incarnation == 3
+    assert bench.finish(bench.run("n1", "test", "-e", f"{disk}/file")) == 1
+
+
+def test_a_paused_node_does_nothing_until_it_is_resumed(bench: Bench) -> None:
+    """Everything that a node runs stands still, and goes on afterwards as if nothing had been."""
+    bench.start("n1", "n2")
+    count = (
+        "import os, sys, time\n"
+        "os.fork()\n"
+        "while True:\n"
+        "    open(sys.argv[1], 'a').write('x')\n"
+        "    time.sleep(0.001)\n"
+    )
+    paused, free = bench.folder / "paused", bench.folder / "free"
+    bench.python("n1", count, str(paused))
+    bench.python("n2", count, str(free))
+    for name in ("paused", "free"):
+        bench.wait_for_file(name)
+    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    before, of_other = paused.stat().st_size, free.stat().st_size
+    bench.until(lambda: free.stat().st_size > of_other + 50, "the other node to go on")
+    assert paused.stat().st_size == before
+    wait_for(bench.loop, partial(bench.cluster.resume_node, "n1"))
+    bench.until(lambda: paused.stat().st_size > before, "the node to go on")
+
+
+def test_a_paused_node_can_be_ended(bench: Bench) -> None:
+    """What stands still can die."""
+    bench.start("n1")
+    process = bench.run("n1", *SLEEP)
+    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    bench.end("crash", "n1")
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_what_names_no_running_node_is_refused_at_once(bench: Bench) -> None:
+    """A name that does not run is a mistake of the caller's, and so is one that runs already."""
+    bench.start("n1")
+    with pytest.raises(UsageError, match="there is no running node 'n9'"):
+        bench.end("crash", "n9")
+    with pytest.raises(UsageError, match="cannot start node 'n1': it is running"):
+        bench.start("n1")
+
+
+def test_a_reset_leaves_no_node(bench: Bench) -> None:
+    """After a reset the same names start from their first incarnation."""
+    bench.start("n1", "n2", "n3")
+    processes = [bench.run(name, *SLEEP) for name in ("n1", "n2", "n3")]
+    bench.reset(bench.folder)
+    assert not bench.cluster.nodes
+    assert [process.exit_code for process in processes] == [-signal.SIGKILL] * 3
+    bench.start("n1")
+    assert bench.cluster.nodes["n1"].incarnation == 1
