@@ -138,7 +138,7 @@ def switch_clean(history: History, _: NoParameters) -> Verdict:
     return valid("every packet met the fate that its link gave it")
 
 
-# --- on request ------------------------------------------------------------------------------------
+# --- on request ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,231 @@
+"""A failure on one screen.
+
+In the order of a reader's questions: what was expected and where that is written; why it does not
+hold; what happened, a column for each node; how far things had come; what failed first; where all
+of it lies; and, last, the command that does it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
+
+__all__ = ["Place", "UnmetClause", "failure_screen"]
+
+_WIDTH = 100
+_HEIGHT = 40
+_TIME_WIDTH = 8
+# Below this a column says nothing any more: the quietest nodes are left out instead.
+_MIN_COLUMN = 17
+# Moments this close stand on one line, each in its own column.
+_SAME_LINE_S = 0.05
+_MORE_CLAUSES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a clause is written.
+
+    `source` is the line itself; `column` and `length` mark the clause in it (from 1; a length of 0
+    marks the rest of the line).
+    """
+
+    file: str
+    line: int
+    column: int = 1
+    source: str = ""
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmetClause:
+    """A clause that does not hold, or could not be judged; `events` are the proof."""
+
+    text: str
+    outcome: Outcome
+    reason: str
+    place: Place | None = None
+    events: tuple[int, ...] = ()
+
+
+def failure_screen(
+    history: History,
+    unmet: Sequence[UnmetClause],
+    *,
+    run_directory: str,
+    command: str,
+    last_seen: str = "",
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+) -> str:
+    """Return the report of a failed run: at most `height` lines of at most `width` columns.
+
+    The worst clause is shown in full, invalid before unknown; `last_seen` replaces what the history
+    itself says about how far the job had come.
+    """
+    ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
+    head = _head(ordered, width)
+    tail = _tail(history, run_directory, command, last_seen, width)
+    room = height - len(head) - len(tail) - 2
+    proof = {seq for clause in ordered[:1] for seq in clause.events}
+    strip = _strip(history, proof, width, room) if room >= 3 else []
+    lines = [*head, *([""] if strip else []), *strip, "", *tail]
+    return "\n".join(line.rstrip() for line in lines[:height])
+
+
+def _head(unmet: Sequence[UnmetClause], width: int) -> list[str]:
+    if not unmet:
+        return ["the run failed, and every clause holds"]
+    first, *others = unmet
+    lines = [_cut(f"{first.outcome.value.upper()}: {first.text}", width)]
+    if first.place is not None:
+        lines += _excerpt(first.place, width)
+    lines += _folded(first.reason, width - 2, 6)
+    for clause in others[:_MORE_CLAUSES]:
+        reason = clause.reason.splitlines()[0] if clause.reason else ""
+        lines.append(_cut(f"{clause.outcome.value.upper()}: {clause.text}: {reason}", width))
+    if len(others) > _MORE_CLAUSES:
+        lines.append(f"and {len(others) - _MORE_CLAUSES} more clauses")
+    return lines
+
+
+def _excerpt(place: Place, width: int) -> list[str]:
+    lines = [_cut(f"  {place.file}:{place.line}:{place.column}", width)]
+    if place.source:
+        number = str(place.line)
+        source = place.source.rstrip()
+        length = place.length or max(1, len(source) - place.column + 1)
+        lines.append(_cut(f"  {number} | {source}", width))
+        lines.append(
+            _cut(f"  {' ' * len(number)} | {' ' * (place.column - 1)}{'^' * length}", width)
+        )
+    return lines
+
+
+def _tail(
+    history: History, run_directory: str, command: str, last_seen: str, width: int
+) -> list[str]:
+    lines = [_cut(f"last seen      {last_seen or where_it_stood(history)}", width)]
+    failure = first_failure(history)
+    if failure:
+        lines.append(_cut(f"first failure  {failure}", width))
+    # These two are to be copied: they are never cut.
+    lines += [f"run directory  {run_directory}", f"again          {command}"]
+    return lines
+
+
+def _strip(history: History, proof: set[int], width: int, room: int) -> list[str]:
+    found = moments(history)
+    if not found:
+        return []
+    columns = _columns(found, proof, width)
+    column_width = (width - _TIME_WIDTH) // len(columns)
+    shown = [moment for moment in found if moment.node in columns]
+    lines = _lines_of(shown)
+    kept = _kept(lines, proof, room - 1)
+    header = " " * _TIME_WIDTH + "".join(_cell(name or "run", column_width) for name in columns)
+    out = [header]
+    skipped = 0
+    for line in lines:
+        if line not in kept:
+            skipped += 1
+            continue
+        if skipped:
+            out.append(f"{'':>{_TIME_WIDTH - 1}} ... {skipped} more")
+            skipped = 0
+        cells = {moment.node: _mark(moment, proof) + moment.text for moment in line}
+        time = f"{line[0].at - history.start:{_TIME_WIDTH - 2}.2f}  "
+        out.append(time + "".join(_cell(cells.get(name, ""), column_width) for name in columns))
+    if skipped:
+        out.append(f"{'':>{_TIME_WIDTH - 1}} ... {skipped} more")
+    return out
+
+
+def _columns(found: list[Moment], proof: set[int], width: int) -> list[str]:
+    """Return the columns that fit: nodes in order of appearance, those with most to tell first."""
+    names = list(dict.fromkeys(moment.node for moment in found))
+    names.sort(key=lambda name: (name != "", _natural(name)))
+    most = max(1, (width - _TIME_WIDTH) // _MIN_COLUMN)
+    if len(names) <= most:
+        return names
+    worth = {
+        name: sum(
+            moment.weight + 100 * bool(proof & set(moment.seqs))
+            for moment in found
+            if moment.node == name
+        )
+        for name in names
+    }
+    chosen = sorted(names, key=lambda name: -worth[name])[:most]
+    return [name for name in names if name in chosen]
+
+
+def _lines_of(found: list[Moment]) -> list[list[Moment]]:
+    """Group moments that are close in time and stand in different columns."""
+    lines: list[list[Moment]] = []
+    for moment in found:
+        last = lines[-1] if lines else []
+        is_free = bool(last) and all(other.node != moment.node for other in last)
+        if is_free and moment.at - last[0].at <= _SAME_LINE_S:
+            last.append(moment)
+        else:
+            lines.append([moment])
+    return lines
+
+
+def _kept(lines: list[list[Moment]], proof: set[int], room: int) -> list[list[Moment]]:
+    """Return the lines that fit: the weightiest, proof first, with room for the gaps' own lines."""
+    if len(lines) <= room:
+        return lines
+
+    def weight(index: int) -> tuple[int, int]:
+        is_proof = any(proof & set(moment.seqs) for moment in lines[index])
+        return 100 * is_proof + max(moment.weight for moment in lines[index]), index
+
+    by_weight = sorted(range(len(lines)), key=weight, reverse=True)
+    for count in range(min(room, len(lines)), 0, -1):
+        chosen = sorted(by_weight[:count])
+        gaps = sum(b - a > 1 for a, b in zip([-1, *chosen], [*chosen, len(lines)], strict=True))
+        if count + gaps <= room:
+            return [lines[index] for index in chosen]
+    return []
+
+
+def _mark(moment: Moment, proof: set[int]) -> str:
+    return "* " if proof & set(moment.seqs) else ""
+
+
+def _cell(text: str, width: int) -> str:
+    return _cut(text, width - 1).ljust(width)
+
+
+def _cut(text: str, width: int) -> str:
+    text = " ".join(text.split("\n")) if "\n" in text else text
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _folded(text: str, width: int, most: int) -> list[str]:
+    """Return text in so many indented lines at most; the end stays, as in a traceback."""
+    lines: list[str] = []
+    for paragraph in text.splitlines() or [""]:
+        rest = paragraph
+        while len(rest) > width:
+            cut = rest.rfind(" ", 0, width + 1)
+            cut = width if cut <= 0 else cut
+            lines.append(rest[:cut])
+            rest = rest[cut:].lstrip()
+        lines.append(rest)
+    if len(lines) > most:
+        lines = [*lines[: most // 2], "...", *lines[-(most - most // 2 - 1) :]]
+    return [f"  {line}" for line in lines]
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts n2 before n10."""
+    parts = (part for part in re.split(r"(\d+)", name) if part)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]

@@ -1,0 +1,261 @@
+"""A history in words: the moments worth a line, and how much each is worth.
+
+Both the failure's strip and the timeline page are made of these. A moment is short enough for a
+column; what it leaves out is in the history, under its seq.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_harness.history.events import (
+    FaultFired,
+    FaultHealed,
+    FaultIneffective,
+    LogMatched,
+    NodeStarted,
+    NodeStopped,
+    ProcessExited,
+    RankHeld,
+    RunEnded,
+    SurvivorFound,
+    SwitchDropped,
+)
+from elastic_harness.history.history import Entry, History
+from elastic_harness.history.worlds import WorkerView, World
+from pytest_elastic.events.model import (
+    CoordinatorStarted,
+    DrainStarted,
+    Event,
+    JobEnded,
+    LeaseLost,
+    MemberLost,
+    RoundEnded,
+    RoundSealed,
+    WorkerExited,
+)
+
+__all__ = ["Moment", "exit_text", "first_failure", "moments", "number_list", "where_it_stood"]
+
+# Workers of a node that come or go within this time share a line.
+_TOGETHER_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Something worth telling.
+
+    `node` is "" for the run itself; a higher `weight` is kept longer; `seqs` are the records it
+    tells of.
+    """
+
+    at: float
+    node: str
+    text: str
+    weight: int
+    seqs: tuple[int, ...]
+
+
+def moments(history: History) -> list[Moment]:
+    """Return the moments of a history in order of time."""
+    found = [moment for entry in history if (moment := _of_entry(entry)) is not None]
+    for world in history.worlds.rounds:
+        found += _of_world(world)
+    return sorted(found, key=lambda each: (each.at, each.seqs))
+
+
+def _of_entry(entry: Entry[Event]) -> Moment | None:
+    told = _text_and_weight(entry.event)
+    if told is None:
+        return None
+    text, weight = told
+    node = entry.node
+    if isinstance(entry.event, FaultFired) and len(entry.event.targets) == 1 and not node:
+        # The target's own column, where the selector's outcome names one node.
+        node = entry.event.targets[0]
+    return Moment(at=entry.at, node=node, text=text, weight=weight, seqs=(entry.seq,))
+
+
+def _text_and_weight(event: Event) -> tuple[str, int] | None:
+    match event:
+        case FaultFired(id=id, fault=fault, targets=targets):
+            return f"! {id}: {_fault_words(id, fault, targets)}", 9
+        case FaultIneffective(id=id, reason=reason):
+            return f"! {id} had no effect: {reason}", 9
+        case FaultHealed(id=id):
+            return f"~ {id} healed", 7
+        case NodeStarted(incarnation=incarnation):
+            return ("up" if incarnation == 1 else f"up again ({incarnation})"), 2
+        case NodeStopped(cause=cause):
+            return f"down: {cause.replace('_', ' ')}", 8 if cause != "teardown" else 1
+        case ProcessExited(role="launcher", exit_code=code):
+            return f"launcher ended: {exit_text(code)}", 6
+        case SurvivorFound(command=command):
+            return f"left over: {command}", 9
+        case SwitchDropped(packets=packets):
+            return f"switch lost {packets} packets", 9
+        case RankHeld(rank=rank, step=step):
+            return f"rank {rank} held at step {step}", 3
+        case LogMatched(line=line):
+            return f"log: {line.strip()}", 4
+        case RunEnded(outcome=outcome):
+            return f"run ended: {outcome}", 8
+        case _:
+            return _of_agent(event)
+
+
+def _of_agent(event: Event) -> tuple[str, int] | None:
+    match event:
+        case RoundSealed(round=number, roster=roster):
+            return f"sealed round {number}: {', '.join(roster)}", 4
+        case RoundEnded(round=number, reason=reason):
+            return f"round {number} ended: {reason}", 5
+        case WorkerExited(rank=rank, cause="failed", exit_code=code):
+            return f"rank {rank} failed: {exit_text(code)}", 7
+        case CoordinatorStarted(term=term) if term > 1:
+            return f"coordinator of term {term}", 6
+        case MemberLost(member=member, cause=cause):
+            return f"lost {member}: {cause}", 6
+        case LeaseLost():
+            return "lease lost, workers killed", 7
+        case DrainStarted():
+            return "draining", 6
+        case JobEnded(result=result):
+            return f"job {result}", 4
+        case _:
+            return None
+
+
+def _fault_words(id: str, fault: str, targets: Iterable[str]) -> str:
+    words = " ".join((fault.replace("_", " "), *targets))
+    return words if fault != id else " ".join(targets) or fault
+
+
+def _of_world(world: World) -> Iterator[Moment]:
+    name = world.ordinal if world.round is None else world.round
+    by_node: dict[str, list[WorkerView]] = {}
+    for worker in sorted(world.workers.values(), key=lambda worker: worker.rank):
+        by_node.setdefault(worker.node, []).append(worker)
+    for node, workers in by_node.items():
+        numbers = number_list([worker.rank for worker in workers])
+        plural = "rank" if len(workers) == 1 else "ranks"
+        yield Moment(
+            at=max(worker.hello_at for worker in workers),
+            node=node,
+            text=f"round {name}: {plural} {numbers}",
+            weight=5,
+            seqs=tuple(worker.hello_seq for worker in workers),
+        )
+        yield from _goings(node, workers)
+    if world.progressed_at is not None:
+        last_in = max(world.workers.values(), key=lambda worker: worker.steps[0].at)
+        first = min(worker.first_step or 0 for worker in world.workers.values())
+        yield Moment(
+            at=world.progressed_at,
+            node=last_in.node,
+            text=f"round {name}: step {first} done by all",
+            weight=5,
+            seqs=(last_in.steps[0].seq,),
+        )
+
+
+def _goings(node: str, workers: list[WorkerView]) -> Iterator[Moment]:
+    """Yield how a node's workers went, those that went together as one."""
+    gone = [worker for worker in workers if worker.gone_at is not None]
+    gone.sort(key=lambda worker: (worker.finished, worker.gone_at or 0.0))
+    group: list[WorkerView] = []
+    for worker in [*gone, None]:
+        is_next = worker is not None and (
+            not group
+            or (
+                worker.finished == group[0].finished
+                and (worker.gone_at or 0.0) - (group[0].gone_at or 0.0) <= _TOGETHER_S
+            )
+        )
+        if is_next and worker is not None:
+            group.append(worker)
+            continue
+        if group:
+            yield _going(node, group)
+        group = [worker] if worker is not None else []
+
+
+def _going(node: str, group: list[WorkerView]) -> Moment:
+    plural = "rank" if len(group) == 1 else "ranks"
+    step = max((worker.last_step or 0 for worker in group), default=0)
+    how = "ended" if group[0].finished else "gone"
+    after = f" after step {step}" if step else ""
+    return Moment(
+        at=group[0].gone_at or 0.0,
+        node=node,
+        text=f"{plural} {number_list([worker.rank for worker in group])} {how}{after}",
+        weight=3 if group[0].finished else 6,
+        seqs=tuple(worker.gone_seq for worker in group if worker.gone_seq is not None),
+    )
+
+
+def first_failure(history: History) -> str:
+    """Return the job's first failure in one line; empty when there was none."""
+    for entry in history.of_kind(JobEnded):
+        if entry.event.first_failure:
+            return _failure_text(entry.event.first_failure)
+    for failed in history.of_kind(WorkerExited):
+        if failed.event.cause == "failed":
+            event = failed.event
+            message = f": {event.message.strip().splitlines()[-1]}" if event.message.strip() else ""
+            return f"rank {event.rank} on {failed.node}, {exit_text(event.exit_code)}{message}"
+    gone = [
+        worker
+        for world in history.worlds.rounds
+        for worker in world.workers.values()
+        if worker.gone_at is not None and not worker.finished
+    ]
+    if not gone:
+        return ""
+    worker = min(gone, key=lambda each: each.gone_at or 0.0)
+    return f"rank {worker.rank} on {worker.node} was gone first (pid {worker.pid})"
+
+
+def _failure_text(failure: Mapping[str, Any]) -> str:
+    where = f"rank {failure.get('rank', '?')} on {failure.get('node', '?')}"
+    code = failure.get("exit_code")
+    how = exit_text(code) if isinstance(code, int) else "failed"
+    message = str(failure.get("message") or "").strip()
+    return f"{where}, {how}" + (f": {message.splitlines()[-1]}" if message else "")
+
+
+def where_it_stood(history: History) -> str:
+    """Return how far the job had come, in one line."""
+    world = history.worlds.current
+    if world is None:
+        return "no worker said hello"
+    alive = sum(worker.is_alive for worker in world.workers.values())
+    step = "no step done" if world.last_step is None else f"step {world.last_step}"
+    return (
+        f"round {world.ordinal} on {', '.join(world.nodes)}: {len(world.workers)} of "
+        f"{world.world_size} ranks said hello, {alive} alive, {step}"
+    )
+
+
+def exit_text(code: int) -> str:
+    """Return an exit code for people: `exit code 3`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Return numbers with runs folded: `0-3, 6`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

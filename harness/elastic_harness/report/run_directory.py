@@ -1,0 +1,141 @@
+"""Where everything about one run lies.
+
+    <artifacts>/<run name>/
+        history.jsonl     every record, in order, written as it came
+        plan.json         the faults as they were drawn: what a replay needs
+        scenario.yaml     what was run
+        logs/<node>/...   the output of launchers and workers
+        timeline.html     the run at a glance, self-contained
+        trace.json        the same for Perfetto and chrome://tracing
+
+Nothing here ever deletes a directory or a file: a run whose name is taken gets a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic_harness.history.checkers.registry import Judgement
+from elastic_harness.history.history import History
+from elastic_harness.report.timeline import timeline_html
+from elastic_harness.report.trace import trace_json
+from pytest_elastic.errors import UsageError
+
+__all__ = ["RunDirectory", "create_run_directory", "safe_name"]
+
+# File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
+_MAX_NAME = 120
+_MAX_TRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDirectory:
+    """The paths of one run. Only `create_run_directory` and the `write_` methods touch the disk."""
+
+    path: str
+
+    @property
+    def history(self) -> str:
+        """The file that `History` writes."""
+        return os.path.join(self.path, "history.jsonl")
+
+    @property
+    def plan(self) -> str:
+        """The plan, as JSON."""
+        return os.path.join(self.path, "plan.json")
+
+    @property
+    def scenario(self) -> str:
+        """The scenario, as YAML."""
+        return os.path.join(self.path, "scenario.yaml")
+
+    @property
+    def timeline(self) -> str:
+        """The page that shows the run."""
+        return os.path.join(self.path, "timeline.html")
+
+    @property
+    def trace(self) -> str:
+        """The trace for Perfetto."""
+        return os.path.join(self.path, "trace.json")
+
+    @property
+    def logs(self) -> str:
+        """The folder with one folder for each node."""
+        return os.path.join(self.path, "logs")
+
+    def logs_of(self, node: str) -> str:
+        """Return the folder for a node's logs, made if it is not there."""
+        folder = os.path.join(self.logs, safe_name(node))
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    def write_plan(self, plan: object) -> None:
+        """Write the plan, anything that JSON can hold."""
+        _write(self.plan, json.dumps(plan, indent=2, default=str) + "\n")
+
+    def write_scenario(self, text: str) -> None:
+        """Write the scenario as it was run."""
+        _write(self.scenario, text)
+
+    def write_reports(
+        self, history: History, judgements: Sequence[Judgement] = (), *, command: str = ""
+    ) -> None:
+        """Write the timeline and the trace."""
+        logs = self._log_files()
+        _write(self.timeline, timeline_html(history, judgements, logs=logs, command=command))
+        _write(self.trace, trace_json(history))
+
+    def _log_files(self) -> list[str]:
+        """Return the logs' paths relative to the run directory, sorted."""
+        found: list[str] = []
+        for folder, folders, names in os.walk(self.logs):
+            folders.sort()
+            inside = os.path.relpath(folder, self.path)
+            found += [os.path.join(inside, name) for name in sorted(names)]
+        return found
+
+
+def create_run_directory(artifacts: str, name: str) -> RunDirectory:
+    """Make a new, empty directory for a run below `artifacts`.
+
+    Safe among several processes: making the directory is what takes the name. Raises UsageError
+    when `artifacts` cannot be written to.
+    """
+    base = safe_name(name)
+    try:
+        os.makedirs(artifacts, exist_ok=True)
+        for number in range(1, _MAX_TRIES):
+            path = os.path.join(artifacts, base if number == 1 else f"{base}-{number}")
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+                return RunDirectory(path=os.path.abspath(path))
+    except OSError as error:
+        raise UsageError(
+            f"cannot keep the run {name!r} in {artifacts!r}: {error.strerror}",
+            hint="Choose another folder with --elastic-artifacts.",
+        ) from error
+    raise UsageError(f"cannot keep the run {name!r}: {artifacts!r} holds {_MAX_TRIES} of them")
+
+
+def safe_name(name: str) -> str:
+    """Return a name that can be a folder's: two names that differ stay different."""
+    clean = re.sub(r"[^A-Za-z0-9._=,@+-]+", "-", name).strip("-.") or "run"
+    if clean == name and len(clean) <= _MAX_NAME:
+        return clean
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return f"{clean[:_MAX_NAME]}-{digest}"
+
+
+def _write(path: str, text: str) -> None:
+    # A reader never sees half a report: the new file takes the place of the old one at once.
+    temporary = f"{path}.{os.getpid()}.part"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
