@@ -1,8 +1,8 @@
 """Performs what the agent's machine decides: one event loop, no blocking call, no thread.
 
 The agent owns three channels: to its keeper (workers, stores), to its rendezvous (other nodes),
-and to whoever wants to know what happened (event sinks). Everything that arrives becomes an input of the
-machine; everything the machine returns is performed at once, in order.
+and to whoever wants to know what happened (event sinks). Everything that arrives becomes an input
+of the machine; everything the machine returns is performed at once, in order.
 """
 
 from __future__ import annotations
@@ -122,6 +122,9 @@ class Agent:
                 self._tell(m.LeaseExpired(round=round_))
             case w.StoreAnswered():
                 self.stores.on_answer(report)
+            case w.StoreServiceLost():
+                # The round's workers notice by themselves; what was waiting has been answered.
+                self._worker_stores.clear()
             case _:
                 assert_never(report)
 
