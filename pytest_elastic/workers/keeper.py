@@ -29,7 +29,6 @@ from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import messages, process_tree, warmth
 from pytest_elastic.workers.group import Group
-from pytest_elastic.workers.keeper_client import AdoptedKeeper
 from pytest_elastic.workers.keeper_settings import KeeperSettings
 from pytest_elastic.workers.messages import (
     CallStore,
@@ -48,7 +47,7 @@ from pytest_elastic.workers.start import fork_worker
 from pytest_elastic.workers.store_link import StoreLink
 from pytest_elastic.workers.tombstone import Tombstone
 
-__all__ = ["KeeperRole", "fork_keeper"]
+__all__ = ["KeeperRole"]
 
 # The agent's end is noticed by its pidfd; these are for the terminal and for people, who mean the
 # agent. It drains; the keeper must outlive that.
@@ -297,22 +296,6 @@ class KeeperRole:
 
     def _report(self, report: messages.Report) -> None:
         self._channel.send(messages.encode(report))
-
-
-def fork_keeper(**settings: float) -> AdoptedKeeper | KeeperRole:
-    """Fork a keeper off a warm launcher, before that does anything else.
-
-    In the launcher: the keeper, to be adopted by `Keeper.adopt`. In the child: the role that the
-    launcher's own `run` must return at once. `settings` are `kill_margin_s` and `linger_s`.
-    """
-    agent_pid = os.getpid()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    pid = os.fork()
-    if pid == 0:
-        fields = KeeperSettings(channel_fd=theirs.detach(), agent_pid=agent_pid, **settings)
-        return KeeperRole(fields.as_argument())
-    theirs.close()
-    return AdoptedKeeper(pid=pid, sock=ours)
 
 
 def _can_fork_programs(warm_host: host.Host | None) -> tuple[bool, str]:

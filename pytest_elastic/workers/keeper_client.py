@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import InternalError
@@ -20,7 +21,7 @@ from pytest_elastic.workers import messages, process_tree
 from pytest_elastic.workers.keeper_settings import KILL_MARGIN_S, LINGER_S, KeeperSettings
 from pytest_elastic.workers.messages import Dismiss, KeepListener, Order, Report
 
-__all__ = ["AdoptedKeeper", "Keeper"]
+__all__ = ["AdoptedKeeper", "Keeper", "fork_keeper"]
 
 _ROLE = "pytest_elastic.workers.keeper:KeeperRole"
 
@@ -31,6 +32,31 @@ class AdoptedKeeper:
 
     pid: int
     sock: socket.socket
+
+
+def fork_keeper(
+    *, kill_margin_s: float = KILL_MARGIN_S, linger_s: float = LINGER_S
+) -> AdoptedKeeper | Role:
+    """Fork a keeper off a warm launcher, before that has a second thread or a socket.
+
+    In the launcher: the keeper, to be adopted by `Keeper.adopt`. In the child: the role that the
+    launcher's own `run` must return at once.
+    """
+    agent_pid = os.getpid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    pid = os.fork()
+    if pid == 0:
+        from pytest_elastic.workers.keeper import KeeperRole
+
+        settings = KeeperSettings(
+            channel_fd=theirs.detach(),
+            agent_pid=agent_pid,
+            kill_margin_s=kill_margin_s,
+            linger_s=linger_s,
+        )
+        return KeeperRole(settings.as_argument())
+    theirs.close()
+    return AdoptedKeeper(pid=pid, sock=ours)
 
 
 class Keeper:
