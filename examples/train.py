@@ -74,6 +74,12 @@ LEFT_BY_SIGTERM = 128 + signal.SIGTERM
 PEERS_LEFT_WAIT_S = 5.0
 
 
+def say(text: str) -> None:
+    """Print a line in one piece: all ranks may share one terminal."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 # Data
 
 
@@ -248,7 +254,7 @@ class Checkpoints:
         for _, path in self._present():
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest()[:16] != path.stem[-16:]:
-                print(f"checkpoint {path.name} is torn; trying an older one", flush=True)
+                say(f"checkpoint {path.name} is torn; trying an older one")
                 continue
             state: dict[str, Any] = torch.load(
                 io.BytesIO(content), map_location="cpu", weights_only=True
@@ -315,11 +321,9 @@ class Leaving:
         self.asked.set()
         patience_s = 1.0 + 4 * self.longest_step_s
         if not self.settled.wait(patience_s):
-            print(
+            say(
                 f"SIGTERM, and the step did not end within {patience_s:.1f} s: the peers are gone; "
-                "leaving without a checkpoint",
-                file=sys.stderr,
-                flush=True,
+                "leaving without a checkpoint"
             )
             os._exit(LEFT_BY_SIGTERM)
 
@@ -424,7 +428,7 @@ class Job:
     def say(self, text: str) -> None:
         """Print a line, on rank 0 only."""
         if self.world.rank == 0:
-            print(text, flush=True)
+            say(text)
 
     def _resume(self) -> None:
         """Go to the newest valid checkpoint; rank 0 reads it for all, so that all take the same."""
@@ -581,6 +585,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     leaving = Leaving()
     leaving.watch()
     world = join_world(options)
+    say(f"rank {world.rank} of {world.size} on {world.device}, pid {os.getpid()}")
     job = Job(options, world, leaving)
     job.train()
     job.say(f"done: step {job.step} loss {job.loss:.4f} parameters sha256:{digest(job.model)}")
