@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from elastic_harness.history.checkers import Judgement, bind, judge
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import World
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.fields import parse_duration
-from elastic_harness.scenario.model import ActionCatalog, Entry, Eventually
+from elastic_harness.scenario.loader import read_clause, read_entry
+from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
@@ -207,15 +206,7 @@ class Job:
         entry_id = str(more.pop("id", None) or self._next_name(action))
         fields = {"id": entry_id, **trigger, action: value}
         fields.update({key: item for key, item in more.items() if item is not None})
-        try:
-            if action not in self._catalog.names():
-                known = ", ".join(sorted(self._catalog.names()))
-                raise UsageError(f"there is no fault {action!r}: known are {known}")
-            entry = Entry.model_validate(fields)
-            if action != "heal":
-                self._catalog.parse(action, value)
-        except (ValidationError, ValueError) as error:
-            raise UsageError(f"{action}: {_first_problem(error)}") from error
+        entry = read_entry(fields, self._catalog)
         if self._open is None:
             self._pending.append(entry)
         else:
@@ -245,13 +236,8 @@ class Job:
     ) -> None:
         opened = self._started()
         within_s = within if isinstance(within, float) else parse_duration(within)
-        clause = Eventually.model_validate(
-            {
-                **condition,
-                "within": within_s,
-                **({"after": str(after)} if after is not None else {}),
-            }
-        )
+        moment = {"after": str(after)} if after is not None else {}
+        clause = read_clause({**condition, "within": within_s, **moment})
         self._names += 1
         key = f"wait-{self._names}"
         run = opened.run
@@ -330,7 +316,7 @@ class Chaos:
         return _Trigger(self._job, {"at": place})
 
     def when(self, **condition: object) -> _Trigger:
-        """Choose the moment when a condition holds: `when(stable={"world_size": 4, "steps": 5})`."""
+        """Choose when a condition holds: `when(stable={"world_size": 4, "steps": 5})`."""
         return _Trigger(self._job, {"when": condition})
 
     def after(self, other: Injected | str, delay: str = "0s") -> _Trigger:
@@ -340,11 +326,3 @@ class Chaos:
     def now(self) -> _Trigger:
         """Choose this moment."""
         return _Trigger(self._job, {"at": "0s"})
-
-
-def _first_problem(error: ValidationError | ValueError) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return f"{place}: {first['msg']}" if place else str(first["msg"])
-    return str(error)

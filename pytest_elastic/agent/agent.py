@@ -78,6 +78,7 @@ class Agent:
         self._specs: Sequence[WorkerSpec] = ()
         self._inputs: deque[m.AgentInput] = deque()
         self._timer: Timer | None = None
+        self._is_open = False
         self._exit_code: int | None = None
 
     def run(self, rendezvous: ports.Rendezvous, keeper: Keeper, signals: Sequence[int]) -> int:
@@ -85,12 +86,25 @@ class Agent:
         self._rendezvous, self._keeper = rendezvous, keeper
         restore = self._watch_signals(signals)
         try:
-            rendezvous.open()
+            # A node that joined before its stores could answer would be waited for by all others.
+            self.stores.wake(on_done=self._on_stores_ready)
             self._loop.run()
         finally:
             restore()
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code
+
+    def _on_stores_ready(self, error: str) -> None:
+        if self._exit_code is not None:
+            return
+        if error:
+            self.on_notice(
+                ports.JobOver(result="lost", reason=f"this node cannot use torch's store: {error}")
+            )
+            return
+        assert self._rendezvous is not None, "stores are woken when the agent runs"
+        self._is_open = True
+        self._rendezvous.open()
 
     def on_notice(self, notice: ports.Notice) -> None:
         """Take what the rendezvous says."""
@@ -150,8 +164,7 @@ class Agent:
     def _perform(self, command: m.AgentCommand) -> None:
         match command:
             case m.Ask(request=request):
-                assert self._rendezvous is not None, "requests follow notices"
-                self._rendezvous.request(request)
+                self._request(request)
             case m.Start(assignment=assignment):
                 self._specs = self._plan.workers(assignment)
                 self._order(
@@ -178,6 +191,13 @@ class Agent:
                 self._exit(command)
             case _:
                 assert_never(command)
+
+    def _request(self, request: ports.Request) -> None:
+        assert self._rendezvous is not None, "requests follow notices"
+        if self._is_open:
+            self._rendezvous.request(request)
+        elif isinstance(request, ports.DrainRequested):
+            self.on_notice(ports.JobOver(result="drained", reason="left before it had joined"))
 
     def _order(self, order: w.Order) -> None:
         assert self._keeper is not None, "orders follow notices"

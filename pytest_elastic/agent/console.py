@@ -1,4 +1,4 @@
-"""What a person at the console reads: one line for each turn of events, and one screen at a failure.
+"""What a person at the console reads: a line for each turn of events, a screen at a failure.
 
 Pure text. The lines go to stderr, so that a job's own output stays what it was.
 """

@@ -32,6 +32,10 @@ class StoreCalls:
         self._endpoint = ("", 0)
         self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
 
+    def wake(self, *, on_done: Callable[[str], None]) -> None:
+        """Have the service ready (it imports torch first); calls back with an error or nothing."""
+        self._call("wake", {}, lambda _, error: on_done(error))
+
     def host(
         self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
     ) -> None:

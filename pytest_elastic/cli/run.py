@@ -1,4 +1,4 @@
-"""`pytest-elastic run`: read the command line, launch, and say in a few lines how it went."""
+"""`pytest-elastic run`: read the command line and launch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
-from pytest_elastic.errors import UsageError
+from pytest_elastic.errors import ElasticError, UsageError
 
-__all__ = ["main", "read_config"]
+if TYPE_CHECKING:
+    from pytest_elastic.boot.role import Program, Role
+
+__all__ = ["LauncherRole", "launcher_role", "main", "read_config"]
 
 # What a kernel shows when an accelerator is there at all; asking torch takes seconds.
 _ACCELERATOR_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
+_ACCELERATOR_MODULES = {"gpu": "cuda", "xpu": "xpu", "auto": "accelerator"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,6 +35,40 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig
     return parse_run_command(argv, environ, count_devices=_count_devices)
 
 
+class LauncherRole:
+    """`pytest-elastic run` in a process forked from a warm interpreter, which has torch already.
+
+    The keeper is forked from it before anything else: it needs the interpreter as it is.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = argv
+
+    def run(self) -> Role | Program:
+        """Launch, and end the process with the launch's exit code; returns in the keeper only."""
+        from pytest_elastic.launch import keeper_linger_s, launch
+        from pytest_elastic.workers.keeper_client import AdoptedKeeper, fork_keeper
+
+        try:
+            config = read_config(self._argv, os.environ)
+            keeper = fork_keeper(linger_s=keeper_linger_s(config))
+            if not isinstance(keeper, AdoptedKeeper):
+                return keeper
+            code = launch(config, adopted=keeper)
+        except ElasticError as error:
+            sys.stderr.write(f"pytest-elastic run: {error}\n")
+            code = error.exit_code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def launcher_role(argv: Sequence[str]) -> LauncherRole:
+    """Return the role that plays a command line such as `-m pytest_elastic run train.py`."""
+    words = list(argv)
+    return LauncherRole(words[words.index("run") + 1 :])
+
+
 def _count_devices(kind: str) -> int:
     if kind == "cpu":
         return len(os.sched_getaffinity(0))
@@ -43,8 +82,8 @@ def _count_devices(kind: str) -> int:
 
 def _count_accelerators(kind: str) -> int:
     """Ask torch, in a process of its own: this one shall neither import it nor touch a device."""
-    module = {"gpu": "cuda", "xpu": "xpu"}.get(kind, "accelerator")
-    code = f"import torch; print(torch.{module}.device_count() if torch.{module}.is_available() else 0)"
+    module = f"torch.{_ACCELERATOR_MODULES[kind]}"
+    code = f"import torch; print({module}.device_count() if {module}.is_available() else 0)"
     try:
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

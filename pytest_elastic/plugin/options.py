@@ -58,8 +58,8 @@ _OPTIONS = (
         default="auto",
         metavar="KIND",
         choices=("auto", "namespace", "process"),
-        help="namespace: nodes with networks of their own; process: plain processes; auto: the best "
-        "that works here",
+        help="namespace: nodes with networks of their own; process: plain processes; auto: the "
+        "best that works here",
     ),
     _Option(
         name="seed",

@@ -87,7 +87,7 @@ class ExtendLease:
 class CallStore:
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
-    `call` is one of: "host_endpoint" {host, port} (bind the endpoint store), "open" {host}
+    `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port} (bind the endpoint store), "open" {host}
     (a worker store on a free port), "close" {port}, "publish" {host, port, key, value},
     "fetch" {host, port, key, timeout_s}. Blocking torch calls happen in that process only.
     """

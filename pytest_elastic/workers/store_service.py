@@ -143,7 +143,12 @@ def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
     )
 
 
+def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
+    torch_store.prepare()
+
+
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
+    "wake": _wake,
     "host_endpoint": _host_endpoint,
     "open": _open,
     "close": _close,

@@ -23,7 +23,7 @@ from pytest_elastic.errors import StoreUnreachable
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["check_answers", "fetch", "host_store", "publish", "where_to_bind"]
+__all__ = ["check_answers", "fetch", "host_store", "prepare", "publish", "where_to_bind"]
 
 # The first words of a TCPStore client since torch 2.4: VALIDATE with its magic number, then PING
 # with a number that the store sends back.
@@ -46,6 +46,11 @@ def where_to_bind(host: str, *, is_forced: bool) -> str:
     if host in addresses or host == "localhost":
         return ours[0] if ours else "::"
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def prepare() -> None:
+    """Import what the other functions need: the one thing here that takes a second."""
+    import torch.distributed  # noqa: F401
 
 
 def host_store(host: str, port: int) -> tuple[TCPStore, int]:

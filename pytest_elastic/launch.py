@@ -1,0 +1,208 @@
+"""Wires one node: settings in, exit code out. The only place that knows every part.
+
+A launch is a keeper (started first, because it imports torch while the rest goes on), a listening
+socket, a rendezvous and an agent, in one event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from dataclasses import asdict
+
+from pytest_elastic.agent.agent import Agent
+from pytest_elastic.agent.console import describe_event, describe_outcome
+from pytest_elastic.agent.program import ProgramPlan
+from pytest_elastic.channel import listen
+from pytest_elastic.config import LaunchConfig
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import AgentStarted, ConfigResolved, Event, Record
+from pytest_elastic.events.sinks import make_sink
+from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.driver import C10dRendezvous
+from pytest_elastic.rendezvous.messages import ProbeAnswer
+from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
+
+__all__ = ["keeper_linger_s", "launch", "settings_of"]
+
+# The last records of an agent are the ones that say why it ended.
+_FLUSH_S = 1.0
+
+
+def launch(config: LaunchConfig, *, adopted: AdoptedKeeper | None = None) -> int:
+    """Take part in a job as one node, from here until it is over; return the exit code.
+
+    `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
+    it, one is started. Raises UsageError for what only shows now: an address that is not ours.
+    """
+    return _Launch(config).run(adopted)
+
+
+def settings_of(config: LaunchConfig) -> Settings:
+    """Return what all nodes of the job must agree on."""
+    conf = config.rendezvous
+    return Settings(
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        max_restarts=config.max_restarts,
+        beat_interval_s=conf.beat_interval_s,
+        lease_s=conf.lease_s,
+        drift_s=conf.drift_s,
+        last_call_s=conf.last_call_s,
+        join_timeout_s=conf.join_timeout_s,
+        shutdown_timeout_s=config.shutdown_timeout_s,
+        min_round_s=conf.min_round_s,
+        newcomer_window_s=conf.newcomer_window_s,
+        linger_s=conf.linger_s,
+        store_timeout_s=conf.store_timeout_s,
+        quorum=conf.quorum,
+    )
+
+
+def keeper_linger_s(config: LaunchConfig) -> float:
+    """Return how long a keeper shows the tombstone of its agent: nobody asks after a lease."""
+    return config.rendezvous.lease_s + config.rendezvous.drift_s
+
+
+class _Launch:
+    """The parts of one node, for as long as it takes part."""
+
+    def __init__(self, config: LaunchConfig) -> None:
+        self._config = config
+        self._loop = Loop()
+        self._name = config.node_name or socket.gethostname()
+        self._incarnation = secrets.token_hex(8)
+        self._sink = make_sink(config.events or "", watcher=self._loop)
+        self._plan = ProgramPlan(config, self._loop, os.environ, os.getcwd())
+
+    def run(self, adopted: AdoptedKeeper | None) -> int:
+        """Wire, run, and take everything apart again."""
+        config = self._config
+        address = _own_address(config)
+        agent = Agent(
+            self._loop,
+            node=self._name,
+            address=address,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            worker_start=config.worker_start,
+            plan=self._plan,
+            on_event=self._emit,
+            on_over=self._report,
+        )
+        keeper = Keeper(self._loop, on_report=agent.on_report, on_lost=agent.on_keeper_lost)
+        if adopted is not None:
+            keeper.adopt(adopted.sock, adopted.pid)
+        else:
+            keeper.start(
+                warm=config.worker_start != "exec",
+                preload=config.preload,
+                linger_s=keeper_linger_s(config),
+            )
+        try:
+            return self._take_part(agent, keeper, address)
+        finally:
+            keeper.dismiss()
+            self._plan.close()
+            self._sink.flush(_FLUSH_S)
+            self._sink.close()
+
+    def _take_part(self, agent: Agent, keeper: Keeper, address: str) -> int:
+        config = self._config
+        listener = listen(address, 0)
+        port = int(listener.getsockname()[1])
+        tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
+        keeper.keep_listener(listener, encode(tombstone))
+        node = Node(
+            name=self._name,
+            incarnation=self._incarnation,
+            address=address,
+            port=port,
+            slots=config.nproc_per_node,
+            pinned=config.node_rank,
+            is_name_explicit=config.node_name is not None,
+            role=config.role,
+        )
+        self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
+        self._emit(
+            AgentStarted(pid=os.getpid(), address=address, port=port, slots=config.nproc_per_node)
+        )
+        rendezvous = C10dRendezvous(
+            self._loop,
+            node=node,
+            settings=settings_of(config),
+            endpoint=config.endpoint,
+            is_host=config.rendezvous.is_host,
+            listener=listener,
+            store=agent.stores,
+            on_notice=agent.on_notice,
+            on_event=self._emit,
+        )
+        try:
+            return agent.run(rendezvous, keeper, config.signals)
+        finally:
+            listener.close()
+
+    def _emit(self, event: Event) -> None:
+        record = Record(
+            at=self._loop.now(),
+            source="agent",
+            node=self._name,
+            run_id=self._config.run_id,
+            event=event,
+            incarnation=self._incarnation,
+        )
+        self._sink.send(record)
+        line = describe_event(event)
+        if line is not None:
+            self._say(f"[pytest-elastic {self._name}] {line}")
+
+    def _report(self, over: ports.JobOver) -> None:
+        text = describe_outcome(over)
+        if text is not None:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _own_address(config: LaunchConfig) -> str:
+    """Return the IP address that other nodes shall use for this one (R14).
+
+    It is what the user said, or the address that this machine would use towards the endpoint: that
+    needs no name of its own, and picks the right one of several interfaces.
+    """
+    if config.local_addr is not None:
+        try:
+            return str(socket.getaddrinfo(config.local_addr, None)[0][4][0])
+        except OSError as error:
+            raise UsageError(
+                f"--local-addr={config.local_addr}: no such address ({error.strerror})"
+            ) from error
+    try:
+        family, _, _, _, towards = socket.getaddrinfo(
+            config.endpoint.host, config.endpoint.port or 9, type=socket.SOCK_DGRAM
+        )[0]
+    except OSError:
+        # The name may become known later, when the host is up: the store service tries again.
+        family, towards = socket.AF_INET, ("192.0.2.1", 9)
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            # Connecting a datagram socket sends nothing; it only asks the routing table.
+            sock.connect(towards)
+        except OSError:
+            return "127.0.0.1"
+        return str(sock.getsockname()[0])
+
+
+def _plain(config: LaunchConfig) -> dict[str, object]:
+    """Return the settings as JSON values, for the first event."""
+    settings = asdict(config)
+    settings.pop("origins")
+    return settings
