@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,22 +81,24 @@ class Bench:
         }
         wait_for(self.loop, partial(operations[how], name), within_s=LIMIT_S)
 
-    def run(self, node: str, *argv: str, **spec: str) -> ProcessHandle:
+    def run(
+        self, node: str, *argv: str, environ: Mapping[str, str] | None = None, **spec: str
+    ) -> ProcessHandle:
         """Start a process on a node; its output goes to the test's folder."""
         process: ProcessHandle = wait_for(
             self.loop,
-            partial(self.cluster.spawn, node, self.process(*argv, **spec)),
+            partial(self.cluster.spawn, node, self.process(*argv, environ=environ or {}, **spec)),
             within_s=LIMIT_S,
         )
         return process
 
-    def process(self, *argv: str, **spec: str) -> ProcessSpec:
+    def process(self, *argv: str, environ: Mapping[str, str], **spec: str) -> ProcessSpec:
         """Return what to run: in the test's folder, with a path to this repository."""
         path = os.pathsep.join((str(ROOT), str(ROOT / "harness")))
         output = str(self.folder / "output")
         return ProcessSpec(
             argv=argv,
-            environ={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+            environ={"PATH": os.environ["PATH"], "PYTHONPATH": path, **environ},
             cwd=str(self.folder),
             stdout=output,
             stderr=output,

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from elastic_harness.cluster import cgroups, process_table
-from elastic_harness.cluster.client import ENVIRONMENT_MARK
+from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
 
 __all__ = ["Snapshot", "compare", "leaks_since", "snapshot"]
 

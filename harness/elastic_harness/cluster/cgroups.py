@@ -23,7 +23,7 @@ __all__ = [
     "owner_of",
     "remove_session",
     "session_tag",
-    "sweep",
+    "stale_sessions",
 ]
 
 _PREFIX = "pytest-elastic-"
@@ -177,7 +177,7 @@ def is_stale(tag: str) -> bool:
         return False
     pid, started = facts
     row = process_table.row_of(pid)
-    return row is None or row.start_ticks != started
+    return row is None or row.start_ticks != started or row.state == "Z"
 
 
 def _parse(tag: str) -> tuple[int, int] | None:
@@ -204,14 +204,10 @@ def remove_session(tag: str) -> list[str]:
     return left
 
 
-def sweep() -> list[str]:
-    """Remove what dead sessions left; returns the folders of groups that would not go."""
-    left = []
-    for hierarchy in set(find_hierarchies().values()):
-        for name in os.listdir(hierarchy.folder):
-            if is_stale(name):
-                left.extend(remove_session(name))
-    return left
+def stale_sessions() -> set[str]:
+    """Return the tags of sessions that have ended and left groups."""
+    folders = {hierarchy.folder for hierarchy in find_hierarchies().values()}
+    return {name for folder in folders for name in os.listdir(folder) if is_stale(name)}
 
 
 def _write(path: str, text: str) -> None:

@@ -32,6 +32,7 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
     ServerLost,
 )
+from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
 from elastic_harness.conversation import Answer, Conversation
 from elastic_harness.network.link_model import DropReason, LinkPolicy, Pair
 from elastic_harness.network.switch import counters_from_fields, policy_to_fields
@@ -40,12 +41,10 @@ from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["ENVIRONMENT_MARK", "ClusterClient", "NamespaceCluster", "ProcessCluster", "wait_for"]
+__all__ = ["ClusterClient", "NamespaceCluster", "ProcessCluster", "wait_for"]
 
 T = TypeVar("T")
 
-# Every process of a cluster carries this variable; its value tells whose it is.
-ENVIRONMENT_MARK = "PYTEST_ELASTIC_CLUSTER"
 # Importing torch takes 1.6 s here, and many times that on a machine that is busy or reads it from
 # a cold disk.
 _START_LIMIT_S = 120.0
@@ -95,9 +94,8 @@ class ClusterClient:
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
         """The nodes that run now, by name, in the order of their start."""
-        return {
-            name: self._nodes[name] for name in sorted(self._nodes, key=self._ranks.__getitem__)
-        }
+        ordered = sorted(self._nodes.items(), key=lambda item: self._ranks[item[0]])
+        return {name: node for name, node in ordered if name != GATEWAY}
 
     @property
     def own_pids(self) -> frozenset[int]:

@@ -1,7 +1,7 @@
 """Where a server keeps what nodes need from outside: the table of names, and their local disks.
 
 With namespaces it is a tmpfs on the server's own /dev/shm, which ends with the server; without, a
-directory of temporary files that the server removes, and else the next session's sweep.
+directory of temporary files that the supervisor removes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 
-from elastic_harness.cluster import cgroups
+from elastic_harness.cluster import leftovers
 from elastic_harness.cluster import namespace as ns
 
 __all__ = ["Scratch"]
@@ -28,8 +27,7 @@ class Scratch:
             self._folder = "/dev/shm"  # noqa: S108 (this process's own)
             ns.mount("tmpfs", self._folder, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=755")
         else:
-            sweep()
-            self._folder = f"{tempfile.gettempdir()}/{tag}"
+            self._folder = leftovers.scratch_folder(tag)
             os.mkdir(self._folder, 0o700)
         self.hosts = f"{self._folder}/hosts"
         os.mkdir(f"{self._folder}/disks")
@@ -72,11 +70,6 @@ class Scratch:
         for name in os.listdir(f"{self._folder}/disks"):
             self._remove_disk(name)
 
-    def remove(self) -> None:
-        """Remove the folder itself, where the kernel does not."""
-        if not self._is_isolated:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
     def _remove_disk(self, name: str) -> None:
         path = self.disk(name)
         if name in self._mounted:
@@ -100,11 +93,3 @@ class Scratch:
         os.pwrite(fd, text, 0)
         os.ftruncate(fd, len(text))
         os.close(fd)
-
-
-def sweep() -> None:
-    """Remove the folders of sessions that have ended without doing so."""
-    folder = tempfile.gettempdir()
-    for name in os.listdir(folder):
-        if cgroups.is_stale(name):
-            shutil.rmtree(f"{folder}/{name}", ignore_errors=True)

@@ -165,7 +165,6 @@ class ClusterServer:
 
     def _end(self) -> None:
         """End everything. With a pid namespace the kernel does it as this process ends."""
-        self._scratch.remove()
         os._exit(0)  # without one, the supervisor does it
 
     # --- orders -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_harness.cluster import cgroups, process_table
+from elastic_harness.cluster import cgroups, leftovers, process_table
 from elastic_harness.cluster import namespace as ns
 from elastic_harness.cluster.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
@@ -46,7 +46,7 @@ class Supervisor:
     def run(self) -> Role | Program:
         """Fork the server; returns in it only."""
         tag = cgroups.session_tag(os.getpid())
-        cgroups.sweep()
+        leftovers.sweep()
         own_fd = os.pidfd_open(os.getpid())
         ns.become_subreaper()
         if self._is_isolated:
@@ -86,7 +86,7 @@ class Supervisor:
             os.kill(server, signal.SIGKILL)
         while time.monotonic() < deadline:
             # A frozen process cannot die on version 1: removing the groups thaws them first.
-            left = cgroups.remove_session(tag)
+            left = leftovers.remove_session(tag)
             for row in process_table.descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(row.pid, signal.SIGKILL)

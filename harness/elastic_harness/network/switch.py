@@ -313,12 +313,9 @@ class Switch:
         return rows
 
     def _reset(self, seed: str) -> None:
-        """Take everything off but the gateway, and forget all links."""
+        """Take everything off and forget all links."""
         for port in list(self._ports.values()):
-            if port.octet < 251:
-                self._detach(port)
-            else:
-                self._forget_lanes(port)
+            self._detach(port)
         self._links.clear()
         self._on_way.clear()
         self._held.clear()

@@ -1,0 +1,44 @@
+"""What a kernel does not remove when the processes of a session end, and who removes it.
+
+The session's supervisor does, last of all. What is left when it was killed itself is recognised by
+the tag that all of it carries, and swept when the next session starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+
+from elastic_harness.cluster import cgroups, process_table
+
+__all__ = ["ENVIRONMENT_MARK", "remove_session", "scratch_folder", "sweep"]
+
+# Every process of a cluster carries this variable; its value is the tag of its session.
+ENVIRONMENT_MARK = "PYTEST_ELASTIC_CLUSTER"
+
+
+def scratch_folder(tag: str) -> str:
+    """Return the folder of temporary files that a session without namespaces uses."""
+    return f"{tempfile.gettempdir()}/{tag}"
+
+
+def remove_session(tag: str) -> list[str]:
+    """Remove control groups and files of a session; returns what would not go yet."""
+    folder = scratch_folder(tag)
+    shutil.rmtree(folder, ignore_errors=True)
+    left = cgroups.remove_session(tag)
+    return [*left, folder] if os.path.exists(folder) else left
+
+
+def sweep() -> None:
+    """Remove what sessions have left that are over, as far as it can be known to be theirs."""
+    for pid in process_table.processes():
+        if cgroups.is_stale(process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    tags = {name for name in os.listdir(tempfile.gettempdir()) if cgroups.is_stale(name)}
+    for tag in sorted(tags | cgroups.stale_sessions()):
+        remove_session(tag)

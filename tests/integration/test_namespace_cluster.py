@@ -1,0 +1,427 @@
+"""A cluster of namespaces: what nodes see of each other, and what happens when links break."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster import cgroups, leftovers
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import wait_for
+from elastic_harness.cluster.cluster import GATEWAY, NodeSpec, ServerLost
+from elastic_harness.network import partitions
+from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
+
+from pytest_elastic.errors import UsageError
+from tests.cluster_bench import ROOT, Bench, await_condition
+
+CUT = LinkPolicy(up=False)
+# Long against anything that happens on a healthy link here (0.1 ms), short against a test.
+SILENCE_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One server, with torch, for all tests of this file."""
+    try:
+        choose_cluster("namespace")
+    except UsageError as error:
+        pytest.skip(error.message)
+    made = Bench("namespace", tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(cluster_bench: Bench, tmp_path: Path) -> Bench:
+    """Return the server, without nodes."""
+    cluster_bench.reset(tmp_path)
+    return cluster_bench
+
+
+def hears(sock: socket.socket, within_s: float = SILENCE_S) -> bool:
+    """Tell whether anything arrives: data, an end or a reset."""
+    ready, _, _ = select.select([sock], [], [], within_s)
+    return bool(ready)
+
+
+# --- what a node is -------------------------------------------------------------------------------
+
+
+def test_a_node_has_its_own_name_pids_devices_and_disks(bench: Bench) -> None:
+    """Host name, process numbers, network devices and /tmp are a machine's of its own."""
+    bench.start("n1", "n2")
+    script = "hostname; echo $$; ls /sys/class/net; ls -A /dev/shm; touch /tmp/mine; ls -A /tmp"
+    assert bench.output(bench.run("n2", "sh", "-c", script)).split()[:4] == [
+        "n2",
+        "2000",
+        "eth0",
+        "lo",
+    ]
+    assert bench.finish(bench.run("n1", "test", "-e", "/tmp/mine")) == 1
+    assert not os.path.exists("/tmp/mine")
+
+
+def test_nodes_find_each_other_by_name_those_started_later_included(bench: Bench) -> None:
+    """Names resolve to the nodes' addresses, forwards and back, without a name server."""
+    bench.start("n1")
+    bench.start("n2")
+    code = (
+        "import socket; print(socket.gethostbyname('n2'), socket.gethostbyaddr('10.77.0.2')[0],"
+        " socket.getnameinfo(('::ffff:10.77.0.2', 1), 0)[0], socket.gethostname())"
+    )
+    assert bench.output(bench.python("n1", code)).split() == ["10.77.0.2", "n2", "n2", "n1"]
+
+
+def test_what_is_shared_is_shared_even_below_a_private_directory(bench: Bench) -> None:
+    """The run directory is the same on every node and outside; the rest of /tmp is not."""
+    shared = bench.folder / "deep" / "run"
+    shared.mkdir(parents=True)
+    folders = [str(shared), str(bench.folder)]
+    bench.start("n1", spec=lambda name, index: NodeSpec(name=name, index=index, shared=folders))
+    assert bench.finish(bench.run("n1", "sh", "-c", f"echo seen > {shared}/file")) == 0
+    assert (shared / "file").read_text() == "seen\n"
+
+
+def test_three_nodes_form_a_gloo_group_by_name_without_warnings(bench: Bench) -> None:
+    """An unmodified group of 3 x 2 workers adds up its ranks over the switch; nothing is said."""
+    bench.start("n1", "n2", "n3")
+    environ = {"WORLD_SIZE": "6", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    workers = [
+        bench.run(
+            f"n{rank // 2 + 1}",
+            "worker",
+            str(bench.folder),
+            environ={**environ, "RANK": str(rank)},
+            preloaded_entry="tests.integration.gloo_ring:main",
+        )
+        for rank in range(6)
+    ]
+    assert [bench.finish(worker) for worker in workers] == [0] * 6, bench.printed()
+    results = [(bench.folder / str(rank)).read_text().split()[:2] for rank in range(6)]
+    assert results == [["6", "15"]] * 6
+    assert bench.printed() == ""
+    assert bench.counters().own_drops == {}
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+def test_a_cut_link_is_silent_in_one_direction_only(bench: Bench) -> None:
+    """What n1 sends does not arrive, what n2 sends does; healed, everything arrives."""
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    bench.set_policy([("n1", "n2")], CUT)
+    one.send(b"lost for now")
+    assert not hears(two)
+    two.send(b"still heard")
+    assert one.recv(100) == b"still heard"
+    bench.set_policy([("n1", "n2")], HEALTHY)
+    assert two.recv(100) == b"lost for now"
+    links = bench.counters().links
+    assert links["n1", "n2"].dropped[DropReason.DOWN] > 0
+    assert not links["n2", "n1"].dropped
+    one.close()
+    two.close()
+
+
+def test_a_link_that_rejects_resets_connections_at_once(bench: Bench) -> None:
+    """Old connections break and new ones are refused, instead of being waited for."""
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    bench.set_policy([("n1", "n2")], LinkPolicy(up=False, mode=LinkMode.REJECT))
+    one.send(b"x")
+    with pytest.raises(ConnectionResetError):
+        one.recv(1)
+    with bench.open_socket("n1") as new, pytest.raises(ConnectionRefusedError):
+        new.connect(("10.77.0.2", 80))
+    assert bench.counters().links["n1", "n2"].dropped == {DropReason.REJECTED: 2}
+    one.close()
+    two.close()
+
+
+def test_a_link_that_holds_delivers_everything_later(bench: Bench) -> None:
+    """Nothing arrives while a link holds, and nothing is lost when it lets go."""
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    bench.set_policy([("n1", "n2")], LinkPolicy(up=False, mode=LinkMode.HOLD))
+    one.send(b"late")
+    assert not hears(two)
+    bench.set_policy([("n1", "n2")], HEALTHY)
+    assert two.recv(100) == b"late"
+    assert not bench.counters().links["n1", "n2"].dropped
+    one.close()
+    two.close()
+
+
+def test_latency_is_added_to_each_direction_that_has_it(bench: Bench) -> None:
+    """A round trip takes as long as both directions say, and hardly longer."""
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    slow = LinkPolicy(latency_s=0.05)
+    bench.set_policy([("n1", "n2"), ("n2", "n1")], slow)
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        one.send(b"?")
+        two.send(two.recv(1))
+        one.recv(1)
+        took.append(time.monotonic() - began)
+    assert 0.1 <= min(took) < 0.12
+    one.close()
+    two.close()
+
+
+def test_a_rate_bounds_what_a_link_carries(bench: Bench) -> None:
+    """Ten megabytes through ten megabytes a second take about a second."""
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    bench.set_policy([("n1", "n2")], LinkPolicy(rate_bytes_per_s=10e6))
+    size = 10_000_000
+    began = time.monotonic()
+    one.setblocking(False)
+    data, left = bytes(1 << 16), size
+    while left > 0:
+        _, writable, _ = select.select([], [one], [], 0)
+        if writable:
+            one.send(data)
+        readable, _, _ = select.select([two], [], [], 0.001)
+        if readable:
+            left -= len(two.recv(1 << 20))
+    assert 0.7 < time.monotonic() - began < 2.5
+    one.close()
+    two.close()
+
+
+def test_breaking_one_link_loses_nothing_on_another(bench: Bench) -> None:
+    """While links are cut and healed around it, a busy connection loses no packet."""
+    bench.start("n1", "n2", "n3")
+    receive = (
+        "import socket, sys\n"
+        "s = socket.socket(); s.bind(('', 7000)); s.listen(); open(sys.argv[1], 'w').close()\n"
+        "c, _ = s.accept(); n = 0\n"
+        "while d := c.recv(1 << 20): n += len(d)\n"
+        "print(n)\n"
+    )
+    send = (
+        "import socket\n"
+        "s = socket.create_connection(('n2', 7000)); b = bytes(1 << 20)\n"
+        "for _ in range(500): s.sendall(b)\n"
+    )
+    receiver = bench.python("n2", receive, str(bench.folder / "ready"))
+    bench.wait_for_file("ready")
+    sender = bench.python("n1", send)
+    others = partitions.isolate(["n1", "n2", "n3"], ["n3"])
+    policies = [CUT, LinkPolicy(latency_s=0.01, loss=0.1), HEALTHY]
+    changes = 0
+    while sender.exit_code is None:
+        bench.set_policy(others, policies[changes % 3])
+        changes += 1
+    assert bench.output(receiver) == f"{500 << 20}\n"
+    assert changes > 10
+    counters = bench.counters()
+    assert not counters.links["n1", "n2"].dropped
+    assert counters.own_drops == {}
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def test_a_crash_is_heard(bench: Bench) -> None:
+    """The kernel of a crashed node closes its connections and refuses new ones."""
+    bench.start("n1", "n2")
+    listen = (
+        "import socket, sys, time\n"
+        "s = socket.socket(); s.bind(('', 7000)); s.listen(); open(sys.argv[1], 'w').close()\n"
+        "c, _ = s.accept(); time.sleep(1000)\n"
+    )
+    bench.python("n2", listen, str(bench.folder / "ready"))
+    bench.wait_for_file("ready")
+    with bench.open_socket("n1") as peer:
+        peer.connect(("10.77.0.2", 7000))
+        bench.end("crash", "n2")
+        assert peer.recv(1) == b""
+    with bench.open_socket("n1") as late, pytest.raises(ConnectionRefusedError):
+        late.connect(("10.77.0.2", 7000))
+
+
+def test_a_power_cut_is_never_heard_of_not_even_after_the_node_is_back(bench: Bench) -> None:
+    """There is no end and no reset; a returned machine knows nothing of old connections."""
+    bench.start("n1", "n2")
+    listen = (
+        "import socket, sys, time\n"
+        "s = socket.socket(); s.bind(('', 7000)); s.listen(); open(sys.argv[1], 'w').close()\n"
+        "c, _ = s.accept(); c.send(b'hello'); time.sleep(1000)\n"
+    )
+    bench.python("n2", listen, str(bench.folder / "ready"))
+    bench.wait_for_file("ready")
+    with bench.open_socket("n1") as peer:
+        peer.connect(("10.77.0.2", 7000))
+        assert peer.recv(5) == b"hello"
+        bench.end("cut", "n2")
+        peer.send(b"anybody?")
+        assert not hears(peer)
+        bench.start("n2")
+        assert bench.cluster.nodes["n2"].incarnation == 2
+        # Its kernel answers what it does not know with a reset, as a rebooted machine's does.
+        with pytest.raises(ConnectionResetError):
+            peer.recv(1)
+
+
+def test_an_address_nobody_has_is_silent(bench: Bench) -> None:
+    """A machine that is not there does not answer that it is not there."""
+    bench.start("n1")
+    with bench.open_socket("n1") as sock:
+        sock.setblocking(False)
+        assert sock.connect_ex(("10.77.0.99", 80)) == errno.EINPROGRESS
+        _, writable, _ = select.select([], [sock], [], SILENCE_S)
+        assert not writable
+
+
+def test_services_of_the_host_listen_on_the_gateway(bench: Bench) -> None:
+    """A socket of ours, bound inside the cluster's network, is reached by nodes."""
+    bench.start("n1")
+    with bench.open_socket(GATEWAY) as listener, bench.open_socket("n1") as node:
+        listener.bind(("10.77.0.254", 8474))
+        listener.listen()
+        node.connect(("10.77.0.254", 8474))
+        accepted, address = listener.accept()
+        assert address[0] == "10.77.0.1"
+        accepted.close()
+    assert list(bench.cluster.nodes) == ["n1"]
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_says_so(bench: Bench) -> None:
+    """A limit on the local disk makes writes fail for want of space, and lifting it heals them."""
+    bench.start("n1")
+    disk = bench.cluster.nodes["n1"].disk
+    write = ("dd", "if=/dev/zero", f"of={disk}/file", "bs=1M", "count=4")
+    wait_for(bench.loop, partial(bench.cluster.limit_disk, "n1", 1 << 20))
+    assert bench.finish(bench.run("n1", *write)) == 1
+    assert "No space left on device" in bench.printed()
+    wait_for(bench.loop, partial(bench.cluster.limit_disk, "n1", None))
+    assert bench.finish(bench.run("n1", *write)) == 0
+
+
+def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
+    """A process of a node with a memory limit dies by the kernel's hand, and only it."""
+    if not bench.choice.capabilities.has("memory_limit"):
+        pytest.skip(bench.choice.capabilities["memory_limit"].reason)
+    bench.start("n1")
+    limit = partial(bench.cluster.limit_node, "n1", memory=64 << 20)
+    wait_for(bench.loop, limit)
+    greedy = bench.python("n1", "b = bytearray(512 << 20); print(len(b))")
+    assert bench.finish(greedy) == -signal.SIGKILL
+    modest = bench.python("n1", "b = bytearray(16 << 20); print(len(b))")
+    assert bench.output(modest) == f"{16 << 20}\n"
+
+
+# --- no survivors ----------------------------------------------------------------------------------
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from tests.cluster_bench import Bench
+bench = Bench(sys.argv[1], Path(sys.argv[2]), preload=())
+bench.start("n1", "n2")
+bench.run("n1", "sh", "-c", "setsid sleep 1000 & setsid setsid sleep 1000 & sleep 1000")
+bench.run("n2", "sleep", "1000")
+from functools import partial
+from elastic_harness.cluster.client import wait_for
+wait_for(bench.loop, partial(bench.cluster.pause_node, "n2"))
+bench.until(lambda: len(bench.cluster.processes("n1")) >= 3, "processes")
+pids = [i.pid for n in ("n1", "n2") for i in bench.cluster.processes(n)]
+pids += [*bench.cluster.own_pids]
+pids += [n.pid for n in bench.cluster.nodes.values()]
+print(*pids, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("kind", ["namespace", "process"])
+@pytest.mark.parametrize("victim", ["owner", "supervisor", "server"])
+def test_nothing_survives_a_kill(tmp_path: Path, kind: str, victim: str) -> None:
+    """Whichever is killed, pytest, supervisor or server: nothing of the cluster is left."""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'harness'}"}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, kind, str(tmp_path)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(pids) >= 8
+    supervisor = _child_of(owner.pid, pids)
+    chosen = {
+        "owner": owner.pid,
+        "supervisor": supervisor,
+        "server": _child_of(supervisor, pids),
+    }[victim]
+    try:
+        os.kill(chosen, signal.SIGKILL)
+        await_condition(lambda: not any(map(_is_alive, pids)), f"the end of {pids}", 10)
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+
+    def is_clean() -> bool:
+        if victim == "supervisor":
+            leftovers.sweep()  # as the next session does
+        return not _left_by(supervisor)
+
+    await_condition(is_clean, "control groups and files to go")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def _child_of(parent: int, among: list[int]) -> int:
+    def is_child(pid: int) -> bool:
+        return f"PPid:\t{parent}\n" in Path(f"/proc/{pid}/status").read_text()
+
+    return next(pid for pid in among if is_child(pid))
+
+
+def _left_by(supervisor: int) -> list[str]:
+    folders = {hierarchy.folder for hierarchy in cgroups.find_hierarchies().values()}
+    return [
+        name
+        for folder in sorted({*folders, tempfile.gettempdir()})
+        for name in os.listdir(folder)
+        if cgroups.owner_of(name) == supervisor
+    ]
+
+
+def test_the_loss_of_the_server_is_reported(tmp_path: Path) -> None:
+    """A server that dies takes all nodes along, and says so."""
+    bench = Bench("namespace", tmp_path, preload=())
+    bench.start("n1")
+    process = bench.run("n1", "sleep", "1000")
+    for pid in bench.cluster.own_pids:
+        os.kill(pid, signal.SIGKILL)
+    bench.until(lambda: bench.is_lost, "the loss to be noticed")
+    assert process.exit_code == -signal.SIGKILL
+    assert not bench.cluster.nodes
+    assert isinstance(bench.events[-1], ServerLost)
+    bench.close()
