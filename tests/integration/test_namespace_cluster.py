@@ -324,13 +324,13 @@ def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     bench.start("n1")
     limit = partial(bench.cluster.limit_node, "n1", memory=64 << 20)
     wait_for(bench.loop, limit)
-    greedy = bench.python("n1", "b = bytearray(512 << 20); print(len(b))")
+    greedy = bench.python("n1", "b = b'x' * (512 << 20); print(len(b))")
     assert bench.finish(greedy) == -signal.SIGKILL
-    modest = bench.python("n1", "b = bytearray(16 << 20); print(len(b))")
+    modest = bench.python("n1", "b = b'x' * (16 << 20); print(len(b))")
     assert bench.output(modest) == f"{16 << 20}\n"
 
 
-# --- no survivors ----------------------------------------------------------------------------------
+# --- no survivors ---------------------------------------------------------------------------------
 
 OWNER = """
 import os, sys, time

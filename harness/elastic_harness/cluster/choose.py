@@ -17,6 +17,7 @@ from elastic_harness.cluster.cluster import (
     Capability,
     ClusterEvent,
 )
+from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
@@ -48,7 +49,7 @@ class Choice:
         loop: Loop,
         *,
         on_event: Callable[[ClusterEvent], None],
-        preload: Sequence[str] = ("torch",),
+        preload: Sequence[str] = DEFAULT_PRELOAD,
     ) -> ClusterClient:
         """Return a cluster of this kind; nothing is started."""
         return self.cluster(

@@ -63,6 +63,7 @@ class _Node:
         self.index = index
         self.incarnation = incarnation
         self.group = group
+        self.joined: set[str] = set()
         self.conversation: Conversation | None = None
         self.setup_pid = 0
         self.pidfd = -1
@@ -441,6 +442,17 @@ class ClusterServer:
 
     def _join(self, node: _Node) -> None:
         """Bring all processes of a node into its groups, and have later ones start there."""
+        new_folders = [folder for folder in node.group.folders if folder not in node.joined]
+        if new_folders and node.conversation is not None:
+            flags = os.O_WRONLY | os.O_CLOEXEC
+            fds = [os.open(f"{folder}/cgroup.procs", flags) for folder in new_folders]
+            # Orders to a node keep their sequence, so nothing is started outside after this.
+            node.conversation.call(
+                "join_cgroups", {}, lambda _: None, timeout_s=_STEP_LIMIT_S, fds=fds
+            )
+            for fd in fds:
+                os.close(fd)
+            node.joined.update(new_folders)
         moved: set[int] = set()
         while new := [pid for pid in self._members(node) if pid not in moved]:
             for pid in new:
