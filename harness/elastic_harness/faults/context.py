@@ -47,7 +47,7 @@ class FaultImpossible(ElasticError):
 
 
 class HealOrdered(Exception):
-    """Thrown into a fault that is to be healed before it has been proven: the last chance to look."""
+    """Thrown into a fault that is to be healed before it was proven: the last chance to look."""
 
 
 class Ticket(Generic[T]):
@@ -101,8 +101,9 @@ class Sleep:
 
 
 class InForce(enum.Enum):
-    """The fault acts from now on. `NEEDS_JOB`: only the running job can show that it does, so that
-    nobody must be held for it.
+    """The fault acts from now on.
+
+    `NEEDS_JOB`: only the running job can show that it does, so that nobody is held for the proof.
     """
 
     NOW = "now"

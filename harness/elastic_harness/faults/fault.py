@@ -1,8 +1,8 @@
 """What every fault is: parameters, whom it hits, how it is injected, proven and healed.
 
-A fault is a frozen pydantic model: its fields are the parameters that a scenario may give. The class
-says what it is called there, what it needs, and on which layer it acts; its docstring says what it
-stands for and what it does not.
+A fault is a frozen pydantic model: its fields are the parameters that a scenario may give. The
+class says what it is called there, what it needs, and on which layer it acts; its docstring says
+what it stands for and what it does not.
 """
 
 from __future__ import annotations

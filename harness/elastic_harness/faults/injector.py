@@ -1,4 +1,4 @@
-"""Performs the engine's orders: injects faults, tells the engine what became of them, heals them."""
+"""Performs the engine's orders: injects faults, says what became of them, heals them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class _Borrowed:
 
 
 class Injector:
-    """Faults at work. `tell` receives the engine's inputs; it is never called inside `fire`/`heal`
-    of the same order, save for steps that need no wait.
+    """Faults at work.
+
+    `tell` receives the engine's inputs, also from inside `fire` and `heal` where no wait is needed:
+    whoever takes them keeps a queue.
     """
 
     def __init__(
@@ -64,41 +66,42 @@ class Injector:
     def in_force(self) -> tuple[str, ...]:
         """The entries that were fired and, where there is something to heal, are not healed."""
         return tuple(
-            id
-            for id, each in self._borrowed.items()
+            name
+            for name, each in self._borrowed.items()
             if each.fault.is_healable and not each.is_healed
         )
 
     def fire(self, order: Fire) -> None:
         """Inject a fault; `tell` hears of FaultInForce, then FaultProved or FaultFailed."""
-        id = order.entry_id
+        name = order.entry_id
         fault = self._catalog.parse(order.action, order.value)
         task = FaultTask(
-            fault.inject(self._context, order.targets, id=id),
+            fault.inject(self._context, order.targets, id=name),
             self._scheduler,
             on_in_force=lambda needs_job: self._tell(
-                FaultInForce(entry_id=id, proof_needs_job=needs_job)
+                FaultInForce(entry_id=name, proof_needs_job=needs_job)
             ),
-            on_done=lambda evidence: self._tell(FaultProved(entry_id=id, evidence=evidence)),
-            on_failed=lambda reason: self._tell(FaultFailed(entry_id=id, reason=reason)),
+            on_done=lambda evidence: self._tell(FaultProved(entry_id=name, evidence=evidence)),
+            on_failed=lambda reason: self._tell(FaultFailed(entry_id=name, reason=reason)),
         )
-        self._borrowed[id] = _Borrowed(fault=fault, targets=order.targets, task=task)
+        self._borrowed[name] = _Borrowed(fault=fault, targets=order.targets, task=task)
         task.start()
 
     def heal(self, order: Heal) -> None:
         """Undo a fault; `tell` hears of FaultUndone. Twice is harmless."""
-        self._heal(order.entry_id, lambda problem: None)
+        self._heal(order.entry_id, lambda _: None)
 
     def heal_all(self, on_done: Callable[[Mapping[str, str]], None]) -> None:
-        """Undo everything, in reverse order; `on_done` gets the problems by entry, none if all went
-        well. Never raises: it is what runs when everything else has failed.
+        """Undo everything, in reverse order; `on_done` gets the problems, by entry.
+
+        Never raises: it is what runs when everything else has failed.
         """
-        waiting = [id for id in reversed(self._borrowed) if not self._borrowed[id].is_healed]
+        waiting = [name for name in reversed(self._borrowed) if not self._borrowed[name].is_healed]
         problems: dict[str, str] = {}
 
-        def next_one(id: str | None, problem: str) -> None:
-            if id is not None and problem:
-                problems[id] = problem
+        def next_one(name: str | None, problem: str) -> None:
+            if name is not None and problem:
+                problems[name] = problem
             if not waiting:
                 on_done(problems)
                 return
@@ -107,8 +110,8 @@ class Injector:
 
         next_one(None, "")
 
-    def _heal(self, id: str, on_healed: Callable[[str], None]) -> None:
-        borrowed = self._borrowed.get(id)
+    def _heal(self, name: str, on_healed: Callable[[str], None]) -> None:
+        borrowed = self._borrowed.get(name)
         if borrowed is None or borrowed.is_healed:
             on_healed("")
             return
@@ -117,26 +120,26 @@ class Injector:
             return
         borrowed.is_healing = True
         borrowed.task.finish()
-        self._undo_when_finished(id, borrowed)
+        self._undo_when_finished(name, borrowed)
 
-    def _undo_when_finished(self, id: str, borrowed: _Borrowed) -> None:
+    def _undo_when_finished(self, name: str, borrowed: _Borrowed) -> None:
         """Begin to undo once the fault has looked for the last time (bounded by its own waits)."""
         if not borrowed.task.is_over:
             self._scheduler.call_at(
-                self._scheduler.now() + 0.005, lambda: self._undo_when_finished(id, borrowed)
+                self._scheduler.now() + 0.005, lambda: self._undo_when_finished(name, borrowed)
             )
             return
         task = FaultTask(
-            borrowed.fault.heal(self._context, borrowed.targets, id=id),
+            borrowed.fault.heal(self._context, borrowed.targets, id=name),
             self._scheduler,
             on_in_force=lambda _: None,
-            on_done=lambda _: self._on_healed(id, borrowed, ""),
-            on_failed=lambda reason: self._on_healed(id, borrowed, reason),
+            on_done=lambda _: self._on_healed(name, borrowed, ""),
+            on_failed=lambda reason: self._on_healed(name, borrowed, reason),
         )
         task.start()
 
-    def _on_healed(self, id: str, borrowed: _Borrowed, problem: str) -> None:
+    def _on_healed(self, name: str, borrowed: _Borrowed, problem: str) -> None:
         borrowed.is_healed = True
-        self._tell(FaultUndone(entry_id=id))
+        self._tell(FaultUndone(entry_id=name))
         for on_healed in borrowed.heals:
             on_healed(problem)

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from elastic_harness.faults.context import (
-    IN_FORCE,
     FaultContext,
+    InForce,
     Settled,
     Sleep,
     Steps,
@@ -66,7 +66,7 @@ class JoinNodes(Fault):
                 yield Sleep(seconds=self.stagger)
             tickets.append((name, context.start_node(name, keep_disk=False)))
             if not number:
-                yield IN_FORCE
+                yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
         for name, ticket in tickets:
             yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
             ticket.result()
@@ -113,7 +113,7 @@ class RebootNode(NodeFault):
 def _start_again(
     context: FaultContext, targets: Targets, downtime_s: float, *, keep_disk: bool
 ) -> Steps:
-    yield IN_FORCE
+    yield InForce.NEEDS_JOB  # the old one is gone: what is left takes a while
     if downtime_s:
         yield Sleep(seconds=downtime_s)
     tickets = [

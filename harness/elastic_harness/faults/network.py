@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Callable, Generator, Mapping
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from elastic_harness.faults.context import (
     Settled,
     Sleep,
     Steps,
+    Wait,
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.network import partitions
@@ -26,7 +27,7 @@ from elastic_harness.network.link_model import (
     Pair,
 )
 from elastic_harness.scenario.fields import Fraction, Listed, Rate, Seconds, Select
-from elastic_harness.scenario.selectors import SelectionEmpty, resolve_nodes
+from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from elastic_harness.scenario.situation import Situation, Targets
 from pytest_elastic.errors import UsageError
 
@@ -39,6 +40,7 @@ _PROOF_S: Final = 15.0
 _LOOK_S: Final = 0.1
 
 Counts = Mapping[Pair, LinkCounters]
+Names = tuple[str, ...]
 
 
 def _mode(value: object) -> object:
@@ -97,8 +99,8 @@ class _LinkFault(Fault):
     _verb: ClassVar[str] = "affected"
 
 
-def _read(context: FaultContext) -> Any:
-    """Read the counters; a generator whose value they are."""
+def _read(context: FaultContext) -> Generator[Wait, None, Counts]:
+    """Read the counters."""
     ticket = context.counters()
     yield Settled(ticket=ticket, within_s=_CLUSTER_S, what="reading the switch's counters")
     return ticket.result()
@@ -107,11 +109,11 @@ def _read(context: FaultContext) -> Any:
 class Partition(_LinkFault):
     """Links between nodes are cut, in both directions or one.
 
-    Exactly one shape: `isolate` (each of these alone), `split` (these from all others, not from each
-    other), `between` (two groups from each other), `from` and `to` (one way), `bridge` (two halves
-    that only see this node), `shape: halves` or `shape: ring`, or `pairs` of names. `mode` is what
-    happens to packets: drop, reject (refused at once), hold (delivered when it heals). Stands for a
-    broken switch, a wrong firewall rule, a lost route. Does not stand for: RDMA fabrics.
+    Exactly one shape: `isolate` (each of these alone), `split` (these from all others, not from
+    each other), `between` (two groups from each other), `from` and `to` (one way), `bridge` (two
+    halves that only see this node), `shape: halves` or `shape: ring`, or `pairs` of names. `mode`
+    is what happens to packets: drop, reject (refused at once), hold (delivered when it heals).
+    Stands for a broken switch, a wrong firewall rule, a lost route. Does not stand for: RDMA.
     """
 
     name = "partition"
@@ -176,7 +178,7 @@ class Partition(_LinkFault):
     def _links(self, situation: Situation, stream: str) -> tuple[Pair, ...]:
         nodes = tuple(node.name for node in situation.nodes)
 
-        def names(selector: Select, side: str, apart_from: tuple[str, ...] | None = None) -> Any:
+        def names(selector: Selector, side: str, apart_from: Names | None = None) -> Names:
             found = resolve_nodes(
                 selector, situation, stream=f"{stream}:{side}", apart_from=apart_from
             )
@@ -199,7 +201,7 @@ class Partition(_LinkFault):
             return partitions.between(ones, others)
         return partitions.one_way(ones, others)
 
-    def _two_sides(self, names: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _two_sides(self, names: Callable[..., Names]) -> tuple[Names, Names]:
         """Resolve two selectors, either of which may be `others`: other than the other side."""
         left, right = self.between if self.between is not None else (self.from_, self.to)
         assert left is not None, "checked when it was read"

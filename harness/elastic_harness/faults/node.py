@@ -12,6 +12,7 @@ from elastic_harness.faults.context import (
     IN_FORCE,
     FaultContext,
     FaultImpossible,
+    InForce,
     Settled,
     Sleep,
     Steps,
@@ -35,7 +36,7 @@ __all__ = [
     "names_of",
 ]
 
-# The cluster's own deadline for one operation is shorter: this is for a cluster that is itself stuck.
+# The cluster's own deadline for one operation is shorter: this is for a cluster that is stuck.
 CLUSTER_S: Final = 15.0
 _DEATH_S: Final = 5.0
 
@@ -84,7 +85,7 @@ class KillAgent(NodeFault):
 
 
 class CrashNode(NodeFault):
-    """All processes of a node die at once; its kernel lives on, so that peers see connections close.
+    """All processes of a node die at once; its kernel lives on, and closes their connections.
 
     Stands for a container or cgroup that is killed, a reset by the platform with a clean network
     end. Does not stand for: the silence of a power cut, a disk that loses what was not written out.
@@ -134,7 +135,7 @@ class PreemptNode(NodeFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         _tell_to_go(context, targets.nodes)
-        yield IN_FORCE
+        yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         yield Sleep(seconds=self.notice)
         yield from end_nodes(context, targets.nodes, context.power_cut)
         return f"{names_of(targets.nodes)} gone, {self.notice:g} s after SIGTERM"
@@ -153,7 +154,7 @@ class LeaveNode(NodeFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         _tell_to_go(context, targets.nodes)
-        yield IN_FORCE
+        yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         nodes = [node.name for node in targets.nodes]
         yield Until(
             condition=lambda: all(context.launcher_of(name) is None for name in nodes),

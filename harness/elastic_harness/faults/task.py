@@ -20,7 +20,7 @@ from elastic_harness.faults.context import (
 
 __all__ = ["FaultTask", "Scheduler"]
 
-# How often a condition is asked: at first as often as a kill takes, later as often as costs nothing.
+# How often a condition is asked: at first as fast as a kill, later as often as costs nothing.
 _FIRST_LOOK_S: Final = 0.001
 _SLOWEST_LOOK_S: Final = 0.05
 

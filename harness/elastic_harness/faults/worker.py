@@ -89,8 +89,8 @@ class KillWorker(WorkerFault):
 class ExitWorker(WorkerFault):
     """A worker ends by itself with an exit code, between two steps.
 
-    Stands for a program that gives up: a failed assertion in a health check, `sys.exit(3)`. Does not
-    stand for: an exit in the middle of a collective or of a checkpoint.
+    Stands for a program that gives up: a failed health check, `sys.exit(3)`. Does not stand for:
+    an exit in the middle of a collective or of a checkpoint.
     """
 
     name = "exit"

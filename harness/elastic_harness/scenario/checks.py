@@ -94,7 +94,7 @@ def _check_ids(scenario: Scenario) -> Iterator[Finding]:
                 message=f"another entry has the id {entry.id!r} already",
             )
         ids.append(entry.id or "")
-    known = [id for id in ids if id]
+    known = [each for each in ids if each]
     for index, entry in enumerate(scenario.timeline):
         if entry.after is not None and entry.after.id not in known:
             yield _unknown_id(("timeline", index, "after"), entry.after.id, known)

@@ -1,8 +1,9 @@
-"""The clauses that are judged while the job runs: `eventually`, and events in `sometimes`/`never`."""
+"""Clauses judged while the job runs: `eventually`, and events in `sometimes` and `never`."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
@@ -10,10 +11,10 @@ from elastic_harness.scenario.conditions import Watcher, watch
 from elastic_harness.scenario.model import Clause, Eventually, Expect
 from elastic_harness.scenario.observed import ObservedRun
 from elastic_harness.scenario.timeline import EntryPhase, EntryState
-from elastic_harness.scenario.triggers import AfterEntry, Condition
+from elastic_harness.scenario.triggers import AfterEntry, Condition, EventCondition, LogCondition
 from pytest_elastic.events.model import Record
 
-__all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect"]
+__all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect", "logs_wanted"]
 
 
 class Bucket(enum.Enum):
@@ -29,7 +30,7 @@ class ClauseState:
     """One clause and how it stands. `key` is its place: `eventually[0]`, or the test's name for it.
 
     `opened_at` is when it began to watch, `base` when its time began to run: between the two a
-    fault is being injected, when what it does must not be missed and what was before must not count.
+    fault is being injected: what it does must not be missed, what was before must not count.
     """
 
     key: str
@@ -97,7 +98,7 @@ class ClauseState:
         return True
 
     def close(self, run: ObservedRun, why: str) -> None:
-        """The run is over: decide the clause by what is known."""
+        """Decide the clause by what is known, now that the run is over."""
         if self.verdict is not None:
             return
         if self.bucket is Bucket.NEVER:
@@ -116,10 +117,11 @@ class ClauseState:
 
     @property
     def _counts_before_base(self) -> bool:
-        """Tell whether what is seen while the fault is being injected counts: facts do, states do
-        not, since the state before the fault looks the same.
+        """Tell whether what is seen while the fault is being injected counts.
+
+        Facts do; states do not, since the state before the fault looks the same.
         """
-        return self.condition.__class__.__name__ in {"EventCondition", "LogCondition"}
+        return isinstance(self.condition, (EventCondition, LogCondition))
 
 
 def from_eventually(key: str, clause: Eventually) -> ClauseState:
@@ -152,3 +154,18 @@ def from_expect(expect: Expect) -> list[ClauseState]:
             if not isinstance(witness, Clause)
         )
     return states
+
+
+def logs_wanted(expect: Expect) -> list[tuple[str, str | None]]:
+    """Return the patterns, and nodes, that `log_contains` will be judged by after the run."""
+    wanted: list[tuple[str, str | None]] = []
+    for clause in (*expect.always, *expect.finally_, *expect.never, *expect.sometimes):
+        if not isinstance(clause, Clause) or clause.name != "log_contains":
+            continue
+        if isinstance(clause.expected, str):
+            wanted.append((clause.expected, None))
+        elif isinstance(clause.expected, Mapping):
+            pattern, node = clause.expected.get("pattern"), clause.expected.get("node")
+            if isinstance(pattern, str):
+                wanted.append((pattern, node if isinstance(node, str) else None))
+    return wanted

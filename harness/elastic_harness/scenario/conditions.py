@@ -7,7 +7,7 @@ condition that was not met.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from typing_extensions import assert_never
 
@@ -118,15 +118,17 @@ class _RoundWatcher:
         return None
 
     def restart(self, since: float) -> None:
-        """Rounds are numbered: there is nothing to restart."""
+        """Keep watching: rounds are numbered."""
 
     def last_seen(self, run: ObservedRun) -> str:
         return _describe(run.world)
 
 
 class _StepsWatcher:
-    """All ranks of one world, of a given size if one is asked for, have done so many steps that
-    began after `since`. With `counts_forming` a world that forms after `since` is enough.
+    """Waits until all ranks of one world have done so many steps that began after `since`.
+
+    The world has a given size, if one is asked for. With `counts_forming` a world that forms after
+    `since` is enough.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ def _describe(world: World | None) -> str:
     return f"round {world.ordinal} with {world.world_size} ranks"
 
 
-def _is_equal(event: Event, key: str, value: Any) -> bool:
+def _is_equal(event: Event, key: str, value: object) -> bool:
     """Compare a field with what a scenario says; a list stands for a tuple."""
     found = getattr(event, key, None)
     if isinstance(found, tuple) and isinstance(value, list):

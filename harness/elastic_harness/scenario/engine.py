@@ -32,7 +32,13 @@ from elastic_harness.history.events import (
     RankReleased,
     WorkerGone,
 )
-from elastic_harness.scenario.clauses import Bucket, ClauseState, from_eventually, from_expect
+from elastic_harness.scenario.clauses import (
+    Bucket,
+    ClauseState,
+    from_eventually,
+    from_expect,
+    logs_wanted,
+)
 from elastic_harness.scenario.conditions import watch
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.holds import HeldRank, Holds
@@ -71,8 +77,9 @@ from pytest_elastic.events.model import Event, Record
 
 __all__ = ["Decision", "EngineMachine", "RunPhase"]
 
-# After the last launcher that counts has ended, what others still have to say is waited for this long.
-END_GRACE_S: Final = 1.0
+# After the last launcher that counts has ended, what is still on its way (lines of output are read
+# every 50 ms) is waited for this long.
+END_GRACE_S: Final = 0.3
 
 
 class RunPhase(enum.Enum):
@@ -119,6 +126,7 @@ class EngineMachine:
         self._started_at: float | None = None
         self._calm_at: float | None = None
         self._end_at: float | None = None
+        self._are_launchers_gone = False
         self._woken_at: float | None = None
         self._out: list[EngineCommand] = []
         self._decisions: list[Decision] = []
@@ -199,6 +207,8 @@ class EngineMachine:
         clauses, self._clauses = self._clauses, []
         for clause in clauses:
             self._add_clause(clause, now)
+        for pattern, node in logs_wanted(self._plan.scenario.expect):
+            self._put(WatchLog(pattern=pattern, node=node))
 
     def _on_entry_added(self, entry: Entry, now: float) -> None:
         default_id = f"entry-{len({state.name for state in self._entries}) + 1}"
@@ -248,10 +258,11 @@ class EngineMachine:
         for entry in self._entries:
             if entry.phase is EntryPhase.WAITING and entry.watcher is not None:
                 entry.evidence = entry.evidence or entry.watcher.see(record, self._run)
-            if entry.heal_watcher is not None and entry.phase is EntryPhase.IN_FORCE:
-                if evidence := entry.heal_watcher.see(record, self._run):
-                    self._decide(f"heal {entry.id}", evidence, now)
-                    self._heal(entry, "schedule")
+            if entry.heal_watcher is None or entry.phase is not EntryPhase.IN_FORCE:
+                continue
+            if evidence := entry.heal_watcher.see(record, self._run):
+                self._decide(f"heal {entry.id}", evidence, now)
+                self._heal(entry, "schedule")
         self._follow_entries()
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(record, self._run))
@@ -259,7 +270,7 @@ class EngineMachine:
     def _on_held(self, pid: int, rank: int, step: int) -> None:
         """Note for each entry pinned here that its moment has come.
 
-        An order to hold that came too late holds the rank at a later step: that counts, and is said.
+        An order to hold that came late holds the rank at a later step: that counts, and is said.
         """
         for entry in self._entries:
             pinned = entry.step
@@ -374,8 +385,9 @@ class EngineMachine:
     # --- what follows from the state and the time ----------------------------------------------
 
     def _look_around(self, now: float) -> None:
-        """Do everything that is due. One thing may make another due, but each entry moves on at
-        most a few times, so this ends.
+        """Do everything that is due.
+
+        One thing may make another due, but each entry moves on a few times at most, so this ends.
         """
         for _ in range(4 * len(self._entries) + 4):
             if not any([self._fire_due(now), self._heal_due(now)]):
@@ -502,6 +514,7 @@ class EngineMachine:
             launcher = self._run.launchers.setdefault(node, LauncherView(process=ProcessRef(pid=0)))
             if launcher.exit_code is None:
                 launcher.exit_code = exit_code
+        self._are_launchers_gone = True
         self._end_at = now
 
     def _end_if_over(self, now: float) -> bool:
@@ -512,7 +525,9 @@ class EngineMachine:
             if clause.is_unmet:
                 self._end("unmet", clause.verdict.reason if clause.verdict else "", now)
                 return True
-        if self._end_at is None and self._run.have_launchers_that_count_ended:
+        if not self._is_job_over():
+            self._end_at = None
+        elif self._end_at is None:
             self._end_at = now + END_GRACE_S
         if self._end_at is not None and now >= self._end_at:
             self._end(self._run.outcome, "all launchers that count have ended", now)
@@ -525,6 +540,21 @@ class EngineMachine:
             self._end("limit", f"the job did not end within {limit}: {self._run.describe()}", now)
             return True
         return False
+
+    def _is_job_over(self) -> bool:
+        """Tell whether nobody is left whose end is worth waiting for.
+
+        That is so when all launchers that count have ended; or, where faults have ended them all,
+        when none runs and no fault is about to start one again.
+        """
+        if self._are_launchers_gone or self._run.have_launchers_that_count_ended:
+            return True
+        is_busy = any(
+            entry.phase is EntryPhase.FIRED
+            or (entry.phase is EntryPhase.IN_FORCE and entry.proved is None)
+            for entry in self._entries
+        )
+        return self._run.have_all_launchers_ended and not is_busy
 
     def _late_clause(self, now: float) -> str | None:
         """Return the complaint if the job should have ended by now, says a clause of `finally`."""

@@ -49,13 +49,14 @@ class ScenarioModel(BaseModel):
 
 
 def parse_duration(value: object) -> float:
-    """Return seconds for "10s", "500ms" or "2m"; a bare number is refused, it could mean anything."""
+    """Return seconds for "10s", "500ms" or "2m"; a bare number could mean anything: refused."""
     if isinstance(value, float) and math.isfinite(value) and value >= 0:
         return value  # already seconds: a default, or Python calling
     if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?(ms|s|min|m|h)", value)):
         return float(found[1]) * _UNITS_S[found[2]]
     if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(f"{value} has no unit (did you mean '{value}s'?)")
+        # Pydantic reports a ValueError; a TypeError would pass for a bug.
+        raise ValueError(f"{value} has no unit (did you mean '{value}s'?)")  # noqa: TRY004
     raise ValueError(f"{value!r} is not a duration: write for example 10s, 500ms or 2m")
 
 
@@ -99,7 +100,7 @@ def _to_tuple(value: object) -> object:
 
 
 def _to_text(value: object) -> object:
-    """Let `env: {PORT: 80}` mean what it says; True and None are refused, they print in two ways."""
+    """Let `env: {PORT: 80}` mean what it says; True and None print in two ways: refused."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     return value

@@ -32,11 +32,11 @@ class Holds:
         self._held: dict[int, HeldRank] = {}
 
     def add(self, held: HeldRank) -> None:
-        """A worker says that it waits."""
+        """Note that a worker waits."""
         self._held[held.pid] = held
 
     def forget(self, pid: int) -> None:
-        """A worker is dead."""
+        """Note that a worker waits no more, or is dead."""
         self._held.pop(pid, None)
 
     def release(

@@ -144,7 +144,7 @@ def _plain(message: str) -> str:
     return message
 
 
-# --- matrix ----------------------------------------------------------------------------------------
+# --- matrix --------------------------------------------------------------------------------
 
 
 def _expand_matrix(tree: Tree) -> Iterator[Tree]:
@@ -187,7 +187,7 @@ def _short(value: object) -> str:
     return "".join(char if char.isalnum() or char in "._-" else "-" for char in text)
 
 
-# --- one document ----------------------------------------------------------------------------------
+# --- one document --------------------------------------------------------------------------
 
 
 class _Reader:

@@ -1,8 +1,8 @@
 """What goes into the scenario engine and what comes out of it.
 
-The runner feeds inputs and performs commands; it decides nothing. Every command is about an entry of
-the timeline by its id (entries without one are called `entry-N` by their place; a repeated entry
-fires as `id#1`, `id#2` …).
+The runner feeds inputs and performs commands; it decides nothing. Commands name an entry of the
+timeline by its id (entries without one are called `entry-N` by their place; a repeated entry fires
+as `id#1`, `id#2` …).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# --- inputs ----------------------------------------------------------------------------------------
+# --- inputs --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,10 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultInForce:
-    """A fault acts from now on; a rank held for it may go on once it has also been seen to act, or
-    at once where only the running job can show it (packets that are dropped).
+    """A fault acts from now on.
+
+    A rank held for it goes on once the fault was also seen to act, or at once where only the running
+    job can show that (packets that are dropped).
     """
 
     entry_id: str
@@ -103,7 +105,10 @@ class EntryAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClauseAdded:
-    """A running test begins to wait for something; `key` is its name among `EngineMachine.clauses`."""
+    """A running test begins to wait for something.
+
+    `key` is its name among `EngineMachine.clauses`.
+    """
 
     key: str
     clause: Eventually
@@ -132,7 +137,7 @@ EngineInput = (
 )
 
 
-# --- commands --------------------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +202,9 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEvent:
-    """Write an event into the history, and feed it back like any other record. `source` is as in
-    `Record`.
+    """Write an event into the history, and feed it back like any other record.
+
+    `source` is as in `Record`.
     """
 
     source: str

@@ -1,13 +1,13 @@
 """What a scenario says: the one tree that YAML files and Python tests are read into.
 
-Everything here is a frozen value. What an entry *does* is kept as a name and plain data; which names
-there are, and what belongs to them, is the business of the `ActionCatalog` handed to those who need
-it (so that faults may be added from outside).
+Everything here is a frozen value. What an entry *does* is kept as a name and plain data; which
+names there are, and what belongs to them, is the business of the `ActionCatalog` handed to those
+who need it (so that faults may be added from outside).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import (
@@ -95,8 +95,9 @@ class Rdzv(ScenarioModel):
 
 
 class Observe(ScenarioModel):
-    """Where facts come from that the probe cannot know: `step` is a regex with one group, on the
-    workers' output.
+    """Where facts come from that the probe cannot know.
+
+    `step` is a regular expression with one group, on the workers' output.
     """
 
     step: str | None = None
@@ -205,7 +206,7 @@ class Entry(ScenarioModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _as_written(self, handler: Any) -> dict[str, Any]:
+    def _as_written(self, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Write the entry as it is read: the action under its own name."""
         data = {key: item for key, item in handler(self).items() if item is not None}
         action = data.pop("action")
@@ -232,7 +233,7 @@ class Eventually(ScenarioModel):
         return {**own, "condition": {k: v for k, v in value.items() if k not in own}}
 
     @model_serializer(mode="wrap")
-    def _as_written(self, handler: Any) -> dict[str, Any]:
+    def _as_written(self, handler: Callable[[Any], Any]) -> dict[str, Any]:
         data = {key: item for key, item in handler(self).items() if item is not None}
         condition = data.pop("condition")
         return {**{k: v for k, v in condition.items() if v is not None}, **data}
@@ -268,7 +269,7 @@ class Clause(ScenarioModel):
         return {"name": names[0], "expected": value[names[0]], **own}
 
     @model_serializer(mode="wrap")
-    def _as_written(self, handler: Any) -> Any:
+    def _as_written(self, handler: Callable[[Any], Any]) -> dict[str, Any]:
         data = handler(self)
         own = {"within": data["within"]} if self.within is not None else {}
         return {data["name"]: data["expected"], **own}
@@ -282,14 +283,14 @@ class Clause(ScenarioModel):
         return self.name if self.expected is True else f"{self.name}: {self.expected}"
 
 
-def _witness_kind(value: Any) -> str:
+def _witness_kind(value: object) -> str:
     if isinstance(value, dict) and ("event" in value or "log" in value):
         return "condition"
     return "condition" if isinstance(value, (EventCondition, LogCondition)) else "clause"
 
 
-# What must be seen, or never be seen: an event or log line (the engine sees to it), or a clause that
-# a checker knows.
+# What must be seen, or never be seen: an event or log line (the engine sees to it), or a clause
+# that a checker knows.
 Witness = Annotated[
     Annotated[Condition, Tag("condition")] | Annotated[Clause, Tag("clause")],
     Discriminator(_witness_kind),
@@ -334,7 +335,7 @@ class Scenario(ScenarioModel):
     def _no_storm_yet(self) -> Scenario:
         if self.storm is not None:
             raise ValueError(
-                "`storm` is not supported yet: write the faults into `timeline` (`every` repeats one)"
+                "`storm` is not supported yet: write faults into `timeline` (`every` repeats one)"
             )
         return self
 
@@ -362,7 +363,7 @@ def json_schema(catalog: ActionCatalog) -> dict[str, Any]:
     definitions["Nodes"] = {"anyOf": [{"type": "integer", "minimum": 1}, definitions["Nodes"]]}
     definitions["Nodes"]["anyOf"][1]["required"] = ["initial"]
     schema["properties"]["matrix"] = {
-        "description": "One scenario for each combination: a path such as job.max_restarts, values.",
+        "description": "One scenario for each combination: paths (job.max_restarts) with values.",
         "type": "object",
         "additionalProperties": {"type": "array", "minItems": 1},
     }

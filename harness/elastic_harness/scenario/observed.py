@@ -21,8 +21,9 @@ __all__ = ["LauncherView", "ObservedRun"]
 
 @dataclass(slots=True, kw_only=True)
 class LauncherView:
-    """The newest launcher of a node. `is_excused`: a fault ended it, so that its exit code says
-    nothing about the job.
+    """The newest launcher of a node.
+
+    `is_excused`: a fault ended it, so that its exit code says nothing about the job.
     """
 
     process: ProcessRef
@@ -66,7 +67,7 @@ class ObservedRun:
                 pass
 
     def excuse(self, node: str) -> None:
-        """A fault is about to end this node's launcher."""
+        """Note that a fault is about to end this node's launcher."""
         if (launcher := self.launchers.get(node)) is not None:
             launcher.is_excused = True
 
@@ -77,9 +78,16 @@ class ObservedRun:
         return bool(counting) and all(each.exit_code is not None for each in counting)
 
     @property
+    def have_all_launchers_ended(self) -> bool:
+        """Tell whether no launcher runs any more, and there were some."""
+        launchers = self.launchers.values()
+        return bool(launchers) and all(each.exit_code is not None for each in launchers)
+
+    @property
     def outcome(self) -> str:
-        """How the job ended, by the launchers that count: succeeded or failed; drained when every
-        node has left, with success, because it was told to.
+        """How the job ended, by the launchers that count: succeeded or failed.
+
+        Drained, when every node has left with success because it was told to.
         """
         counting = [each.exit_code for each in self.launchers.values() if not each.is_excused]
         if counting:

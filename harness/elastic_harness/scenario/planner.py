@@ -33,7 +33,7 @@ MIN_BETWEEN_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEntry:
-    """One entry with its name. `delays_s` are the draws of `every`: the pause before each firing."""
+    """One entry with its name; `delays_s` are the draws of `every`, one before each firing."""
 
     id: str
     entry: Entry

@@ -1,8 +1,9 @@
 """Who is meant: `rank 3`, `n2`, `store host`, `random 2`, `minority`, and lists of these.
 
-A selector is parsed when the scenario is read and resolved when the fault fires, against the run as
-it is then. Every fault asks either for nodes or for workers; a selector that names the other kind is
-carried over: `kill: n2` means all workers of n2, `power_cut: rank 3` the node that rank 3 runs on.
+A selector is parsed when the scenario is read and resolved when the fault fires, against the run
+as it is then. Every fault asks either for nodes or for workers; a selector that names the other
+kind is carried over: `kill: n2` means all workers of n2, `power_cut: rank 3` the node that rank 3
+runs on.
 """
 
 from __future__ import annotations

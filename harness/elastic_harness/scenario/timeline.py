@@ -58,7 +58,8 @@ class EntryState:
     """What the engine knows about one firing. `proved` is None until it is known either way.
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
-    an `until` is waited for. `is_armed`: a rank is, or would be, held for it. `action` is None for the engine's own `heal`.
+    an `until` is waited for. `is_armed`: a rank is, or would be, held for it. `action` is None for
+    the engine's own `heal`.
     """
 
     id: str
@@ -150,6 +151,6 @@ def expand(
                 action=action,
                 is_optional=entry.optional or number > 1,
                 due_at=due,
-            )  # fmt: skip
+            )
         )
     return states

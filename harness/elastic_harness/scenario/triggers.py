@@ -1,4 +1,4 @@
-"""What can set a timeline entry off, and what a clause of `eventually` can wait for: one vocabulary.
+"""What sets a timeline entry off, and what a clause of `eventually` waits for: one vocabulary.
 
 `at` and `when`, `until`, `after` and `every` of SCENARIOS are read here; a condition is the same
 value whether it triggers a fault or is waited for.
@@ -152,8 +152,8 @@ class ProgressCondition(ScenarioModel):
 CONDITION_KEYS: Final = ("event", "stable", "log", "round", "world_size", "progress")
 
 
-def _condition_kind(value: Any) -> str | None:
-    """Tell conditions apart by their key; `event` goes first, as it may have a `round` of its own."""
+def _condition_kind(value: object) -> str | None:
+    """Tell conditions apart by their key; `event` goes first: it may have a `round` of its own."""
     keys = value if isinstance(value, dict) else vars(value)
     return next((kind for kind in CONDITION_KEYS if kind in keys), None)
 
@@ -211,7 +211,7 @@ class Every(ScenarioModel):
     max: int = Field(ge=1)
 
 
-def _until_kind(value: Any) -> str:
+def _until_kind(value: object) -> str:
     return "end" if isinstance(value, str) else "condition"
 
 

@@ -1,7 +1,7 @@
 """YAML 1.2 with positions: plain data, and where in the text each part of it stands.
 
 PyYAML's C composer gives nodes with marks; the resolver is the core schema of YAML 1.2, so that
-`on`, `yes` and `12:30` are text. Keys are text and unique, and no tag makes anything but plain data.
+`on`, `yes` and `12:30` are text. Keys are text and unique, and no tag makes anything but data.
 """
 
 from __future__ import annotations

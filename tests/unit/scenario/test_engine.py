@@ -492,6 +492,18 @@ def test_clauses_only_a_checker_knows_are_left_to_it() -> None:
     assert bench.engine.clauses == ()
 
 
+def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
+    """`log_contains` is judged after the run, on what was recorded during it."""
+    bench = running(
+        expect={"finally": [{"log_contains": "boom"}], "never": [{"log_contains": {
+            "pattern": "bang", "node": "n1"}}]}
+    )
+    assert bench.all_of(WatchLog) == [
+        WatchLog(pattern="boom"),
+        WatchLog(pattern="bang", node="n1"),
+    ]
+
+
 # --- the end ---------------------------------------------------------------------------------------
 
 
@@ -566,6 +578,39 @@ def test_a_job_that_everybody_left_in_order_is_drained() -> None:
     bench.end_job(0)
     assert bench.end is not None
     assert bench.end.outcome == "drained"
+
+
+def test_a_job_all_of_whose_launchers_were_killed_is_over_once_that_is_proven() -> None:
+    """And it failed."""
+    bench = running({"at": "1s", "id": "x", "kill_agent": "all"})
+    bench.pass_time(1)
+    bench.exit_launcher("n1", -9)
+    bench.exit_launcher("n2", -9)
+    bench.pass_time(2)
+    assert bench.end is None
+    bench.prove("x")
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_a_job_whose_only_node_reboots_is_not_over_in_between() -> None:
+    """A launcher that is about to be started again is waited for."""
+    bench = Bench(scenario({"at": "1s", "id": "x", "reboot": "n1"}, nodes=1))
+    bench.start_nodes("n1")
+    bench.pass_time(1)
+    bench.stop_node("n1")
+    bench.in_force("x")
+    bench.pass_time(5)
+    assert bench.end is None
+    bench.start_nodes("n1")
+    bench.prove("x")
+    bench.pass_time(5)
+    assert bench.end is None
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert bench.end.outcome == "succeeded"
 
 
 def test_a_job_that_does_not_end_meets_the_limit() -> None:
