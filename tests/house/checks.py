@@ -153,7 +153,7 @@ def impurities(tree: SourceTree) -> list[Finding]:
             if (source.module, used.partition(".")[0]) not in rules.PURE_EXCEPT:
                 text = f"{source.module} is pure and uses {used}"
                 found.append(Finding(path=source.path, line=line, text=text))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _impure_import(imported: Import, source: Source, tree: SourceTree) -> str | None:
