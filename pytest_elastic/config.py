@@ -17,6 +17,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = [
     "DEFAULT_PORT",
+    "DEFAULT_PRELOAD",
     "Endpoint",
     "LaunchConfig",
     "ProgramConfig",
@@ -29,6 +30,10 @@ __all__ = [
 
 # torchrun's default port of a c10d endpoint.
 DEFAULT_PORT = 29400
+
+# What a warm interpreter imports. Making the first optimizer imports torch._dynamo (830 modules, as
+# long as torch itself), which every worker of every round would otherwise do again.
+DEFAULT_PRELOAD = ("torch", "torch._dynamo")
 
 # torchrun's default of --shutdown-timeout.
 DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
@@ -106,7 +111,7 @@ class LaunchConfig:
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     signals: Sequence[int] = ()
     worker_start: str = "auto"
-    preload: Sequence[str] = ("torch",)
+    preload: Sequence[str] = DEFAULT_PRELOAD
     events: str | None = None
     standalone: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)

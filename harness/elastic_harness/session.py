@@ -16,7 +16,7 @@ from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.loop_thread import LoopThread
-from elastic_harness.scenario.launchers import Launcher
+from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
@@ -173,7 +173,9 @@ class HarnessSession:
         if self._cluster is not None:
             return
         thread = LoopThread()
-        cluster = self.choice.make(thread.loop, on_event=self._on_cluster_event)
+        cluster = self.choice.make(
+            thread.loop, on_event=self._on_cluster_event, preload=modules_to_preload()
+        )
         thread.start()
         outcome: ClusterError | None = thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
         if isinstance(outcome, ElasticError):

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from pytest_elastic.config import (
     DEFAULT_PORT,
+    DEFAULT_PRELOAD,
     DEFAULT_SHUTDOWN_TIMEOUT_S,
     Endpoint,
     LaunchConfig,
@@ -188,7 +189,7 @@ _OPTIONS = (
     _Option(
         flags=("--preload",),
         metavar="MODULE,...",
-        default="torch",
+        default=",".join(DEFAULT_PRELOAD),
         help="what the warm interpreter imports",
     ),
 )

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 
-__all__ = ["JobPlan", "Launcher", "NodePlan", "launcher_named"]
+__all__ = ["JobPlan", "Launcher", "NodePlan", "launcher_named", "modules_to_preload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,8 @@ class Launcher:
 
     `command` is its own command line in words, in which `$name` stands for a value of the plan;
     `$options` and `$program` stand for several words each. `conf` are the defaults for its
-    rendezvous settings here, and `conf_keys` those it knows (None: all).
+    rendezvous settings here, and `conf_keys` those it knows (None: all). `modules` are what a
+    preloaded server imports for it.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Launcher:
     conf_keys: frozenset[str] | None = None
     preloaded_entry: str | None = None
     preloaded_role: str | None = None
+    modules: Sequence[str] = ()
     names_rounds: bool = False
 
     def argv(self, job: JobPlan, node: NodePlan) -> list[str]:
@@ -172,7 +175,12 @@ _LAUNCHERS = {
             name="pytest-elastic",
             command=("$python", "-m", "pytest_elastic", "run", *_TORCHRUN_WORDS),
             conf=_HARNESS_CONF,
-            preloaded_role="pytest_elastic.launch:launcher_role",
+            preloaded_role="pytest_elastic.cli.run:launcher_role",
+            modules=(
+                "pytest_elastic.cli.run",
+                "pytest_elastic.launch",
+                "pytest_elastic.workers.keeper",
+            ),
             names_rounds=True,
         ),
         # As it is shipped.
@@ -181,6 +189,7 @@ _LAUNCHERS = {
             command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
             conf_keys=_TORCHRUN_KEYS,
             preloaded_entry="torch.distributed.run:main",
+            modules=("torch.distributed.run",),
         ),
         # With the one setting that lets 2.13 recover from a lost member at all (docs/torchrun.md).
         Launcher(
@@ -189,9 +198,16 @@ _LAUNCHERS = {
             environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
             conf_keys=_TORCHRUN_KEYS,
             preloaded_entry="torch.distributed.run:main",
+            modules=("torch.distributed.run",),
         ),
     )
 }
+
+
+def modules_to_preload() -> tuple[str, ...]:
+    """Return what a cluster's server imports, so that every known launcher starts at once."""
+    modules = [name for launcher in _LAUNCHERS.values() for name in launcher.modules]
+    return tuple(dict.fromkeys((*DEFAULT_PRELOAD, *modules)))
 
 
 def launcher_named(text: str) -> Launcher:
