@@ -254,7 +254,7 @@ class AgentMachine:
 
     def _on_hold(self, round_: int, reason: str) -> None:
         group = self._running(round_)
-        if group is None or group.is_held or group.is_ending:
+        if group is None or group.is_held:
             return
         group.is_held = True
         self._out.append(m.Signal(round=round_, signal=signal.SIGSTOP, to="all"))

@@ -54,7 +54,6 @@ class Part(Enum):
     NONE = "none"  # in no round; no worker
     SEALED = "sealed"  # has a roster, waits for the commit; no worker
     RUNNING = "running"  # workers run
-    HELD = "held"  # workers are stopped by SIGSTOP: contact is lost (R5)
     SUCCEEDED = "succeeded"  # workers ended with status 0
     STOPPING = "stopping"  # workers are being stopped as ordered
     GONE = "gone"  # workers of the round are gone, as ordered
@@ -74,15 +73,14 @@ LINK_ALLOWED: dict[Link, frozenset[Link]] = {
 PART_ALLOWED: dict[Part, frozenset[Part]] = {
     Part.NONE: frozenset({Part.SEALED}),
     Part.SEALED: frozenset({Part.RUNNING, Part.GONE, Part.NONE}),
-    Part.RUNNING: frozenset({Part.HELD, Part.SUCCEEDED, Part.STOPPING, Part.GONE, Part.FENCING}),
-    Part.HELD: frozenset({Part.RUNNING, Part.SUCCEEDED, Part.GONE, Part.FENCING}),
+    Part.RUNNING: frozenset({Part.SUCCEEDED, Part.STOPPING, Part.GONE, Part.FENCING}),
     Part.SUCCEEDED: frozenset({Part.STOPPING, Part.GONE, Part.FENCING}),
     Part.STOPPING: frozenset({Part.GONE, Part.FENCING}),
     Part.GONE: frozenset({Part.SEALED, Part.NONE}),
     Part.FENCING: frozenset({Part.NONE}),
 }
 
-_WITH_WORKERS = frozenset({Part.RUNNING, Part.HELD, Part.STOPPING})
+_WITH_WORKERS = frozenset({Part.RUNNING, Part.STOPPING})
 
 
 class MemberMachine:
@@ -108,6 +106,7 @@ class MemberMachine:
         self._echo = 0
         # the round
         self._seal: m.Seal | None = None
+        self._is_held = False
         self._newest_round = 0
         self._restarts_used = 0
         self._reports: list[m.Report] = []
@@ -158,7 +157,7 @@ class MemberMachine:
             case ports.GroupSucceeded():
                 self._on_group_succeeded(input)
             case ports.GroupFailed(round=round_):
-                if self.part in {Part.RUNNING, Part.HELD} and round_ == self._round:
+                if self.part is Part.RUNNING and round_ == self._round:
                     self._report(input)
             case ports.StoreOpened(round=round_) | ports.StoreFailed(round=round_):
                 if self.part is Part.SEALED and round_ == self._round:
@@ -283,8 +282,8 @@ class MemberMachine:
             self._rest(reason, now)
             return
         self._last_problem = reason
-        if self.part is Part.RUNNING:
-            self._become_part(Part.HELD)
+        if self.part in _WITH_WORKERS and not self._is_held:
+            self._is_held = True
             held = ports.HoldWorkers(
                 round=self._round, reason=f"contact to {self._coordinator} is lost: {reason}"
             )
@@ -308,8 +307,8 @@ class MemberMachine:
         if not welcome.resumed and self._seal is not None:
             self._leave_round(f"{welcome.coordinator} knows nothing of round {self._round}", now)
             return
-        if self.part is Part.HELD:
-            self._become_part(Part.RUNNING)
+        if self._is_held:
+            self._is_held = False
             self._out.append(v.Notify(notice=ports.ReleaseWorkers(round=self._round)))
         for report in (*self._reports, *([self._drain] if self._drain is not None else ())):
             self._out.append(v.Send(message=report))
@@ -325,6 +324,8 @@ class MemberMachine:
     def _become_part(self, part: Part) -> None:
         assert part in PART_ALLOWED[self.part], f"a part cannot go from {self.part} to {part}"
         self.part = part
+        if part not in _WITH_WORKERS:
+            self._is_held = False
 
     @property
     def _round(self) -> int:
@@ -400,7 +401,7 @@ class MemberMachine:
             self._out.append(v.Notify(notice=stop))
 
     def _on_group_succeeded(self, succeeded: ports.GroupSucceeded) -> None:
-        if self.part in {Part.RUNNING, Part.HELD} and succeeded.round == self._round:
+        if self.part is Part.RUNNING and succeeded.round == self._round:
             self._become_part(Part.SUCCEEDED)
             self._report(succeeded)
 

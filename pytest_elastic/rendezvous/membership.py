@@ -258,17 +258,21 @@ class Membership:
 
     def drop_silent(self, now: float) -> None:
         """Give up the members whose lease has run out."""
-        expiry = float("inf")
         for peer in list(self.peers.values()):
-            if peer.node.incarnation == self._own.incarnation:
+            if peer.lease.granted_until > now or self._is_own(peer):
                 continue
-            if peer.lease.granted_until <= now:
-                how = f"its connection ended ({peer.lost_contact})" if peer.is_suspect else "silent"
-                detail = f"{how}, and its lease of {self._settings.lease_s:g} s ran out"
-                self._drop(peer, "silent", detail, self._lease_end(peer), now)
-            else:
-                expiry = min(expiry, peer.lease.granted_until)
-        self._next_expiry = expiry
+            how = f"its connection ended ({peer.lost_contact})" if peer.is_suspect else "silent"
+            detail = f"{how}, and its lease of {self._settings.lease_s:g} s ran out"
+            self._drop(peer, "silent", detail, self._lease_end(peer), now)
+        # Whoever inherited a name just now counts too: look again at those who are left.
+        self._next_expiry = min(
+            (p.lease.granted_until for p in self.peers.values() if not self._is_own(p)),
+            default=float("inf"),
+        )
+
+    def _is_own(self, peer: Peer) -> bool:
+        """Tell whether a peer is the coordinator's own node, which needs no lease."""
+        return peer.node.incarnation == self._own.incarnation
 
     # --- going -------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ class PlayedAgent:
         self.assignment: Assignment | None = None
         self.is_running = False
         self.is_held = False
-        self.is_stopping = False
+        self.is_stopping = False  # exits from here on are the agent's doing
+        self.is_ordered = False  # the rendezvous knows that the round is over here
         self.is_mourned = True  # its keeper lives, and will say so
         self.over: ports.JobOver | None = None
         self.lease_until: float | None = None
@@ -43,6 +44,11 @@ class PlayedAgent:
         self.stop_orders: list[ports.StopWorkers] = []
         self.drain_grace_s: float | None = None
         self.failures: list[Failure] = []
+
+    @property
+    def belongs(self) -> bool:
+        """Whether the agent was told of a round, and not yet that all is over."""
+        return self.over is None and bool(self.notices)
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
         self.process.world.later(delay_s, act)
@@ -69,9 +75,8 @@ class PlayedAgent:
                 self.stop_orders.append(notice)
                 self._stop(notice.round)
             case ports.HoldWorkers():
-                self.is_held = True
+                self.is_held = self.is_running
             case ports.ReleaseWorkers():
-                assert self.is_held, "only held workers are released"
                 self.is_held = False
             case ports.LeaseExtended(until=until):
                 self._set_lease(until)
@@ -79,7 +84,7 @@ class PlayedAgent:
                 self._later(KILL_S, lambda: self._fenced(round_))
             case ports.JobOver():
                 self.over = notice
-                self._later(KILL_S, lambda: self.die("the job is over"))
+                self._later(KILL_S, self._leave)
             case ports.Spared() | ports.PeerDraining():
                 pass
 
@@ -89,21 +94,29 @@ class PlayedAgent:
         self.is_running = True
         self.is_held = False
         self.is_stopping = False
+        self.is_ordered = False
         if self.drain_grace_s is not None:
+            self.is_ordered = True
             self._later(KILL_S, lambda: self._gone(assignment.round))
 
     def _stop(self, round_: int) -> None:
         if self.assignment is None or self.assignment.round != round_ or not self.is_running:
             self._ask(ports.WorkersGone(round=round_))
             return
-        self.is_stopping = True
-        self.is_held = False
-        self._later(self.stop_s, lambda: self._gone(round_))
+        self.is_ordered = True
+        self._end_group(round_)
+
+    def _end_group(self, round_: int) -> None:
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.is_held = False
+            self._later(self.stop_s, lambda: self._gone(round_))
 
     def _gone(self, round_: int) -> None:
         if self.assignment is not None and self.assignment.round == round_ and self.is_running:
             self.is_running = False
-            self._ask(ports.WorkersGone(round=round_))
+            if self.is_ordered:
+                self._ask(ports.WorkersGone(round=round_))
 
     def _fenced(self, round_: int) -> None:
         assert self.assignment is not None, "only workers are fenced"
@@ -167,6 +180,7 @@ class PlayedAgent:
         self.failures.append(failed)
         round_ = self.assignment.round
         self._ask(ports.GroupFailed(round=round_, failures=(failed,)))
+        self._end_group(round_)
         self._tell_peers(round_)
 
     def fail(self, exit_code: int = 1) -> None:
@@ -191,6 +205,10 @@ class PlayedAgent:
         if self.is_running:
             self._end("drained")
             self._ask(ports.WorkersGone(round=round_))
+
+    def _leave(self) -> None:
+        self.die("the job is over")
+        self.process.world.leave(self.process)
 
     def die(self, how: str | None) -> None:
         """Everything on the node is gone."""

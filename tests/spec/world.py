@@ -258,6 +258,13 @@ class World:
 
         self.later(KEEPER_S, bury)
 
+    def leave(self, process: Process) -> None:
+        """End an agent whose work is done."""
+        if process.agent.over is None or (process.coordinator and process.finished is None):
+            return
+        process.is_alive = False
+        self._close_all(process, "closed by the other side")
+
     def crash(self, name: str) -> None:
         """Everything on a node dies at once; its kernel resets the connections."""
         process = self.processes[name]
@@ -472,6 +479,7 @@ class World:
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):
                 process.finished = result
+                self.later(2 * KEEPER_S, lambda: self.leave(process))
 
     def _probed(self, process: Process, probe: v.Probe, patience_s: float) -> None:
         suspect = next(p for p in self.every_process if p.node.incarnation == probe.incarnation)

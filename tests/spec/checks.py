@@ -1,0 +1,77 @@
+"""What must hold at every moment of every run, judged from outside the machines."""
+
+from __future__ import annotations
+
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment
+from tests.spec.world import World
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Looks at a world after everything that happens, and remembers what was promised."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.worker_failures = 0
+        """How many times a worker was made to fail: each may cost one restart, nothing else may."""
+        self._assignments: dict[tuple[int, int], Assignment] = {}
+        self._newest: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+        world.watchers.append(self.look)
+
+    def look(self) -> None:
+        """Judge the present moment."""
+        running: dict[int, list[str]] = {}
+        for process in self.world.every_process:
+            agent = process.agent
+            for notice in agent.notices[self._seen.get(process.node.incarnation, 0) :]:
+                if isinstance(notice, ports.StartWorkers):
+                    self._judge_start(process.node.incarnation, notice.assignment)
+            self._seen[process.node.incarnation] = len(agent.notices)
+            if agent.is_running and not agent.is_held and agent.assignment is not None:
+                running.setdefault(agent.assignment.round, []).append(process.node.incarnation)
+        assert len(running) <= 1, f"at {self.world.time:.3f} two worlds run at once: {running}"
+
+    def _judge_start(self, incarnation: str, assignment: Assignment) -> None:
+        """One round is one roster, one count, one store; its ranks are those of the roster."""
+        roster = assignment.roster
+        assert roster[assignment.group_rank].incarnation == incarnation, "a rank of somebody else"
+        assert len({entry.name for entry in roster}) == len(roster), "a name has two ranks"
+        config = self.world.config
+        assert config.min_nodes <= len(roster) <= config.max_nodes, f"{len(roster)} nodes run"
+        assert assignment.round > self._newest.get(incarnation, 0), "a round number came again"
+        self._newest[incarnation] = assignment.round
+        first = self._assignments.setdefault((assignment.term, assignment.round), assignment)
+        same = (
+            first.roster == roster
+            and first.restart_count == assignment.restart_count
+            and (first.store_address, first.store_port)
+            == (assignment.store_address, assignment.store_port)
+        )
+        assert same, f"round {assignment.round} is not the same for all: {first} / {assignment}"
+        used = assignment.restart_count
+        assert used <= config.max_restarts, f"{used} restarts of {config.max_restarts}"
+        assert used <= self.worker_failures, f"{used} restarts for {self.worker_failures} failures"
+        earlier = [
+            each.restart_count
+            for (term, round_), each in self._assignments.items()
+            if term == assignment.term and round_ < assignment.round
+        ]
+        assert used >= max(earlier, default=0), "the restart count went back"
+
+    def judge_ends(self) -> None:
+        """Judge how the job ended for everybody, as far as it did."""
+        ends = {
+            process.node.incarnation: process.agent.over.result
+            for process in self.world.every_process
+            if process.agent.over is not None
+        }
+        decided = {result for result in ends.values() if result in {"succeeded", "failed"}}
+        assert len(decided) <= 1, f"the job ended in two ways: {ends}"
+        announced = [event for event in self.world.of(events.JobEnding)]
+        assert len(announced) <= 1, f"the end was decided more than once: {announced}"
+        if decided:
+            assert announced, f"nobody decided the end: {ends}"
