@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Keeper:
         self._channel: Channel | None = None
         self._pidfd = -1
         self._reason = ""
+        self._exit_code = 0
         self._sweeper = process_tree.Sweeper(loop, reap=_reap_all, on_swept=self._swept)
         self.pid = 0
 
@@ -115,7 +117,7 @@ class Keeper:
             self._loop, sock, on_message=self._received, on_closed=self._channel_closed
         )
         self._pidfd = os.pidfd_open(pid)
-        self._loop.watch(self._pidfd, on_readable=lambda: self._lost("the keeper ended"))
+        self._loop.watch(self._pidfd, on_readable=self._lost)
 
     def send(self, order: Order, fds: Sequence[int] = ()) -> None:
         """Give an order; it is lost if the keeper is."""
@@ -153,28 +155,26 @@ class Keeper:
         self._on_report(report)
 
     def _channel_closed(self, reason: str) -> None:
-        # It cannot obey any more, and nobody but us ends it.
+        # It is dead, as its pidfd will say, or it cannot obey any more, and nobody but us ends it.
         if self._pidfd >= 0:
-            process_tree.send_signal([self.pid], 9)
-            self._reason = self._reason or f"the channel to the keeper ended: {reason}"
+            process_tree.send_signal([self.pid], signal.SIGKILL)
+            self._reason = f"the channel to the keeper ended: {reason}"
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self) -> None:
         self._loop.unwatch(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        try:
-            _, status = os.waitpid(self.pid, 0)
-            reason = f"{reason} with {os.waitstatus_to_exitcode(status)}"
-        except ChildProcessError:
-            pass
-        self._reason = self._reason or reason
+        # A child of this process, and of nobody who could have reaped it before.
+        _, status = os.waitpid(self.pid, 0)
+        self._exit_code = os.waitstatus_to_exitcode(status)
         self._sweeper.sweep()
 
     def _swept(self) -> None:
         assert self._channel is not None, "a keeper that was lost had a channel"
-        # What it reported before its end is delivered first, by the channel itself.
+        # What it reported before its end has been read by now, unless the channel broke before.
         self._channel.close()
-        self._on_lost(self._reason)
+        reason = f"the keeper ended with {self._exit_code}"
+        self._on_lost(f"{reason} ({self._reason})" if self._reason else reason)
 
 
 def _reap_all() -> None:

@@ -87,9 +87,10 @@ class ExtendLease:
 class CallStore:
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
-    `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port} (bind the endpoint store), "open" {host}
-    (a worker store on a free port), "close" {port}, "publish" {host, port, key, value},
-    "fetch" {host, port, key, timeout_s}. Blocking torch calls happen in that process only.
+    `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port,
+    is_forced} (the endpoint store; the value is its port), "open" {host} (a worker store on a free
+    port, which is the value), "close" {port}, "publish" {host, port, key, value}, "fetch" {host,
+    port, key, timeout_s}. Blocking torch calls happen in that process only.
     """
 
     kind: ClassVar[str] = "call_store"
