@@ -143,8 +143,12 @@ class SocketSink:
         self._drain()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` until everything queued is with the kernel."""
+        """Wait at most `timeout_s` until everything queued is with the kernel.
+
+        Where nobody listens there is nothing to wait for: it returns at once.
+        """
         deadline = time.monotonic() + timeout_s
+        self._not_before = 0.0
         while self._rest or self._queue:
             self._drain()
             left_s = deadline - time.monotonic()

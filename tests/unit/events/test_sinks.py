@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_elastic.clock import BootClock
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import read_records
+from pytest_elastic.events.model import Record, WorkersHeld
+from pytest_elastic.events.sinks import FileSink, NullSink, SocketSink, make_sink
+from pytest_elastic.loop import Loop
+
+DEADLINE_S = 10.0
+
+
+def told(number: int, size: int = 0) -> Record:
+    """Return a record with a number, as large as asked."""
+    event = WorkersHeld(round=number, reason="x" * size)
+    return Record(at=0.0, source="agent", node="n1", run_id="job", event=event)
+
+
+def numbers(data: bytes) -> list[int]:
+    """Return the numbers of the records in some bytes."""
+    events = [record.event for record in read_records(data.split(b"\n"))]
+    return [event.round for event in events if isinstance(event, WorkersHeld)]
+
+
+@contextmanager
+def listener(path: str) -> Iterator[socket.socket]:
+    """Listen on a path."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        sock.listen()
+        sock.settimeout(DEADLINE_S)
+        yield sock
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Read until the other side closes."""
+    data = b""
+    sock.settimeout(DEADLINE_S)
+    while chunk := sock.recv(1 << 20):
+        data += chunk
+    return data
+
+
+def test_a_file_gets_one_line_a_record_and_is_shared(tmp_path: Path) -> None:
+    """Two processes may append to one file: a line is one write."""
+    path = tmp_path / "events.jsonl"
+    with closing(make_sink(f"file:{path}")) as one, closing(make_sink(f"file:{path}")) as other:
+        one.send(told(1))
+        other.send(told(2))
+        one.send(told(3))
+    assert numbers(path.read_bytes()) == [1, 2, 3]
+
+
+def test_a_disk_that_is_full_costs_records_and_is_counted() -> None:
+    """An agent goes on when its events cannot be kept."""
+    sink = FileSink("/dev/full")
+    sink.send(told(1))
+    sink.close()
+    sink.close()
+    assert sink.dropped == 1
+
+
+def test_records_arrive_at_a_socket_in_order(tmp_path: Path) -> None:
+    """The first send connects."""
+    path = str(tmp_path / "s")
+    with listener(path) as server:
+        sink = make_sink(f"unix:{path}")
+        for number in range(100):
+            sink.send(told(number))
+        connection, _ = server.accept()
+        sink.close()
+        with connection:
+            assert numbers(read_all(connection)) == list(range(100))
+
+
+def test_records_wait_until_somebody_listens(tmp_path: Path) -> None:
+    """An agent that starts before the harness listens loses nothing."""
+    path = str(tmp_path / "s")
+    sink = SocketSink(path)
+    sink.send(told(1))
+    with listener(path) as server:
+        deadline = BootClock().now() + DEADLINE_S
+        server.setblocking(False)
+        connection = None
+        while connection is None and BootClock().now() < deadline:
+            sink.flush(0.01)
+            try:
+                connection, _ = server.accept()
+            except BlockingIOError:
+                continue
+        assert connection is not None
+        sink.close()
+        with connection:
+            assert numbers(read_all(connection)) == [1]
+
+
+def test_without_a_listener_the_newest_records_are_kept_and_the_rest_counted(
+    tmp_path: Path,
+) -> None:
+    """The queue is bounded, and what is dropped is the oldest."""
+    path = str(tmp_path / "s")
+    sink = SocketSink(path, max_queued_lines=3)
+    for number in range(10):
+        sink.send(told(number))
+    assert sink.dropped == 7
+    with listener(path) as server:
+        sink.flush(DEADLINE_S)
+        connection, _ = server.accept()
+        sink.close()
+        with connection:
+            assert numbers(read_all(connection)) == [7, 8, 9]
+
+
+def test_a_listener_that_reads_nothing_never_blocks_the_sender(tmp_path: Path) -> None:
+    """What the kernel does not take waits; a line is never cut in two for the reader."""
+    path = str(tmp_path / "s")
+    with listener(path) as server:
+        sink = SocketSink(path, max_queued_lines=20)
+        sink.send(told(0))
+        connection, _ = server.accept()
+        for number in range(1, 200):
+            sink.send(told(number, size=20_000))
+        assert sink.dropped > 0
+        os.set_blocking(connection.fileno(), False)
+        data = b""
+        deadline = BootClock().now() + DEADLINE_S
+        while b'"round":199' not in data and BootClock().now() < deadline:
+            try:
+                data += connection.recv(1 << 20)
+            except BlockingIOError:
+                sink.flush(0.01)
+        seen = numbers(data)
+        assert seen == sorted(seen)
+        assert seen[-1] == 199
+        assert len(seen) == 200 - sink.dropped
+        sink.close()
+        connection.close()
+
+
+def test_in_a_loop_the_queue_drains_by_itself(tmp_path: Path) -> None:
+    """With a watcher no further send is needed."""
+    path = str(tmp_path / "s")
+    loop = Loop()
+    data = b""
+    with listener(path) as server:
+        sink = SocketSink(path, watcher=loop)
+        for number in range(50):
+            sink.send(told(number, size=20_000))
+        connection, _ = server.accept()
+        connection.setblocking(False)
+
+        def read() -> None:
+            nonlocal data
+            data += connection.recv(1 << 20)
+
+        loop.watch(connection.fileno(), on_readable=read)
+        deadline = loop.now() + DEADLINE_S
+        while b'"round":49' not in data and loop.now() < deadline:
+            loop.run_once(0.1)
+        assert numbers(data) == list(range(50))
+        loop.unwatch(connection.fileno())
+        connection.close()
+        sink.close()
+    loop.close()
+
+
+def test_a_listener_that_goes_away_ends_nothing(tmp_path: Path) -> None:
+    """The sender notices at a later send, and tries again later still."""
+    path = str(tmp_path / "s")
+    sink = SocketSink(path)
+    with listener(path) as server:
+        sink.send(told(1))
+        server.accept()[0].close()
+    for number in range(2, 5):
+        sink.send(told(number))
+    sink.close()
+    sink.send(told(9))
+    assert sink.dropped >= 1
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    """The message names the variable and what is expected."""
+    assert isinstance(make_sink(""), NullSink)
+    for url in ("tcp:1.2.3.4:5", "unix:", "file", f"file:{tmp_path}"):
+        with pytest.raises(UsageError, match="events"):
+            make_sink(url)

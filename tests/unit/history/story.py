@@ -1,0 +1,212 @@
+"""Histories made by hand: a story tells what happens, second by second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elastic_harness.history.events import (
+    FaultEffective,
+    FaultFired,
+    FaultHealed,
+    GroupFormed,
+    ParametersHashed,
+    ProcessExited,
+    ResumeObserved,
+    RunEnded,
+    RunStarted,
+    SamplesDrawn,
+    StepCompleted,
+    WorkerFinished,
+    WorkerGone,
+    WorkerHello,
+)
+from elastic_harness.history.history import History
+
+from pytest_elastic.events.model import Event, Record
+
+__all__ = ["Story"]
+
+
+class Story:
+    """Collects records. `at` is the time of the next one; every method moves it a little."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 2,
+        nproc: int = 1,
+        min_nodes: int = 1,
+        max_restarts: int = 3,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.at = 100.0
+        self.records: list[Record] = []
+        self.nproc = nproc
+        self._pid = 1000
+        self.pids: dict[tuple[int, int], int] = {}
+        self._nodes: dict[int, str] = {}
+        self._began: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+        self.tell(
+            "engine",
+            "",
+            RunStarted(
+                scenario="story",
+                seed=7,
+                launcher="pytest-elastic",
+                cluster="namespace",
+                nodes_initial=nodes,
+                nodes_min=min_nodes,
+                nodes_max=nodes,
+                nproc_per_node=nproc,
+                max_restarts=max_restarts,
+                limit_s=60.0,
+                settings=settings or {},
+            ),
+        )
+
+    @property
+    def history(self) -> History:
+        """The history so far."""
+        return History.of(self.records)
+
+    def tell(self, source: str, node: str, event: Event) -> Story:
+        """Add any event."""
+        self.records.append(Record(at=self.at, source=source, node=node, run_id="job", event=event))
+        self.at += 0.01
+        return self
+
+    def wait(self, seconds: float) -> Story:
+        """Let time pass."""
+        self.at += seconds
+        return self
+
+    def hello(self, number: int, node: str, rank: int, world_size: int, /, **more: object) -> Story:
+        """Let one worker say hello; `more` replaces what it was told."""
+        self._pid += 1
+        self.pids[number, rank] = self._pid
+        self._nodes[self._pid] = node
+        told: dict[str, Any] = {
+            "rank": rank,
+            "local_rank": rank % self.nproc,
+            "group_rank": rank // self.nproc,
+            "world_size": world_size,
+            "restart_count": number - 1,
+            "max_restarts": 3,
+            "master_addr": "10.77.0.1",
+            "master_port": 30000 + number,
+            "run_id": "job",
+            "round": number,
+            **more,
+        }
+        self._began[self._pid] = self.at
+        return self.tell("worker", node, WorkerHello(pid=self._pid, start_time=self._pid, **told))
+
+    def round(self, number: int, nodes: Sequence[str], /, **more: object) -> Story:
+        """Let all workers of a round say hello."""
+        size = len(nodes) * self.nproc
+        for rank in range(size):
+            self.hello(number, nodes[rank // self.nproc], rank, size, **more)
+        return self
+
+    def group(self, round: int, nonce: str) -> Story:
+        """Let all workers of a round find a nonce."""
+        for key, pid in sorted(self.pids.items()):
+            if key[0] == round:
+                size = sum(other[0] == round for other in self.pids)
+                event = GroupFormed(pid=pid, rank=key[1], world_size=size, nonce=nonce)
+                self._of(pid, event)
+        return self
+
+    def step(self, round: int, rank: int, step: int | None, **more: object) -> Story:
+        """Let one worker complete a step."""
+        pid = self.pids[round, rank]
+        self._counts[pid] = self._counts.get(pid, 0) + 1
+        source = "process" if step is None else "state"
+        values: dict[str, Any] = {
+            "count": self._counts[pid],
+            "step": step,
+            "step_source": source,
+            "began_at": self._began[pid],
+            **more,
+        }
+        self._of(pid, StepCompleted(pid=pid, rank=rank, **values))
+        self._began[pid] = self.at
+        return self
+
+    def steps(self, round: int, first: int, last: int) -> Story:
+        """Let every rank of a round complete steps, resuming where the first one says."""
+        ranks = sorted(rank for number, rank in self.pids if number == round)
+        for rank in ranks:
+            self._of(
+                self.pids[round, rank],
+                ResumeObserved(pid=self.pids[round, rank], rank=rank, step=first - 1),
+            )
+        for step in range(first, last + 1):
+            for rank in ranks:
+                self.step(round, rank, step)
+        return self
+
+    def drawn(self, round: int, rank: int, step: int, *indices: int, epoch: int = 0) -> Story:
+        """Say which samples a step used."""
+        pid = self.pids[round, rank]
+        return self._of(
+            pid,
+            SamplesDrawn(
+                pid=pid,
+                rank=rank,
+                count=step,
+                step=step,
+                loader="Data[8] by DistributedSampler",
+                size=8,
+                epoch=epoch,
+                batches=(indices,),
+            ),
+        )
+
+    def hashed(self, round: int, rank: int, digest: str) -> Story:
+        """Let a worker say what its parameters are."""
+        pid = self.pids[round, rank]
+        return self._of(pid, ParametersHashed(pid=pid, rank=rank, step=None, digest=digest))
+
+    def finish(self, round: int) -> Story:
+        """Let all workers of a round end by themselves."""
+        for (number, rank), pid in sorted(self.pids.items()):
+            if number == round:
+                self._of(pid, WorkerFinished(pid=pid, rank=rank))
+                self._of(pid, WorkerGone(pid=pid, rank=rank))
+        return self
+
+    def gone(self, round: int, *ranks: int) -> Story:
+        """Let workers of a round die; all of them when none is named."""
+        for (number, rank), pid in sorted(self.pids.items()):
+            if number == round and (not ranks or rank in ranks):
+                self._of(pid, WorkerGone(pid=pid, rank=rank))
+        return self
+
+    def fault(
+        self, id: str, fault: str = "kill", target: str = "n2", *, works: bool = True
+    ) -> Story:
+        """Inject a fault; it takes effect unless told otherwise."""
+        self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,)))
+        if works:
+            self.tell("fault", "", FaultEffective(id=id, evidence="seen"))
+        return self
+
+    def heal(self, id: str) -> Story:
+        """Undo a fault."""
+        return self.tell("fault", "", FaultHealed(id=id, by="schedule"))
+
+    def launcher_exits(self, codes: Mapping[str, int]) -> Story:
+        """Let launchers end."""
+        for node, code in codes.items():
+            self.tell("cluster", node, ProcessExited(pid=1, role="launcher", exit_code=code))
+        return self
+
+    def end(self, outcome: str = "succeeded") -> Story:
+        """End the run."""
+        return self.tell("engine", "", RunEnded(outcome=outcome))
+
+    def _of(self, pid: int, event: Event) -> Story:
+        return self.tell("worker", self._nodes[pid], event)

@@ -1,0 +1,474 @@
+# ruff: noqa: D103 (the name of a planted history says what is wrong with it)
+"""Plants: for each checker a history that is invalid, one that is unknown, one that is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from elastic_harness.history.checkers import (
+    STANDARD,
+    Checker,
+    NoParameters,
+    bind,
+    default_checks,
+    judge,
+    overall,
+    standard_checkers,
+)
+from elastic_harness.history.events import (
+    FaultIneffective,
+    LogMatched,
+    ProcessExited,
+    SurvivorFound,
+    SwitchDropped,
+)
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Outcome, Verdict, valid
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import RoundCommitted, WorkersStarted
+from tests.unit.history.story import Story
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """Histories for one checker; `invalid` is None for checkers whose bad news is unknown."""
+
+    value: Any = None
+    invalid: tuple[Callable[[], Story], ...] = ()
+    unknown: tuple[Callable[[], Story], ...]
+    valid: tuple[Callable[[], Story], ...]
+
+
+def empty() -> Story:
+    return Story()
+
+
+def clean() -> Story:
+    """Two nodes, one crash, one resume, a good end."""
+    story = Story().round(1, ["n1", "n2"]).group(1, "a").steps(1, 1, 6).fault("crash").gone(1)
+    story.wait(0.5).round(2, ["n1", "n2"]).group(2, "b").steps(2, 6, 9)
+    return story.hashed(2, 0, "x").hashed(2, 1, "x").finish(2).end()
+
+
+def one_round() -> Story:
+    return Story().round(1, ["n1", "n2"])
+
+
+def unseen_steps() -> Story:
+    return Story().round(1, ["n1", "n2"]).fault("crash").gone(1).round(2, ["n1", "n2"]).end()
+
+
+def process_steps() -> Story:
+    """Steps are seen, but nobody knows which they are."""
+    story = Story().round(1, ["n1", "n2"])
+    for rank in (0, 1):
+        story.step(1, rank, None)
+    story.gone(1).round(2, ["n1", "n2"])
+    for rank in (0, 1):
+        story.step(2, rank, None)
+    return story.end()
+
+
+def rank_twice() -> Story:
+    return Story().round(1, ["n1", "n2"]).hello(1, "n3", 1, 2)
+
+
+def rank_outside() -> Story:
+    return Story().hello(1, "n1", 0, 2).hello(1, "n2", 2, 2)
+
+
+def ranks_scattered() -> Story:
+    return Story(nproc=2).hello(1, "n1", 0, 4).hello(1, "n1", 3, 4, local_rank=1, group_rank=0)
+
+
+def group_rank_shared() -> Story:
+    return Story().hello(1, "n1", 0, 2).hello(1, "n2", 1, 2, group_rank=0)
+
+
+def agent_says_otherwise() -> Story:
+    started = WorkersStarted(round=1, pids=(5,), ranks=(0,), start="warm", start_reason="")
+    return Story().tell("agent", "n2", started).round(1, ["n1", "n2"])
+
+
+def different_restart_counts() -> Story:
+    return Story().hello(1, "n1", 0, 2, restart_count=1).hello(1, "n2", 1, 2)
+
+
+def committed_differently() -> Story:
+    story = one_round()
+    for node, roster in (("n1", ("n1", "n2")), ("n2", ("n2", "n1"))):
+        story.tell(
+            "agent",
+            node,
+            RoundCommitted(
+                round=1,
+                term=1,
+                roster=roster,
+                group_rank=0,
+                world_size=2,
+                restart_count=0,
+                master_addr="10.77.0.1",
+                master_port=1,
+            ),
+        )
+    return story
+
+
+def two_worlds() -> Story:
+    """The old round's rank 0 steps on while the new round has made progress."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
+    story.round(2, ["n3", "n4"]).steps(2, 4, 5).wait(0.1)
+    began = story.at
+    return story.wait(0.1).step(1, 0, 4, began_at=began).end()
+
+
+def overlapping_without_steps() -> Story:
+    return Story().round(1, ["n1", "n2"]).round(2, ["n1", "n2"]).gone(1).end()
+
+
+def just_resumed() -> Story:
+    """A frozen node is continued, and its worker steps once before it is fenced."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("freeze", "pause", "n1").wait(5.0)
+    story.round(2, ["n2"]).steps(2, 4, 5).heal("freeze")
+    began = story.at + 0.2
+    return story.wait(0.3).step(1, 0, 4, began_at=began).gone(1).end()
+
+
+def old_worker_alive() -> Story:
+    story = Story().round(1, ["n1", "n2"])
+    story.gone(1, 1).hello(2, "n1", 0, 2, alive_before=(story.pids[1, 0],))
+    return story.hello(2, "n2", 1, 2)
+
+
+def over_budget() -> Story:
+    story = Story(max_restarts=1)
+    for number in (1, 2, 3):
+        story.round(number, ["n1", "n2"]).gone(number)
+    return story
+
+
+def count_goes_back() -> Story:
+    return Story().round(1, ["n1"], restart_count=2).gone(1).round(2, ["n1"], restart_count=1)
+
+
+def no_count() -> Story:
+    return Story().round(1, ["n1", "n2"], restart_count=None, max_restarts=None)
+
+
+def too_many_nodes() -> Story:
+    return Story(nodes=2).round(1, ["n1", "n2", "n3"])
+
+
+def too_few_nodes() -> Story:
+    return Story(nodes=3, min_nodes=2).round(1, ["n1"])
+
+
+def never_formed() -> Story:
+    return Story().hello(1, "n1", 0, 2)
+
+
+def survivor() -> Story:
+    return clean().tell("cluster", "n1", SurvivorFound(pid=9, command="python train.py"))
+
+
+def silent_fault() -> Story:
+    return Story().fault("crash", works=False)
+
+
+def failed_fault() -> Story:
+    return Story().tell("fault", "", FaultIneffective(id="crash", reason="it never fired"))
+
+
+def over_limit() -> Story:
+    return one_round().wait(60.0).end("limit")
+
+
+def mute_worker() -> Story:
+    started = WorkersStarted(round=1, pids=(5, 6), ranks=(0, 1), start="warm", start_reason="")
+    return Story(nproc=2).tell("agent", "n1", started).hello(1, "n1", 0, 2)
+
+
+def mute_rank_of_a_stepping_round() -> Story:
+    return Story().hello(1, "n1", 0, 2).step(1, 0, 1)
+
+
+def mute_job() -> Story:
+    exited = ProcessExited(pid=3, role="launcher", exit_code=0)
+    return Story().tell("cluster", "n1", exited)
+
+
+def lossy_switch() -> Story:
+    return clean().tell("cluster", "", SwitchDropped(packets=4))
+
+
+def exits(code: int) -> Callable[[], Story]:
+    return lambda: Story().launcher_exits({"n1": 0, "n2": code})
+
+
+def logged(line: str) -> Callable[[], Story]:
+    return lambda: Story().tell("worker", "n1", LogMatched(pattern="x", line=line))
+
+
+def slow_recovery() -> Story:
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("crash").gone(1).wait(9.0)
+    return story.round(2, ["n1", "n2"]).steps(2, 4, 5)
+
+
+def no_recovery() -> Story:
+    return Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("crash").gone(1)
+
+
+def swapped_ranks() -> Story:
+    return Story().round(1, ["n1", "n2"]).gone(1).round(2, ["n2", "n1"])
+
+
+def newcomer_first() -> Story:
+    return Story(nodes=3).round(1, ["n1", "n2"]).gone(1).round(2, ["n0", "n1", "n2"])
+
+
+def replaced() -> Story:
+    """A replacement takes the place of the node that left."""
+    return Story(nodes=3).round(1, ["n1", "n2", "n3"]).gone(1).round(2, ["n1", "n4", "n3"])
+
+
+def lost_many_steps() -> Story:
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 20).gone(1)
+    return story.round(2, ["n1", "n2"]).steps(2, 6, 9)
+
+
+def different_parameters() -> Story:
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 2)
+    return story.hashed(1, 0, "x").hashed(1, 1, "y").finish(1).end()
+
+
+def samples_repeated() -> Story:
+    """After the resume at step 1, the sampler begins its epoch anew."""
+    story = Story().round(1, ["n1"])
+    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 4, 5, 6, 7).gone(1)
+    return story.round(2, ["n1"]).drawn(2, 0, 2, 0, 1, 2, 3)
+
+
+def samples_missing() -> Story:
+    story = Story().round(1, ["n1"]).drawn(1, 0, 1, 0, 1, 2, 3)
+    return story.drawn(1, 0, 2, 0, 1, 2, 3, epoch=1)
+
+
+def samples_once() -> Story:
+    """Step 2 is executed twice; its last execution counts."""
+    story = Story().round(1, ["n1"])
+    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 7, 6, 5, 4).gone(1)
+    return story.round(2, ["n1"]).drawn(2, 0, 2, 4, 5, 6, 7)
+
+
+PLANTS: dict[str, Plant] = {
+    "ranks": Plant(
+        invalid=(
+            rank_twice,
+            rank_outside,
+            ranks_scattered,
+            group_rank_shared,
+            agent_says_otherwise,
+        ),
+        unknown=(empty,),
+        valid=(clean, one_round),
+    ),
+    "agreement": Plant(
+        invalid=(different_restart_counts, committed_differently),
+        unknown=(empty,),
+        valid=(clean,),
+    ),
+    "one_world": Plant(
+        invalid=(two_worlds,),
+        unknown=(empty, overlapping_without_steps),
+        valid=(clean, just_resumed),
+    ),
+    "no_overlap": Plant(invalid=(old_worker_alive,), unknown=(empty,), valid=(clean,)),
+    "budget": Plant(
+        invalid=(over_budget, count_goes_back), unknown=(empty, no_count), valid=(clean,)
+    ),
+    "membership": Plant(
+        invalid=(too_many_nodes, too_few_nodes), unknown=(empty, never_formed), valid=(clean,)
+    ),
+    "split_brain": Plant(
+        invalid=(clean,), unknown=(empty, overlapping_without_steps), valid=(two_worlds,)
+    ),
+    "no_survivors": Plant(invalid=(survivor,), unknown=(one_round,), valid=(clean,)),
+    "faults_effective": Plant(unknown=(silent_fault, failed_fault), valid=(clean,)),
+    "ends_in_time": Plant(invalid=(over_limit,), unknown=(one_round,), valid=(clean,)),
+    "workers_observed": Plant(
+        unknown=(empty, mute_worker, mute_rank_of_a_stepping_round, mute_job), valid=(clean,)
+    ),
+    "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),
+    "job": Plant(
+        value="succeeded",
+        invalid=(over_limit, lambda: Story().end("failed")),
+        unknown=(one_round, lambda: Story().end("unmet")),
+        valid=(clean,),
+    ),
+    "exit_codes": Plant(value=0, invalid=(exits(1),), unknown=(empty,), valid=(exits(0),)),
+    "log_contains": Plant(
+        value="lost n[0-9]",
+        invalid=(lambda: Story(settings={"log_patterns": ["lost n[0-9]"]}),),
+        unknown=(logged("all well"),),
+        valid=(logged("has lost n3"),),
+    ),
+    "restarts": Plant(value=1, invalid=(one_round,), unknown=(empty, no_count), valid=(clean,)),
+    "world_sizes": Plant(value=[2, 2], invalid=(one_round,), unknown=(empty,), valid=(clean,)),
+    "recovery_time": Plant(
+        value={"at_most": "2s", "after": "crash"},
+        invalid=(slow_recovery, no_recovery),
+        unknown=(empty, unseen_steps),
+        valid=(clean,),
+    ),
+    "progress": Plant(
+        value={"steps": 4, "after": "crash"},
+        invalid=(lambda: clean().round(3, ["n1", "n2"]),),
+        unknown=(empty, unseen_steps),
+        valid=(clean,),
+    ),
+    "rank_stability": Plant(
+        invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
+    ),
+    "rank_reassigned": Plant(invalid=(clean,), unknown=(empty,), valid=(swapped_ranks,)),
+    "resumed_at": Plant(
+        value={"round": 2, "step": 5},
+        invalid=(one_round, slow_recovery),
+        unknown=(unseen_steps, process_steps),
+        valid=(clean,),
+    ),
+    "steps_lost": Plant(
+        value={"at_most": 5},
+        invalid=(lost_many_steps,),
+        unknown=(empty, process_steps),
+        valid=(clean,),
+    ),
+    "parameters": Plant(
+        value="identical",
+        invalid=(different_parameters,),
+        unknown=(empty, unseen_steps),
+        valid=(clean,),
+    ),
+    "samples": Plant(
+        value={"each_epoch": "exactly_once"},
+        invalid=(samples_repeated, samples_missing),
+        unknown=(clean,),
+        valid=(samples_once,),
+    ),
+}
+
+# These cannot find a fault of the job: they find that the run proves nothing.
+ONLY_UNKNOWN = {"faults_effective", "workers_observed", "switch_clean"}
+
+
+@pytest.mark.parametrize("name", STANDARD.names)
+def test_a_planted_fault_is_found_and_nothing_else(name: str) -> None:
+    """Every checker says invalid, unknown and valid where it should, with proof for what is not."""
+    plant = PLANTS[name]
+    assert bool(plant.invalid) is (name not in ONLY_UNKNOWN)
+    check = bind(name, plant.value)
+    for stories, outcome in (
+        (plant.invalid, Outcome.INVALID),
+        (plant.unknown, Outcome.UNKNOWN),
+        (plant.valid, Outcome.VALID),
+    ):
+        for story in stories:
+            verdict = check.run(story().history)
+            label = getattr(story, "__name__", "?")
+            assert verdict.outcome is outcome, f"{label}: {verdict.reason}"
+            assert "crashed" not in verdict.reason, verdict.reason
+            assert verdict.reason
+
+
+def test_an_invalid_verdict_points_at_records_that_exist() -> None:
+    """The seqs of a verdict are places in the history it judged."""
+    for name, plant in PLANTS.items():
+        for story in plant.invalid:
+            history = story().history
+            verdict = bind(name, plant.value).run(history)
+            assert all(history[seq].seq == seq for seq in verdict.events)
+
+
+def test_the_defaults_all_hold_for_an_ordinary_recovery() -> None:
+    """A crash and a resume make no invariant fail."""
+    judgements = judge(clean().history, default_checks())
+    assert overall(judgements).outcome is Outcome.VALID, overall(judgements).reason
+    assert len(judgements) == 11
+
+
+def test_an_invariant_can_be_named_off() -> None:
+    """What is named off is not judged; a wrong name is refused, with the right one."""
+    names = [check.name for check in default_checks(without=("budget",))]
+    assert "budget" not in names
+    with pytest.raises(UsageError, match="did you mean 'budget'"):
+        default_checks(without=("bugdet",))
+
+
+def test_a_checker_that_crashes_says_unknown_with_its_traceback() -> None:
+    """A broken checker hides nothing and proves nothing."""
+
+    def crash(history: History, parameters: NoParameters) -> Verdict:
+        raise ZeroDivisionError("inside")
+
+    registry = standard_checkers()
+    registry.add(Checker(name="mine", summary="Mine.", parameters=NoParameters, check=crash))
+    verdict = registry.bind("mine").run(empty().history)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "ZeroDivisionError: inside" in verdict.reason
+
+
+def test_a_users_own_checker_is_named_like_any_other_and_no_name_is_taken_twice() -> None:
+    """Users add to a registry; they cannot replace what is there."""
+    registry = standard_checkers()
+    mine = Checker(
+        name="mine", summary="Mine.", parameters=NoParameters, check=lambda *_: valid("yes")
+    )
+    registry.add(mine)
+    assert registry.bind("mine").run(empty().history).is_valid
+    with pytest.raises(UsageError, match="there is one of that name"):
+        registry.add(mine)
+
+
+def test_never_turns_an_occurrence_around() -> None:
+    """`never: split_brain` is invalid when one was seen, and unknown stays unknown."""
+    never = bind("split_brain", is_negated=True)
+    assert never.run(two_worlds().history).outcome is Outcome.INVALID
+    assert never.run(clean().history).outcome is Outcome.VALID
+    assert never.run(empty().history).outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("restart", 1, "did you mean 'restarts'"),
+        ("resumed_at", {"round": 2, "stpe": 20}, "did you mean 'step'"),
+        ("resumed_at", {"round": 2}, "resumed_at needs step"),
+        ("resumed_at", {"round": 2, "step": "20"}, "a whole number is expected, not '20'"),
+        ("restarts", {}, "say how many"),
+        ("restarts", True, "say how many"),
+        ("world_sizes", 4, "a list is expected, not 4"),
+        ("recovery_time", {"at_most": "2 parsecs"}, "a duration like 500ms"),
+        ("job", "suceeded", "is none of 'succeeded'"),
+        ("split_brain", {"by": 3}, "has no parameter 'by'"),
+        ("one_world", 3, "takes no parameters"),
+        ("log_contains", "(", "no regular expression"),
+    ],
+)
+def test_a_clause_that_makes_no_sense_is_refused_with_the_reason(
+    name: str, value: object, message: str
+) -> None:
+    """Names, parameters and types are checked before anything runs."""
+    with pytest.raises(UsageError) as caught:
+        bind(name, value)
+    assert message in str(caught.value)
+
+
+def test_exit_codes_are_for_all_launchers_or_for_some() -> None:
+    """A number is for all; a mapping names nodes."""
+    story = exits(3)()
+    assert bind("exit_codes", {"n2": 3}).run(story.history).is_valid
+    assert bind("exit_codes", {"n1": 0, "n2": 3}).run(story.history).is_valid
+    assert not bind("exit_codes", {"n1": 1}).run(story.history).is_valid

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from elastic_harness.history.verdict import Outcome, compose, invalid, negate, unknown, valid
+
+
+def test_the_worst_verdict_wins_and_keeps_its_reasons_and_proof() -> None:
+    """Invalid before unknown before valid."""
+    mixed = [valid("a", [1]), unknown("b", [2]), invalid("c", [4]), invalid("d", [3])]
+    verdict = compose(mixed)
+    assert (verdict.outcome, verdict.reason, verdict.events) == (Outcome.INVALID, "c; d", (3, 4))
+    assert compose(mixed[:2]).outcome is Outcome.UNKNOWN
+    assert compose(mixed[:1]).is_valid
+    assert compose([]).is_valid
+
+
+def test_the_opposite_of_unknown_is_unknown() -> None:
+    """What was not seen cannot be ruled out."""
+    assert negate(valid("seen")).outcome is Outcome.INVALID
+    assert negate(invalid("not seen")).is_valid
+    assert negate(unknown("blind")).outcome is Outcome.UNKNOWN
