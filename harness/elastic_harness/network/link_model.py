@@ -4,9 +4,8 @@ Nothing here reads a clock, draws from a generator of its own or touches a packe
 serves the user-space switch and the simulator. A link is told that a packet of so many bytes of
 such a flow arrived `now`, and answers with its fate.
 
-Loss counts in units of 1 500 bytes, whatever the size of the packet: the cluster's interfaces carry
-up to 65 000 bytes in one packet, and one chance for all of it would make a link that loses 2 % look
-all but perfect to small jobs.
+Loss counts in units of at most 1 500 bytes, whatever is handed over at a time: what a switch reads
+in one go may be forty segments of a TCP stream, each of which a real link would lose by itself.
 """
 
 from __future__ import annotations
@@ -128,16 +127,24 @@ class FateKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The decision on a packet: `leave_at` is a time for each copy, `reason` why it is dropped."""
+    """The decision on a packet.
+
+    `leave_at` is a time for each copy, `reason` why it is dropped. `lost_units` are the units of
+    a packet of several that do not arrive while the others do, by their position.
+    """
 
     kind: FateKind
     leave_at: tuple[float, ...] = ()
     reason: DropReason | None = None
+    lost_units: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCounters:
-    """What a link has done: what it was offered, what it delivered, what it dropped and why."""
+    """What a link has done: what it was offered, what it delivered, what it dropped and why.
+
+    Lost packets are counted in units, so there may be more of them than of packets offered.
+    """
 
     packets: int = 0
     bytes: int = 0
@@ -177,34 +184,44 @@ class Link:
             self._sent_until.clear()
         self._policy = policy
 
-    def offer(self, size: int, flow: Hashable, now: float) -> Fate:
-        """Decide on a packet of `size` bytes that arrived `now`, and count it."""
+    def offer(self, size: int, flow: Hashable, now: float, *, units: int | None = None) -> Fate:
+        """Decide on a packet of `size` bytes that arrived `now`, and count it.
+
+        `units` is how many packets of a real link it stands for (default: by size).
+        """
         self.packets += 1
         self.bytes += size
-        fate = self.decide(size, flow, now)
-        if fate.reason is not None:
-            self.count_drop(fate.reason)
-        return fate
+        return self.decide(size, flow, now, units=units)
 
-    def decide(self, size: int, flow: Hashable, now: float) -> Fate:
+    def decide(self, size: int, flow: Hashable, now: float, *, units: int | None = None) -> Fate:
         """Decide on a packet that was counted when it arrived (one that was held)."""
         policy = self._policy
         if not policy.up:
-            return self._fate_when_down(policy.mode)
-        units = -(-size // UNIT_BYTES)
-        if policy.loss and self._chance.random() >= (1.0 - policy.loss) ** units:
-            return _LOST
+            fate = self._fate_when_down(policy.mode)
+            if fate.reason is not None:
+                self.count_drop(fate.reason)
+            return fate
+        lost: tuple[int, ...] = ()
+        if policy.loss:
+            count = -(-size // UNIT_BYTES) if units is None else units
+            draw = self._chance.random
+            lost = tuple([unit for unit in range(count) if draw() < policy.loss])
+            if lost:
+                self.count_drop(DropReason.LOST, len(lost))
+            if len(lost) == count:
+                return _LOST
         self._forget_idle_flows(now)
         leave = now
         if policy.rate_bytes_per_s is not None:
             leave = self._queue(size, flow, now, policy.rate_bytes_per_s)
             if leave - now > MAX_QUEUE_S:
+                self.count_drop(DropReason.QUEUE_FULL)
                 return _QUEUE_FULL
             self._sent_until[flow] = leave
         times = [self._arrival(leave, flow, policy)]
         if policy.duplicate and self._chance.random() < policy.duplicate:
             times.append(self._arrival(leave, flow, policy))
-        return Fate(FateKind.LEAVE, leave_at=tuple(times))
+        return Fate(FateKind.LEAVE, leave_at=tuple(times), lost_units=lost)
 
     def may_deliver(self) -> bool:
         """Tell whether a delayed packet may still arrive: a cut loses what is on its way."""

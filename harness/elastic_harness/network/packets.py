@@ -1,20 +1,93 @@
-"""The little of IPv4 and TCP that a switch must know: flows, and how a router says no."""
+"""The little of IPv4 and TCP that a switch must know: flows, segments, and how a router says no.
+
+A *frame* is what a TUN device with `IFF_VNET_HDR` gives and takes: a virtio header of ten bytes,
+and an IP packet. The header lets the kernel hand over as one what would leave a network card as
+many segments (`gso_size` bytes each), with their checksums left to the card.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
-__all__ = ["HEADER_BYTES", "flow_of", "refusal_of"]
+__all__ = ["FRAME_HEAD_BYTES", "carve", "flow_of", "frame_of", "refusal_of", "segments_in"]
 
-HEADER_BYTES = 20
+FRAME_HEAD_BYTES = 10
+_HEADER_BYTES = 20
+_FRAME_HEAD = struct.Struct("=BBHHHH")
+_NO_OFFLOAD = bytes(FRAME_HEAD_BYTES)
 _ICMP, _TCP, _UDP = 1, 6, 17
-_FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
+_FIN, _SYN, _RST, _PSH, _ACK, _CWR = 0x01, 0x02, 0x04, 0x08, 0x10, 0x80
 
 
-def flow_of(packet: bytes) -> bytes:
-    """Return what packets of one connection and direction have in common."""
+def segments_in(frame: bytes) -> int:
+    """Return how many packets of a real link a frame stands for."""
+    gso_size: int = _FRAME_HEAD.unpack_from(frame)[3]
+    if gso_size == 0:
+        return 1
+    data_bytes = len(frame) - FRAME_HEAD_BYTES - _head_bytes(frame[FRAME_HEAD_BYTES:])
+    return max(-(-data_bytes // gso_size), 1)
+
+
+def frame_of(packet: bytes) -> bytes:
+    """Return the frame of a packet that has nothing left to do."""
+    return _NO_OFFLOAD + packet
+
+
+def carve(frame: bytes, lost: Collection[int]) -> list[bytes]:
+    """Return what is left of a TCP frame without some of its segments: a frame for each run."""
+    flags, kind, _, gso_size, checksum_start, checksum_offset = _FRAME_HEAD.unpack_from(frame)
+    packet = frame[FRAME_HEAD_BYTES:]
+    head_bytes, count = _head_bytes(packet), segments_in(frame)
+    left = [number for number in range(count) if number not in lost]
+    firsts = [number for number in left if number - 1 not in left]
+    lasts = [number for number in left if number + 1 not in left]
+    frames = []
+    for first, last in zip(firsts, lasts, strict=True):
+        data = packet[head_bytes + first * gso_size : head_bytes + (last + 1) * gso_size]
+        run = _with_data(packet[:head_bytes], data, first, gso_size, is_last=last + 1 == count)
+        is_single = first == last
+        head = _FRAME_HEAD.pack(
+            flags,
+            0 if is_single else kind,
+            head_bytes,
+            0 if is_single else gso_size,
+            checksum_start,
+            checksum_offset,
+        )
+        frames.append(head + run)
+    return frames
+
+
+def _head_bytes(packet: bytes) -> int:
     start = (packet[0] & 0x0F) * 4
-    return packet[9:10] + packet[start : start + 4]
+    return start + (packet[start + 12] >> 4) * 4
+
+
+def _with_data(head: bytes, data: bytes, first: int, gso_size: int, *, is_last: bool) -> bytes:
+    """Return a part of a segmented packet, as a network card would have sent it."""
+    made = bytearray(head + data)
+    start = (made[0] & 0x0F) * 4
+    (identity,) = struct.unpack_from(">H", made, 4)
+    struct.pack_into(">HH", made, 2, len(made), (identity + first) & 0xFFFF)
+    struct.pack_into(">H", made, 10, 0)
+    struct.pack_into(">H", made, 10, _checksum(bytes(made[:start])))
+    (sequence,) = struct.unpack_from(">I", made, start + 4)
+    struct.pack_into(">I", made, start + 4, (sequence + first * gso_size) & 0xFFFFFFFF)
+    if first:
+        made[start + 13] &= ~_CWR & 0xFF
+    if not is_last:
+        made[start + 13] &= ~(_FIN | _PSH) & 0xFF
+    # The rest of the checksum is left to the card: here it is that of the pseudo header alone.
+    pseudo = bytes(made[12:20]) + struct.pack(">BBH", 0, _TCP, len(made) - start)
+    struct.pack_into(">H", made, start + 16, ~_checksum(pseudo) & 0xFFFF)
+    return bytes(made)
+
+
+def flow_of(frame: bytes) -> bytes:
+    """Return what frames of one connection and direction have in common."""
+    start = FRAME_HEAD_BYTES + (frame[FRAME_HEAD_BYTES] & 0x0F) * 4
+    return frame[FRAME_HEAD_BYTES + 9 : FRAME_HEAD_BYTES + 10] + frame[start : start + 4]
 
 
 def refusal_of(packet: bytes) -> bytes | None:
@@ -22,7 +95,7 @@ def refusal_of(packet: bytes) -> bytes | None:
 
     None when there must be no answer (RFC 1122: never about an ICMP error, a reset or a fragment).
     """
-    if len(packet) < HEADER_BYTES:
+    if len(packet) < _HEADER_BYTES:
         return None
     start = (packet[0] & 0x0F) * 4
     is_later_fragment = struct.unpack_from(">H", packet, 6)[0] & 0x1FFF
@@ -63,7 +136,7 @@ def _unreachable(packet: bytes, start: int) -> bytes:
 
 def _ip_header(source: bytes, target: bytes, protocol: int, body_bytes: int) -> bytes:
     head = struct.pack(
-        ">BBHHHBBH4s4s", 0x45, 0, HEADER_BYTES + body_bytes, 0, 0, 64, protocol, 0, source, target
+        ">BBHHHBBH4s4s", 0x45, 0, _HEADER_BYTES + body_bytes, 0, 0, 64, protocol, 0, source, target
     )
     return head[:10] + struct.pack(">H", _checksum(head)) + head[12:]
 

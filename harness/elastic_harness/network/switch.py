@@ -19,10 +19,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import assert_never
+
 from elastic_harness.conversation import Conversation, Reply
 from elastic_harness.network import packets
 from elastic_harness.network.link_model import (
     DropReason,
+    Fate,
     FateKind,
     Link,
     LinkCounters,
@@ -42,13 +45,15 @@ __all__ = [
     "policy_to_fields",
 ]
 
-_PACKET_BYTES = 65536
+_FRAME_BYTES = packets.FRAME_HEAD_BYTES + 65536
+# Where the version and the last part of the destination are, in a frame.
+_VERSION = packets.FRAME_HEAD_BYTES
+_TARGET = packets.FRAME_HEAD_BYTES + 16
 # How many packets of one node are passed on before the others get their turn: one reading of the
 # clock and one epoll for that many, and still under a millisecond for 65 000-byte packets.
 _BATCH = 32
 # A held link keeps at most this much. A TCP connection never has more than its window under way.
 _MAX_HELD_PACKETS = 8192
-_NETWORK = bytes((10, 77, 0))
 
 
 class _Port:
@@ -84,7 +89,7 @@ class Switch:
         self._ports: dict[int, _Port] = {}
         self._links: dict[Pair, Link] = {}
         self._seed = ""
-        self._buffer = bytearray(_PACKET_BYTES)
+        self._buffer = bytearray(_FRAME_BYTES)
         self._view = memoryview(self._buffer)
         self._on_way: list[tuple[float, int, _Lane, bytes]] = []
         self._sent_off = 0
@@ -113,9 +118,9 @@ class Switch:
                 return
             except OSError:  # the device is going away: its node has ended
                 return
-            if buffer[0] >> 4 != 4 or buffer[16] != _NETWORK[0] or buffer[17] != _NETWORK[1]:
+            if buffer[_VERSION] >> 4 != 4 or buffer[_TARGET] != 10:  # multicast, to nobody here
                 continue
-            lane = lanes[buffer[19]] or self._find_lane(port, buffer[19])
+            lane = lanes[buffer[_TARGET + 3]] or self._find_lane(port, buffer[_TARGET + 3])
             if lane is None:
                 continue
             if not lane.is_clear:
@@ -123,7 +128,7 @@ class Switch:
                 continue
             link = lane.link
             link.packets += 1
-            link.bytes += size
+            link.bytes += size - _VERSION
             try:
                 os.write(lane.target.fd, view[:size])
                 link.delivered += 1
@@ -139,35 +144,45 @@ class Switch:
         port.lanes[octet] = lane
         return lane
 
-    def _pass_slowly(self, lane: _Lane, packet: bytes) -> None:
+    def _pass_slowly(self, lane: _Lane, frame: bytes) -> None:
         link = lane.link
+        size = len(frame) - _VERSION
         if lane.source.is_dark or lane.target.is_dark:
             link.packets += 1
-            link.bytes += len(packet)
+            link.bytes += size
             link.count_drop(DropReason.DOWN)
             return
         now = self._loop.now()
-        fate = link.offer(len(packet), packets.flow_of(packet), now)
-        self._carry_out(lane, packet, fate.kind, fate.leave_at, now)
+        units = packets.segments_in(frame)
+        fate = link.offer(size, packets.flow_of(frame), now, units=units)
+        self._carry_out(lane, frame, fate, now)
 
-    def _carry_out(
-        self, lane: _Lane, packet: bytes, kind: FateKind, leave_at: Sequence[float], now: float
-    ) -> None:
-        if kind is FateKind.LEAVE:
-            for when in leave_at:
-                if when <= now:
-                    self._deliver(lane, packet)
-                else:
-                    self._sent_off += 1
-                    heapq.heappush(self._on_way, (when, self._sent_off, lane, packet))
-            self._wake_for_next()
-        elif kind is FateKind.HOLD:
-            self._hold(lane, packet)
-        elif kind is FateKind.REJECT:
-            answer = packets.refusal_of(packet)
-            if answer is not None:
-                with contextlib.suppress(OSError):
-                    os.write(lane.source.fd, answer)
+    def _carry_out(self, lane: _Lane, frame: bytes, fate: Fate, now: float) -> None:
+        match fate.kind:
+            case FateKind.LEAVE:
+                parts = packets.carve(frame, fate.lost_units) if fate.lost_units else (frame,)
+                for when in fate.leave_at:
+                    for part in parts:
+                        self._send(lane, part, when, now)
+                self._wake_for_next()
+            case FateKind.HOLD:
+                self._hold(lane, frame)
+            case FateKind.REJECT:
+                answer = packets.refusal_of(frame[_VERSION:])
+                if answer is not None:
+                    with contextlib.suppress(OSError):
+                        os.write(lane.source.fd, packets.frame_of(answer))
+            case FateKind.DROP:
+                pass
+            case _:
+                assert_never(fate.kind)
+
+    def _send(self, lane: _Lane, frame: bytes, when: float, now: float) -> None:
+        if when <= now:
+            self._deliver(lane, frame)
+        else:
+            self._sent_off += 1
+            heapq.heappush(self._on_way, (when, self._sent_off, lane, frame))
 
     def _deliver(self, lane: _Lane, packet: bytes) -> None:
         if lane.target.fd < 0 or lane.target.is_dark or lane.source.is_dark:
@@ -202,10 +217,9 @@ class Switch:
             if lane.target.fd < 0:
                 lane.link.count_drop(DropReason.DOWN)
                 continue
-            fate = lane.link.decide(len(packet), packets.flow_of(packet), now)
-            if fate.reason is not None:
-                lane.link.count_drop(fate.reason)
-            self._carry_out(lane, packet, fate.kind, fate.leave_at, now)
+            size, units = len(packet) - _VERSION, packets.segments_in(packet)
+            fate = lane.link.decide(size, packets.flow_of(packet), now, units=units)
+            self._carry_out(lane, packet, fate, now)
 
     def _wake_for_next(self) -> None:
         if not self._on_way:
