@@ -1,0 +1,166 @@
+"""What becomes of each packet on one direction of a link."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+from elastic_harness.network.link_model import (
+    HEALTHY,
+    MAX_QUEUE_S,
+    DropReason,
+    Fate,
+    FateKind,
+    Link,
+    LinkMode,
+    LinkPolicy,
+)
+
+from pytest_elastic.errors import UsageError
+
+
+def link(policy: LinkPolicy = HEALTHY) -> Link:
+    """Return a link with a random stream of its own."""
+    return Link(random.Random(7), policy)
+
+
+def arrivals(made: Link, count: int, *, size: int = 1000, gap_s: float = 0.0) -> list[float]:
+    """Offer packets of one flow and return when those that leave arrive, in the order offered."""
+    times: list[float] = []
+    for number in range(count):
+        fate = made.offer(size, "flow", number * gap_s)
+        times.extend(fate.leave_at)
+    return times
+
+
+def test_a_healthy_link_delivers_at_once() -> None:
+    """Without a policy a packet arrives when it is sent."""
+    assert link().offer(1500, "flow", 12.5) == Fate(FateKind.LEAVE, leave_at=(12.5,))
+    assert HEALTHY.is_transparent
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "reason"),
+    [
+        (LinkMode.DROP, FateKind.DROP, DropReason.DOWN),
+        (LinkMode.REJECT, FateKind.REJECT, DropReason.REJECTED),
+        (LinkMode.HOLD, FateKind.HOLD, None),
+    ],
+)
+def test_a_link_that_is_down_treats_packets_by_its_mode(
+    mode: LinkMode, kind: FateKind, reason: DropReason | None
+) -> None:
+    """Down links swallow, answer or keep; only what does not arrive is counted as dropped."""
+    made = link(LinkPolicy(up=False, mode=mode))
+    fate = made.offer(100, "flow", 0.0)
+    assert (fate.kind, fate.reason) == (kind, reason)
+    assert made.counters().dropped == ({} if reason is None else {reason: 1})
+    assert not made.may_deliver()
+
+
+def test_latency_delays_and_jitter_spreads_without_reordering() -> None:
+    """Arrivals lie within latency plus and minus jitter, and keep their order within a flow."""
+    times = arrivals(link(LinkPolicy(latency_s=0.1, jitter_s=0.05)), 500)
+    assert min(times) >= 0.05
+    assert max(times) <= 0.15
+    assert times == sorted(times)
+    assert len(set(times)) > 1
+
+
+def test_a_late_packet_does_not_hold_back_other_flows() -> None:
+    """Order is kept within a flow; between flows jitter may do what it likes."""
+    made = link(LinkPolicy(latency_s=0.1, jitter_s=0.1))
+    times = [made.offer(100, number, 0.0).leave_at[0] for number in range(200)]
+    assert times != sorted(times)
+
+
+def test_loss_strikes_as_often_as_it_says_and_counts_segments() -> None:
+    """Of forty segments in one go each is lost by itself, and the others arrive."""
+    made = link(LinkPolicy(loss=0.1))
+    fates = [made.offer(60_000, "flow", 0.0, units=40) for _ in range(500)]
+    lost = sum(len(fate.lost_units) for fate in fates)
+    assert 0.09 < lost / (500 * 40) < 0.11
+    assert made.counters().dropped == {DropReason.LOST: lost}
+    assert all(fate.kind is FateKind.LEAVE for fate in fates)
+
+
+def test_a_packet_of_which_every_unit_is_lost_does_not_leave() -> None:
+    """Certain loss loses everything."""
+    assert link(LinkPolicy(loss=1.0)).offer(4000, "flow", 0.0).kind is FateKind.DROP
+
+
+def test_duplicates_and_late_packets_are_drawn_by_chance() -> None:
+    """A duplicated packet arrives twice; a reordered one after those sent behind it."""
+    assert len(arrivals(link(LinkPolicy(duplicate=1.0)), 10)) == 20
+    reordered = arrivals(link(LinkPolicy(latency_s=0.01, reorder=0.2)), 200, gap_s=0.0001)
+    assert reordered != sorted(reordered)
+
+
+def test_a_rate_spaces_packets_and_bounds_the_queue() -> None:
+    """Packets leave one behind the other; what would wait above the bound is dropped."""
+    made = link(LinkPolicy(rate_bytes_per_s=10_000))
+    times = arrivals(made, 100)
+    assert times == pytest.approx([0.1, 0.2])
+    assert max(times) <= MAX_QUEUE_S
+    assert made.counters().dropped == {DropReason.QUEUE_FULL: 98}
+
+
+def test_a_flow_that_begins_is_not_behind_anothers_queue() -> None:
+    """A beat passes while a checkpoint fills the link: each flow has its share of the rate."""
+    made = link(LinkPolicy(rate_bytes_per_s=1_000_000))
+    for _ in range(190):
+        made.offer(1000, "checkpoint", 0.0)
+    (beat,) = made.offer(100, "beat", 0.0).leave_at
+    assert beat == pytest.approx(0.0002)
+
+
+def test_the_same_seed_gives_the_same_fates() -> None:
+    """All chance comes from the stream that is handed in."""
+    policy = LinkPolicy(latency_s=0.1, jitter_s=0.1, loss=0.3, duplicate=0.3, reorder=0.3)
+    one, two = (Link(random.Random("seed"), policy) for _ in range(2))
+    fates = [[made.offer(3000, 0, now) for now in range(100)] for made in (one, two)]
+    assert fates[0] == fates[1]
+    assert one.counters() == two.counters()
+
+
+def test_a_changed_policy_holds_for_the_next_packet() -> None:
+    """Nothing of the old policy's queue is left when the rate is lifted."""
+    made = link(LinkPolicy(rate_bytes_per_s=1000))
+    made.offer(150, "flow", 0.0)
+    made.change_policy(HEALTHY)
+    assert made.offer(150, "flow", 0.2).leave_at == (0.2,)
+
+
+def test_counters_tell_what_was_offered() -> None:
+    """Packets and bytes are counted when they are offered, deliveries when they are made."""
+    made = link()
+    made.offer(100, "flow", 0.0)
+    made.offer(200, "flow", 0.0)
+    made.count_delivery()
+    counters = made.counters()
+    assert (counters.packets, counters.bytes, counters.delivered) == (2, 300, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"loss": 1.5}, "loss of 1.5: 0 to 1"),
+        ({"duplicate": -0.1}, "duplicate of -0.1: 0 to 1"),
+        ({"reorder": 2}, "reorder of 2: 0 to 1"),
+        ({"latency_s": -1.0}, "latency_s of -1.0: 0 to 3600"),
+        ({"jitter_s": 0.2, "latency_s": 0.1}, "jitter of 0.2 s around a latency of 0.1 s"),
+        ({"rate_bytes_per_s": 0.0}, "rate of 0.0 bytes per second: more than 0"),
+    ],
+)
+def test_impossible_policies_are_refused(fields: dict[str, Any], words: str) -> None:
+    """A policy that no link can have is the user's mistake, and the message says which."""
+    with pytest.raises(UsageError, match=re.escape(words)):
+        LinkPolicy(**fields)
+
+
+def test_only_our_own_drops_make_a_run_unknown() -> None:
+    """What a policy drops is a fault that was asked for; what we drop ourselves is not."""
+    own = {reason for reason in DropReason if reason.is_own}
+    assert own == {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL}

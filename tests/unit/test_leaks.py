@@ -1,0 +1,88 @@
+"""What a test leaves behind is said, and what was there before is not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from elastic_harness import leaks
+
+
+def test_nothing_done_is_nothing_left() -> None:
+    """Looking leaves nothing itself."""
+    before = leaks.snapshot()
+    assert leaks.compare(before, leaks.snapshot()) == []
+
+
+def test_a_process_is_named_with_its_command_until_it_is_reaped() -> None:
+    """A child counts as left while it runs and while it waits to be collected."""
+    before = leaks.snapshot()
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        (line,) = leaks.compare(before, leaks.snapshot())
+        assert line.startswith(f"process left: {child.pid} (state ")
+        assert "sleep 1000" in line or "no command line" in line
+        spared = leaks.snapshot(spared_pids=[child.pid])
+        assert leaks.compare(before, spared) == []
+    finally:
+        child.kill()
+        child.wait()
+    assert leaks.compare(before, leaks.snapshot()) == []
+
+
+def test_a_descriptor_is_named_with_what_it_leads_to(tmp_path: Path) -> None:
+    """An open file is a leak; a spared one is not."""
+    before = leaks.snapshot()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert leaks.compare(before, leaks.snapshot()) == [
+            f"open descriptor left: {fd} ({tmp_path})"
+        ]
+        assert leaks.compare(before, leaks.snapshot(spared_fds=[fd])) == []
+    finally:
+        os.close(fd)
+
+
+def test_a_thread_is_named() -> None:
+    """A thread that still runs is left behind."""
+    before = leaks.snapshot()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="straggler")
+    thread.start()
+    try:
+        assert leaks.compare(before, leaks.snapshot()) == ["thread left: straggler"]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_socket_files_and_shared_memory_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket in the directory of temporary files is left, and so is a shared memory file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = leaks.snapshot()
+    name = f"/dev/shm/leak-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "service"))
+    Path(name).touch()
+    try:
+        lines = leaks.compare(before, leaks.snapshot())
+    finally:
+        Path(name).unlink()
+    assert lines == [f"shared memory file left: {name}", f"socket file left: {tmp_path}/service"]
+
+
+def test_what_is_about_to_go_is_waited_for() -> None:
+    """A thing that goes within the time given was not left."""
+    before = leaks.snapshot()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, args=(0.1,))
+    thread.start()
+    assert leaks.leaks_since(before, within_s=5.0) == []
+    thread.join()
