@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from elastic_harness.history.events import (
     GroupFormed,
@@ -164,6 +165,23 @@ class Observer:
         if peer is not None:
             peer.is_held = False
             self._send(peer, "release")
+
+    def order(self, pid: int, order: Mapping[str, Any]) -> bool:
+        """Have a worker do something at its next step; False when it is not connected.
+
+        `{"do": "exit", "code": 3}` ends it, `{"do": "raise", "error": "ValueError", "message": ""}`
+        raises an exception in its main thread; a worker that waits in a hold obeys at once.
+        """
+        peer = self._workers.get(pid)
+        if peer is None or peer.sock.fileno() < 0:
+            return False
+        words = [str(order["do"])]
+        if order["do"] == "exit":
+            words.append(str(order["code"]))
+        else:
+            words += [str(order["error"]), "=" + quote(str(order["message"]), safe="")]
+        self._send(peer, " ".join(words))
+        return True
 
     def close(self) -> None:
         """Stop observing; workers that are held go on by themselves. Harmless when closed."""

@@ -196,6 +196,10 @@ def mute_rank_of_a_stepping_round() -> Story:
     return Story().hello(1, "n1", 0, 2).step(1, 0, 1)
 
 
+def steps_unheard() -> Story:
+    return Story().round(1, ["n1"]).step(1, 0, 1, count=1).step(1, 0, 5, count=5)
+
+
 def mute_job() -> Story:
     exited = ProcessExited(pid=3, role="launcher", exit_code=0)
     return Story().tell("cluster", "n1", exited)
@@ -300,7 +304,14 @@ PLANTS: dict[str, Plant] = {
     "faults_effective": Plant(unknown=(silent_fault, failed_fault), valid=(clean,)),
     "ends_in_time": Plant(invalid=(over_limit,), unknown=(one_round,), valid=(clean,)),
     "workers_observed": Plant(
-        unknown=(empty, mute_worker, mute_rank_of_a_stepping_round, mute_job), valid=(clean,)
+        unknown=(
+            empty,
+            mute_worker,
+            mute_rank_of_a_stepping_round,
+            steps_unheard,
+            mute_job,
+        ),
+        valid=(clean,),
     ),
     "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),
     "job": Plant(

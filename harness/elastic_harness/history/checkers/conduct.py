@@ -1,4 +1,3 @@
-# ruff: noqa: D401 (a checker's first line is the rule that it checks)
 """How the run itself went: how it ended, whether the faults took, whether all of it was seen."""
 
 from __future__ import annotations
@@ -6,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
@@ -89,7 +89,7 @@ def _limit(history: History) -> str:
 
 @checker("workers_observed", NoParameters, is_default=True)
 def workers_observed(history: History, _: NoParameters) -> Verdict:
-    """Every worker said hello; what was not seen cannot be judged."""
+    """Every worker said hello, and every step was heard of: the rest cannot be judged."""
     hellos = history.of_kind(WorkerHello)
     started = history.of_kind(WorkersStarted)
     if not hellos and not started:
@@ -122,7 +122,15 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
                 f"{', '.join(map(str, missing))} had never said hello",
                 (stepping[0].steps[0].seq,),
             )
-    return valid(f"{len(hellos)} workers said hello")
+        for worker in world.workers.values():
+            for before, after in pairwise(worker.steps):
+                if after.count != before.count + 1:
+                    return unknown(
+                        f"steps {before.count + 1} to {after.count - 1} of rank {worker.rank} in "
+                        f"round {world.ordinal} were not heard of: the harness was too slow",
+                        (before.seq, after.seq),
+                    )
+    return valid(f"{len(hellos)} workers said hello, and every step was heard of")
 
 
 @checker("switch_clean", NoParameters, is_default=True)

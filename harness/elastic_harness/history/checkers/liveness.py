@@ -1,4 +1,3 @@
-# ruff: noqa: D401 (a checker's first line is the rule that it checks)
 """What must come to pass: recovery, and the shape of the rounds it takes."""
 
 from __future__ import annotations

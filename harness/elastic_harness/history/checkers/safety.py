@@ -1,4 +1,3 @@
-# ruff: noqa: D401 (a checker's first line is the rule that it checks)
 """What must never be false of any round, under any fault: the invariants of membership."""
 
 from __future__ import annotations

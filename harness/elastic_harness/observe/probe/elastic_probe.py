@@ -9,7 +9,8 @@ the hello (until the harness has looked for workers that should be dead) and a h
 has fired); both are bounded.
 
 To the harness go JSON lines, each with `say`. Back come lines of words: `welcome hash=1 samples=0
-hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`.
+hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`, and what the worker is to do at its
+next step: `exit CODE`, `raise ERROR =MESSAGE` (the message as in an URL).
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ __all__ = ["Probe", "now", "quoted", "report_samples", "report_step", "start"]
 # The process that said hello names itself here, so that its children know what they are not.
 _MARK = "ELASTIC_PROBE_WORKER"
 _WORKER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHERS = ("pytest-elastic", "torchrun")
+_LAUNCHER_MODULES = ("pytest_elastic", "torch.distributed.launch", "torch.distributed.run")
+_HELPER_CODE = (
+    "from multiprocessing.forkserver import",
+    "from multiprocessing.resource_tracker import",
+)
 # The harness answers within a few milliseconds; when it does not, the job matters more.
 _HELLO_LIMIT_S = 5.0
 _HOLD_LIMIT_S = 30.0
@@ -90,20 +97,22 @@ def _may_be_worker() -> bool:
     mark = environ.get(_MARK)
     if mark is not None and mark != str(os.getpid()):
         return False
-    # Helpers of the standard library and launchers inherit the variables and are not workers.
-    words = " ".join(getattr(sys, "orig_argv", ())[:4])
-    return not any(
-        helper in words
-        for helper in (
-            "multiprocessing.resource_tracker",
-            "multiprocessing.forkserver",
-            "torch.distributed.run",
-            "torch.distributed.launch",
-            "torchrun",
-            "pytest-elastic",
-            "pytest_elastic",
-        )
-    )
+    return not _is_helper(list(getattr(sys, "orig_argv", ())))
+
+
+def _is_helper(argv: list[str]) -> bool:
+    """Tell launchers and the standard library's helpers, which may inherit a worker's variables."""
+    words = iter(argv[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "") in _LAUNCHER_MODULES
+        if word == "-c":
+            return next(words, "").startswith(_HELPER_CODE)
+        if word in ("-X", "-W"):
+            next(words, "")
+        elif not word.startswith("-"):
+            return os.path.basename(word) in _LAUNCHERS
+    return False
 
 
 def _hide(folder: str) -> None:
@@ -161,6 +170,7 @@ class Probe:
         self._count = 0
         self._last_at = 0.0
         self._has_resumed = False
+        self._order: list[str] | None = None
         self._script_step: int | None = None
         self.last_step: int | None = None
         self._drawn: dict[tuple[str, int | None, int | None], list[Sequence[int]]] = {}
@@ -322,6 +332,9 @@ class Probe:
                 self._holds = [each for each in self._holds if each != int(step)]
             case ["release"]:
                 return True
+            case ["exit", _] | ["raise", _, _]:
+                self._order = words
+                return True
             case _:
                 pass
         return False
@@ -357,9 +370,11 @@ class Probe:
         self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
         for words in self._read():
             self._obey(words)
-        if self._holds:
+        if self._holds and self._order is None:
             self._hold(self._count if step is None else step)
         self._last_at = now()
+        if self._order is not None:
+            self._do_order()
 
     def _hold(self, step: int) -> None:
         """Wait here while the harness wants this step held. Late orders hold the next step."""
@@ -376,6 +391,22 @@ class Probe:
             if not is_released and not self._wait(deadline):
                 break
         self.say("released", f'"step":{step}', now())
+
+    def _do_order(self) -> None:
+        """Do what the harness has ordered, here, between two steps of the script."""
+        order, self._order = self._order, None
+        match order:
+            case ["exit", code]:
+                raise SystemExit(int(code))
+            case ["raise", name, message]:
+                import builtins
+                from urllib.parse import unquote
+
+                error = getattr(builtins, name, RuntimeError)
+                is_error = isinstance(error, type) and issubclass(error, Exception)
+                raise (error if is_error else RuntimeError)(unquote(message[1:]))
+            case _:
+                pass
 
     # --- samples -------------------------------------------------------------------------------
 

@@ -8,8 +8,6 @@ PYTHONPATH for the children, and runs the `sitecustomize` that would have been f
 is run by a warm interpreter that becomes a worker.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
