@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
+
+FAILED = pytest.StashKey[bool]()
 
 # A few dozen examples find what matters in a default run; `HYPOTHESIS_PROFILE=thorough` for a long
 # look. No deadline: two shared cores make any single example slow now and then.
@@ -23,11 +26,38 @@ settings.register_profile("thorough", max_examples=2000, deadline=None, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Every test ends with the processes, descriptors, threads and files it began with.
+# Whose tests are looked at before and after: those that start processes and share none of them. A
+# look costs 7 ms, too much for each of a thousand tests with plain values. Tests that share a
+# cluster come here when they say what of it is spared (`ClusterClient.own_pids`, `own_fds`).
+LOOKED_AFTER = ("gpu", "integration/test_example_train.py")
 
-    The place for the leak check, around every test. It does nothing yet: `elastic_harness.leaks`
-    will give a snapshot to take here and a comparison to make after the `yield`.
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test ends with the processes, namespaces, files and threads that it began with.
+
+    What a module or the session shares was there before, because pytest sets up wider scopes first.
+    A test that fails is not checked on top: its leftovers are those of the failure.
     """
-    yield  # noqa: PT022 - the comparison comes after it
+    here = request.path.relative_to(Path(__file__).parent)
+    if not any(here.is_relative_to(looked_after) for looked_after in LOOKED_AFTER):
+        yield
+        return
+    from elastic_harness import leaks
+
+    before = leaks.snapshot()
+    yield
+    failed = request.node.stash.get(FAILED, False)
+    if not failed and (left := leaks.leaks_since(before)):
+        pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember that the test itself failed, for the check after it."""
+    report = yield
+    if call.when == "call" and report.failed:
+        item.stash[FAILED] = True
+    return report

@@ -81,13 +81,13 @@ class Launched:
     def end(self) -> None:
         """Stop what still runs, politely first: an agent takes its workers along."""
         self._deadline.cancel()
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        self._deadline.join()
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
 
 
 @pytest.fixture

@@ -63,10 +63,11 @@ class Run:
         return "\n".join(self.lines)
 
     def end(self) -> None:
-        """Kill it if it still runs."""
+        """Kill it if it still runs, and close what was open to it."""
         self._deadline.cancel()
+        self._deadline.join()
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 class Runs:
