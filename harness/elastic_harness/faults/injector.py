@@ -139,7 +139,11 @@ class Injector:
         task.start()
 
     def _on_healed(self, name: str, borrowed: _Borrowed, problem: str) -> None:
-        borrowed.is_healed = True
-        self._tell(FaultUndone(entry_id=name))
-        for on_healed in borrowed.heals:
+        """Say so, unless it could not be undone: then it stays in force, and may be tried again."""
+        borrowed.is_healing = False
+        borrowed.is_healed = not problem
+        waiting, borrowed.heals = borrowed.heals, []
+        if borrowed.is_healed:
+            self._tell(FaultUndone(entry_id=name))
+        for on_healed in waiting:
             on_healed(problem)

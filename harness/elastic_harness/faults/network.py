@@ -28,7 +28,7 @@ from elastic_harness.network.link_model import (
 )
 from elastic_harness.scenario.fields import Fraction, Listed, Rate, Seconds, Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
-from elastic_harness.scenario.situation import Situation, Targets
+from elastic_harness.scenario.situation import NodeRef, Situation, Targets
 from pytest_elastic.errors import UsageError
 
 __all__ = ["Degrade", "Partition"]
@@ -156,15 +156,10 @@ class Partition(_LinkFault):
             raise SelectionEmpty(error.message) from error
         if not links:
             raise SelectionEmpty("no link between nodes that are up is cut by this partition")
-        return Targets(links=links)
+        return Targets(links=links, nodes=self._cut_off(situation, stream))
 
     def excuses(self, targets: Targets) -> tuple[str, ...]:
-        if self.isolate is None and self.split is None:
-            return ()
-        cut_off = [source for source, _ in targets.links]
-        partners = {name: {t for s, t in targets.links if s == name} for name in cut_off}
-        most = max(len(partner) for partner in partners.values())
-        return tuple(name for name in dict.fromkeys(cut_off) if len(partners[name]) == most)
+        return tuple(node.name for node in targets.nodes)
 
     def policy(self) -> LinkPolicy:
         return LinkPolicy(up=False, mode=self.mode)
@@ -174,6 +169,13 @@ class Partition(_LinkFault):
             return (after.packets - before.packets) - (after.delivered - before.delivered)
         reason = DropReason.DOWN if self.mode is LinkMode.DROP else DropReason.REJECTED
         return after.dropped.get(reason, 0) - before.dropped.get(reason, 0)
+
+    def _cut_off(self, situation: Situation, stream: str) -> tuple[NodeRef, ...]:
+        """Return the nodes that the shape names as those cut off; a halved cluster has none."""
+        for side, selector in (("isolate", self.isolate), ("split", self.split)):
+            if selector is not None:
+                return resolve_nodes(selector, situation, stream=f"{stream}:{side}")
+        return ()
 
     def _links(self, situation: Situation, stream: str) -> tuple[Pair, ...]:
         nodes = tuple(node.name for node in situation.nodes)

@@ -14,7 +14,7 @@ from elastic_harness.history import events as harness_events
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
 from elastic_harness.scenario.timeline import HEAL_ACTION
-from elastic_harness.scenario.triggers import EventCondition
+from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
 from pytest_elastic.events.model import EVENT_KINDS
 
@@ -64,6 +64,7 @@ def check_scenario(
     yield from _check_requires(scenario)
     yield from _check_ids(scenario)
     yield from _check_heals(scenario, actions)
+    yield from _check_waits_for_heals(scenario, actions)
     yield from _check_selectors(scenario, actions, nodes)
     yield from _check_conditions(scenario, nodes)
     store_host = scenario.job.rdzv.store_host
@@ -128,6 +129,30 @@ def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) ->
                 path=(*here, key),
                 message=f"`{entry.action.name}` cannot be undone, so it cannot have `{key}`",
                 is_key=True,
+            )
+
+
+def _check_waits_for_heals(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> Iterator[Finding]:
+    """Find what waits for the heal of something that cannot be undone."""
+    final = {
+        entry.id: entry.action.name
+        for entry, action in zip(scenario.timeline, actions, strict=True)
+        if action is not None and not action.is_healable
+    }
+    waiting: list[tuple[AstPath, AfterEntry | None]] = [
+        (("timeline", index, "after"), entry.after) for index, entry in enumerate(scenario.timeline)
+    ]
+    waiting += [
+        (("expect", "eventually", index, "after"), clause.after)
+        for index, clause in enumerate(scenario.expect.eventually)
+    ]
+    for path, after in waiting:
+        if after is not None and after.healed and after.id in final:
+            yield Finding(
+                path=path,
+                message=f"`{final[after.id]}` cannot be undone, so `{after.id}.healed` never comes",
             )
 
 

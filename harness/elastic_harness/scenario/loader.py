@@ -49,7 +49,7 @@ SUFFIX: Final = ".elastic.yaml"
 
 # Called with a bucket, a clause's name and what is expected (None: only the name stands there);
 # raises UsageError for what no checker knows.
-ClauseCheck = Callable[[str, str, Any], None]
+ClauseCheck = Callable[[str, str, Any], object]
 
 _PREFIXES: Final = ("Value error, ", "Assertion failed, ")
 
@@ -261,7 +261,8 @@ class _Reader:
                 if name is None:
                     continue
                 try:
-                    expected = None if clause.expected is True else clause.expected
+                    is_bare = clause.expected is True or (bucket == "always" and clause.is_off)
+                    expected = None if is_bare else clause.expected
                     self._check_clause(bucket, name, expected)
                 except UsageError as error:
                     path: AstPath = ("expect", bucket, index)

@@ -58,8 +58,8 @@ class TimePassed:
 class FaultInForce:
     """A fault acts from now on.
 
-    A rank held for it goes on once the fault was also seen to act, or at once where only the running
-    job can show that (packets that are dropped).
+    A rank held for it goes on once the fault was also seen to act, or at once where only the
+    running job can show that (packets that are dropped).
     """
 
     entry_id: str

@@ -3,7 +3,8 @@
 A selector is parsed when the scenario is read and resolved when the fault fires, against the run
 as it is then. Every fault asks either for nodes or for workers; a selector that names the other
 kind is carried over: `kill: n2` means all workers of n2, `power_cut: rank 3` the node that rank 3
-runs on.
+runs on. Words such as `random` and `majority` mean nodes that take part; one whose launcher has
+ended is meant by its name only.
 """
 
 from __future__ import annotations
@@ -137,12 +138,12 @@ def resolve_nodes(
     `stream` names the random stream to draw from; `apart_from` is whom `others` are other than.
     """
     excluded = {n.name for term in selector.exclude for n in _nodes_of(term, situation)}
-    pool = tuple(node for node in situation.nodes if node.name not in excluded)
+    pool = tuple(node for node in situation.members if node.name not in excluded)
     draw = situation.seed.stream(stream).sample
     chosen: set[str] = set()
     for term in selector.terms:
         if term.kind in {"random", "minority", "majority"}:
-            count = _how_many(term, len(situation.nodes))
+            count = _how_many(term, len(situation.members))
             chosen |= {node.name for node in _sample(pool, count, draw, term)}
         elif term.kind == "others":
             if apart_from is None:
@@ -220,11 +221,11 @@ def _nodes_of(term: Term, situation: Situation) -> tuple[NodeRef, ...]:
             names = {situation.store_host or ""}
         case "newest":
             newest = max(
-                situation.nodes, key=lambda n: (n.started_at, natural_key(n.name)), default=None
+                situation.members, key=lambda n: (n.started_at, natural_key(n.name)), default=None
             )
             names = {newest.name} if newest else set()
         case "all":
-            names = {node.name for node in situation.nodes}
+            names = {node.name for node in situation.members}
         case "others" | "random" | "minority" | "majority":
             raise SelectionEmpty(f"`{term}` cannot be excluded: name who is not meant")
         case _:

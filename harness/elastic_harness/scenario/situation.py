@@ -64,6 +64,11 @@ class Situation:
     seed: Seed
     used_names: tuple[str, ...] = ()
 
+    @property
+    def members(self) -> tuple[NodeRef, ...]:
+        """The nodes that take part: those with a launcher, or all where none is known."""
+        return tuple(node for node in self.nodes if node.launcher is not None) or self.nodes
+
     def node(self, name: str) -> NodeRef | None:
         """Return the node of that name, if it is up."""
         return next((node for node in self.nodes if node.name == name), None)

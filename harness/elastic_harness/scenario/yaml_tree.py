@@ -54,7 +54,8 @@ class Tree:
 
 def position(path: str, lines: list[str], line: int, column: int) -> Position:
     """Return the position for a line and a column counted from 0."""
-    line = min(line, max(len(lines) - 1, 0))
+    if lines and line >= len(lines):  # behind the last line: show its end
+        line, column = len(lines) - 1, len(lines[-1])
     text = lines[line] if lines else ""
     return Position(path=path, line=line + 1, column=column + 1, text=text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from elastic_harness.faults.registry import built_in_faults
@@ -39,6 +40,7 @@ from elastic_harness.scenario.messages import (
 )
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planner import make_plan
+
 from pytest_elastic.events.model import Event, Record
 
 __all__ = ["Bench", "scenario"]
@@ -48,23 +50,25 @@ E = TypeVar("E", bound=Event)
 
 
 def scenario(
-    *timeline: dict[str, Any],
-    expect: dict[str, Any] | None = None,
-    nodes: Any = 2,
-    nproc: int = 1,
-    **more: Any,
+    *timeline: Mapping[str, Any],
+    expect: object = None,
+    nodes: object = 2,
+    nproc: object = 1,
+    **more: object,
 ) -> Scenario:
     """Return a scenario with this timeline."""
-    return Scenario.model_validate({
-        "version": 1,
-        "id": "bench",
-        "title": "A scenario on the bench",
-        "job": {"command": ["true"], "nproc_per_node": nproc, "max_restarts": 3},
-        "nodes": nodes,
-        "timeline": list(timeline),
-        "expect": expect or {},
-        **more,
-    })
+    return Scenario.model_validate(
+        {
+            "version": 1,
+            "id": "bench",
+            "title": "A scenario on the bench",
+            "job": {"command": ["true"], "nproc_per_node": nproc, "max_restarts": 3},
+            "nodes": nodes,
+            "timeline": [dict(entry) for entry in timeline],
+            "expect": expect or {},
+            **more,
+        }
+    )
 
 
 class Bench:
@@ -93,9 +97,7 @@ class Bench:
         source = "cluster"
         at = self.now if at is None else at
         self.give(
-            RecordSeen(
-                record=Record(at=at, source=source, node=node, run_id="job", event=event)
-            )
+            RecordSeen(record=Record(at=at, source=source, node=node, run_id="job", event=event))
         )
 
     def pass_time(self, seconds: float) -> None:
@@ -203,12 +205,12 @@ class Bench:
     def undo(self, entry_id: str) -> None:
         self.give(FaultUndone(entry_id=entry_id))
 
-    def add(self, **entry: Any) -> None:
+    def add(self, **entry: object) -> None:
         """Add an entry as a Python test does; `for_` stands for `for`."""
         data = {key.rstrip("_"): value for key, value in entry.items()}
         self.give(EntryAdded(entry=read_entry(data, self.catalog)))
 
-    def wait_for(self, key: str, **clause: Any) -> None:
+    def wait_for(self, key: str, **clause: object) -> None:
         """Add a clause as a Python test does."""
         self.give(ClauseAdded(key=key, clause=read_clause(clause)))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
+from typing import Any
 
+import pytest
 from elastic_harness.history.events import (
     ExpectationMet,
     FaultEffective,
@@ -15,6 +17,7 @@ from elastic_harness.history.events import (
 from elastic_harness.scenario.engine import RunPhase
 from elastic_harness.scenario.holds import HOLD_LIMIT_S
 from elastic_harness.scenario.messages import ArmHold, DisarmHold, WakeAt, WatchLog
+
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import CoordinatorStarted, RoundSealed
 from tests.unit.scenario.bench import Bench, scenario
@@ -22,15 +25,15 @@ from tests.unit.scenario.bench import Bench, scenario
 CRASH = {"at": {"step": 3, "rank": 1}, "id": "crash", "kill": "rank 1"}
 
 
-def running(*timeline: dict[str, object], **more: object) -> Bench:
+def running(*timeline: Mapping[str, Any], **more: object) -> Bench:
     """Return a bench with two nodes of one worker each, in their first world."""
-    bench = Bench(scenario(*timeline, **more))  # type: ignore[arg-type]
+    bench = Bench(scenario(*timeline, **more))
     bench.start_nodes("n1", "n2")
     bench.form("n1", "n2")
     return bench
 
 
-# --- steps and holds -------------------------------------------------------------------------------
+# --- steps and holds --------------------------------------------------------------------
 
 
 def test_a_rank_is_held_at_its_step_before_any_worker_can_say_hello() -> None:
@@ -118,7 +121,7 @@ def test_a_hold_that_came_late_still_counts_and_the_decision_says_so() -> None:
     assert bench.engine.decisions[-1].reason == "rank 1 is held after step 5, asked for 3"
 
 
-# --- other triggers --------------------------------------------------------------------------------
+# --- other triggers ---------------------------------------------------------------------
 
 
 def test_a_fault_at_a_time_fires_at_that_time_of_the_run() -> None:
@@ -178,11 +181,13 @@ def test_a_fault_after_one_that_failed_never_fires_and_says_why() -> None:
 
 def test_a_fault_fires_when_an_event_with_these_fields_is_seen() -> None:
     """Other rounds and other nodes do not count."""
-    bench = running({
-        "when": {"event": "round_sealed", "round": 2, "roster": ["n1"], "node": "n1"},
-        "id": "x",
-        "kill": "rank 0",
-    })
+    bench = running(
+        {
+            "when": {"event": "round_sealed", "round": 2, "roster": ["n1"], "node": "n1"},
+            "id": "x",
+            "kill": "rank 0",
+        }
+    )
 
     def seal(round: int, node: str) -> None:
         bench.see(
@@ -211,7 +216,9 @@ def test_a_fault_fires_at_the_nth_event_when_a_count_is_given() -> None:
 
 def test_a_fault_fires_when_the_world_is_stable() -> None:
     """All ranks of a world of that size have done that many steps in it."""
-    bench = running({"when": {"stable": {"world_size": 2, "steps": 3}}, "id": "x", "kill": "rank 0"})
+    bench = running(
+        {"when": {"stable": {"world_size": 2, "steps": 3}}, "id": "x", "kill": "rank 0"}
+    )
     bench.steps(2)
     bench.steps(1, ranks=1)
     assert bench.fired == []
@@ -240,7 +247,7 @@ def test_a_repeated_fault_fires_at_its_draws_and_only_the_first_must_happen() ->
     assert bench.facts(FaultIneffective) == []
 
 
-# --- faults ----------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------
 
 
 def test_a_fault_is_recorded_before_it_is_ordered_with_its_targets() -> None:
@@ -267,9 +274,7 @@ def test_chance_chooses_the_same_for_the_same_seed_and_entry() -> None:
     """Seeds matter, and nothing else."""
 
     def choice(seed: int) -> tuple[str, ...]:
-        bench = Bench(
-            scenario({"at": "1s", "id": "x", "crash": "random 2"}, nodes=5), seed=seed
-        )
+        bench = Bench(scenario({"at": "1s", "id": "x", "crash": "random 2"}, nodes=5), seed=seed)
         bench.start_nodes("n1", "n2", "n3", "n4", "n5")
         bench.pass_time(1)
         return bench.targets("x")
@@ -310,12 +315,14 @@ def test_a_fault_is_healed_after_its_time_and_once() -> None:
 
 def test_a_fault_is_healed_when_its_until_comes_true() -> None:
     """`until` is a condition like any other, counted from when the fault is in force."""
-    bench = running({
-        "at": "1s",
-        "id": "cut",
-        "partition": "n2",
-        "until": {"stable": {"world_size": 1, "steps": 2}},
-    })
+    bench = running(
+        {
+            "at": "1s",
+            "id": "cut",
+            "partition": "n2",
+            "until": {"stable": {"world_size": 1, "steps": 2}},
+        }
+    )
     bench.pass_time(1)
     bench.in_force("cut", proof_needs_job=True)
     bench._pids.clear()
@@ -377,7 +384,7 @@ def test_a_fault_that_never_fired_is_said_to_be_ineffective_unless_it_is_optiona
     assert "step 3" in facts[0].reason
 
 
-# --- clauses ---------------------------------------------------------------------------------------
+# --- clauses ----------------------------------------------------------------------------
 
 
 def test_a_round_that_forms_in_time_meets_its_clause() -> None:
@@ -495,8 +502,10 @@ def test_clauses_only_a_checker_knows_are_left_to_it() -> None:
 def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
     """`log_contains` is judged after the run, on what was recorded during it."""
     bench = running(
-        expect={"finally": [{"log_contains": "boom"}], "never": [{"log_contains": {
-            "pattern": "bang", "node": "n1"}}]}
+        expect={
+            "finally": [{"log_contains": "boom"}],
+            "never": [{"log_contains": {"pattern": "bang", "node": "n1"}}],
+        }
     )
     assert bench.all_of(WatchLog) == [
         WatchLog(pattern="boom"),
@@ -504,7 +513,7 @@ def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
     ]
 
 
-# --- the end ---------------------------------------------------------------------------------------
+# --- the end ----------------------------------------------------------------------------
 
 
 def test_the_run_ends_when_the_job_has_ended() -> None:
@@ -531,7 +540,7 @@ def test_a_launcher_that_a_fault_ended_says_nothing_about_the_job() -> None:
     bench.stop_node("n2")
     bench.prove("x")
     bench.exit_launcher("n1", 0)
-    assert bench.end is None
+    assert not bench.is_over
     bench.pass_time(1.1)
     assert bench.end is not None
     assert bench.end.outcome == "succeeded"
@@ -587,7 +596,7 @@ def test_a_job_all_of_whose_launchers_were_killed_is_over_once_that_is_proven() 
     bench.exit_launcher("n1", -9)
     bench.exit_launcher("n2", -9)
     bench.pass_time(2)
-    assert bench.end is None
+    assert not bench.is_over
     bench.prove("x")
     bench.pass_time(0.5)
     assert bench.end is not None
@@ -602,11 +611,11 @@ def test_a_job_whose_only_node_reboots_is_not_over_in_between() -> None:
     bench.stop_node("n1")
     bench.in_force("x")
     bench.pass_time(5)
-    assert bench.end is None
+    assert not bench.is_over
     bench.start_nodes("n1")
     bench.prove("x")
     bench.pass_time(5)
-    assert bench.end is None
+    assert not bench.is_over
     bench.exit_launcher("n1", 0)
     bench.pass_time(0.5)
     assert bench.end is not None
@@ -646,7 +655,7 @@ def test_what_is_still_broken_is_healed_once_nothing_is_left_to_come() -> None:
     bench.pass_time(3)
     bench.undo("cut")
     bench.pass_time(4.9)
-    assert bench.end is None
+    assert not bench.is_over
     bench.pass_time(0.2)
     assert bench.end is not None
     assert bench.end.reason == (
@@ -669,7 +678,7 @@ def test_a_clause_after_the_automatic_heal_is_judged_in_the_calm() -> None:
     assert bench.verdict("eventually[0]") == "valid"
 
 
-# --- a running test adds to it ---------------------------------------------------------------------
+# --- a running test adds to it ----------------------------------------------------------
 
 
 def test_a_running_test_adds_entries_and_clauses() -> None:

@@ -1,0 +1,1 @@
+"""Unit tests of faults, with a world made of plain values."""

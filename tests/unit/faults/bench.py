@@ -1,0 +1,269 @@
+"""A world for faults: plain values behind the `FaultContext` interface, and virtual time.
+
+Operations are answered by the world when the test lets time pass, as a cluster would: never inside
+the call.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.faults.context import Ticket
+from elastic_harness.faults.injector import Injector
+from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.overlay import Overlay
+from elastic_harness.scenario.messages import (
+    EngineInput,
+    FaultFailed,
+    FaultInForce,
+    FaultProved,
+    FaultUndone,
+    Fire,
+    Heal,
+)
+from elastic_harness.scenario.seed import Seed
+from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
+
+__all__ = ["VirtualTime", "World"]
+
+
+class VirtualTime:
+    """A scheduler whose time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (when, next(self._order), callback))
+
+    def pass_time(self, seconds: float) -> None:
+        """Run everything that becomes due within these seconds."""
+        end = self._now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, _, callback = heapq.heappop(self._due)
+            self._now = max(self._now, when)
+            callback()
+        self._now = end
+
+
+@dataclass(slots=True)
+class _Process:
+    state: str = "S"
+    ignores: set[int] = field(default_factory=set)
+    orders: list[Mapping[str, Any]] = field(default_factory=list)
+    has_probe: bool = True
+
+
+class World:
+    """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
+
+    `broken` names operations that the cluster refuses, `stuck` those it never answers.
+    """
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.time = VirtualTime()
+        self.processes: dict[int, _Process] = {}
+        self.launchers: dict[str, int] = {}
+        self.up: list[str] = []
+        self.log: list[str] = []
+        self.broken: set[str] = set()
+        self.stuck: set[str] = set()
+        self.overlay = Overlay()
+        self.links: dict[Pair, LinkPolicy] = {}
+        self.counts: dict[Pair, LinkCounters] = {}
+        self.told: list[EngineInput] = []
+        self.injector = Injector(self, built_in_faults(), self.time, self.told.append)
+        for number in range(1, nodes + 1):
+            self._bring_up(f"n{number}")
+            self.processes[1000 + number] = _Process()
+
+    # --- what tests do -------------------------------------------------------------------------
+
+    def situation(self) -> Situation:
+        return Situation(
+            nodes=tuple(
+                NodeRef(
+                    name=name,
+                    address="",
+                    incarnation=1,
+                    started_at=0.0,
+                    launcher=self.launcher_of(name),
+                )
+                for name in self.up
+            ),
+            workers=tuple(
+                WorkerRef(rank=i, local_rank=0, node=f"n{i + 1}", process=self.worker(i))
+                for i in range(len(self.up))
+            ),
+            store_host="n1",
+            seed=Seed(value=1),
+            used_names=tuple(self.up),
+        )
+
+    def worker(self, rank: int) -> ProcessRef:
+        return ProcessRef(pid=1001 + rank, start_time=7)
+
+    def fire(self, action: str, value: object, *, entry_id: str = "x") -> Fire:
+        """Aim and inject a fault, as the engine and the runner would."""
+        fault = built_in_faults().parse(action, value)
+        targets = fault.resolve(self.situation(), stream=entry_id)
+        order = Fire(entry_id=entry_id, action=action, value=value, targets=targets)
+        self.injector.fire(order)
+        return order
+
+    def heal(self, entry_id: str = "x") -> None:
+        self.injector.heal(Heal(entry_id=entry_id))
+
+    def pass_time(self, seconds: float = 1.0) -> None:
+        self.time.pass_time(seconds)
+
+    def send(self, source: str, target: str, packets: int = 1) -> None:
+        """Let packets be sent over a link, and meet their fate."""
+        policy = self.links.get((source, target), LinkPolicy())
+        before = self.counts.get((source, target), LinkCounters())
+        dropped = dict(before.dropped)
+        if not policy.up and policy.mode.value != "hold":
+            reason = DropReason.DOWN if policy.mode.value == "drop" else DropReason.REJECTED
+            dropped[reason] = dropped.get(reason, 0) + packets
+        elif policy.loss:
+            dropped[DropReason.LOST] = dropped.get(DropReason.LOST, 0) + packets
+        passed = packets if policy.up and not policy.loss else 0
+        self.counts[source, target] = LinkCounters(
+            packets=before.packets + packets,
+            delivered=before.delivered + passed,
+            dropped=dropped,
+        )
+
+    @property
+    def story(self) -> list[str]:
+        """What the engine was told, in words."""
+        words = []
+        for told in self.told:
+            match told:
+                case FaultInForce(proof_needs_job=needs_job):
+                    words.append("in force, needs job" if needs_job else "in force")
+                case FaultProved(evidence=evidence):
+                    words.append(f"proved: {evidence}")
+                case FaultFailed(reason=reason):
+                    words.append(f"failed: {reason}")
+                case FaultUndone():
+                    words.append("undone")
+                case _:
+                    raise AssertionError(told)
+        return words
+
+    # --- FaultContext --------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.time.now()
+
+    def signal(self, process: ProcessRef, signum: int) -> bool:
+        found = self.processes.get(process.pid)
+        if found is None:
+            return False
+        self.log.append(f"{signal.Signals(signum).name} {process.pid}")
+        if signum in found.ignores:
+            return True
+        if signum == signal.SIGSTOP:
+            found.state = "T"
+        elif signum == signal.SIGCONT:
+            found.state = "S"
+        elif found.state == "S" or signum == signal.SIGKILL:
+            self._later(lambda: self._die(process.pid))
+        return True
+
+    def is_alive(self, process: ProcessRef) -> bool:
+        return process.pid in self.processes
+
+    def process_state(self, process: ProcessRef) -> str:
+        found = self.processes.get(process.pid)
+        return found.state if found else ""
+
+    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        found = self.processes.get(process.pid)
+        if found is None or not found.has_probe:
+            return False
+        found.orders.append(order)
+        return True
+
+    def launcher_of(self, node: str) -> ProcessRef | None:
+        pid = self.launchers.get(node)
+        return ProcessRef(pid=pid) if pid in self.processes else None
+
+    def is_node_up(self, node: str) -> bool:
+        return node in self.up
+
+    def crash_node(self, node: str) -> Ticket[None]:
+        return self._operate(f"crash {node}", lambda: self._take_down(node))
+
+    def power_cut(self, node: str) -> Ticket[None]:
+        return self._operate(f"power_cut {node}", lambda: self._take_down(node))
+
+    def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
+        disk = " keep_disk" if keep_disk else ""
+        return self._operate(f"start {node}{disk}", lambda: self._bring_up(node))
+
+    def pause_node(self, node: str) -> Ticket[None]:
+        return self._operate(f"pause {node}", lambda: None)
+
+    def resume_node(self, node: str) -> Ticket[None]:
+        return self._operate(f"resume {node}", lambda: None)
+
+    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
+        changed = self.overlay.impose(owner, pairs, policy)
+        return self._operate(f"impose {owner}", lambda: self.links.update(changed))
+
+    def lift(self, owner: str) -> Ticket[None]:
+        changed = self.overlay.lift(owner)
+        return self._operate(f"lift {owner}", lambda: self.links.update(changed))
+
+    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
+        ticket: Ticket[Mapping[Pair, LinkCounters]] = Ticket()
+        self._later(lambda: ticket.settle(dict(self.counts)))
+        return ticket
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _later(self, callback: Callable[[], None]) -> None:
+        self.time.call_at(self.time.now() + 0.01, callback)
+
+    def _operate(self, name: str, act: Callable[[], None]) -> Ticket[None]:
+        self.log.append(name)
+        ticket: Ticket[None] = Ticket()
+
+        def answer() -> None:
+            if name.split(maxsplit=1)[0] in self.broken:
+                ticket.settle(ClusterError(f"cannot {name}"))
+                return
+            act()
+            ticket.settle(None)
+
+        if name.split(maxsplit=1)[0] not in self.stuck:
+            self._later(answer)
+        return ticket
+
+    def _die(self, pid: int) -> None:
+        self.processes.pop(pid, None)
+
+    def _take_down(self, node: str) -> None:
+        self.up.remove(node)
+        self._die(self.launchers.pop(node))
+        self._die(1000 + int(node[1:]))
+
+    def _bring_up(self, node: str) -> None:
+        self.up.append(node)
+        pid = 500 + len(self.log) * 50 + int(node[1:])
+        self.launchers[node] = pid
+        self.processes[pid] = _Process()
