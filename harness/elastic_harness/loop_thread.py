@@ -49,8 +49,8 @@ class LoopThread:
     def wait(self, begin: Callable[[Callable[[T], None]], None], *, timeout_s: float) -> T:
         """Run `begin(done)` in the loop's thread and wait until it has called `done(result)`.
 
-        Raises TimeoutError after `timeout_s`, what `begin` raises, and InternalError when the loop
-        has ended because of a bug of ours.
+        Raises TimeoutError after `timeout_s`, what `begin` raises, and InternalError (once) when
+        something in the loop has crashed.
         """
         future: Future[T] = Future()
 
@@ -90,15 +90,22 @@ class LoopThread:
         self.loop.close()
 
     def _run(self) -> None:
-        try:
-            self.loop.run()
-        except BaseException as error:  # noqa: BLE001 (told to whoever waits next)
-            self._failure = error
-        finally:
-            self._has_ended.set()
+        """Run the loop to its end; a callback that crashes is told to whoever waits, no more.
+
+        The loop goes on, because what is still to be undone can only be undone there.
+        """
+        is_over = False
+        while not is_over:
+            try:
+                self.loop.run()
+                is_over = True
+            except Exception as error:  # noqa: BLE001 (outermost: see above)
+                self._failure = self._failure or error
+        self._has_ended.set()
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise InternalError(f"the harness's loop ended: {self._failure!r}") from self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise InternalError(f"the harness crashed: {failure!r}") from failure
         if self._has_ended.is_set():
             raise InternalError("the harness's loop has been stopped")

@@ -31,8 +31,9 @@ __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
 _RETRY_S = 0.1
 # An endpoint's store may block for long; a dial is answered by a living host in one round trip.
 _FIND_S = 5.0
-# How long after the end of its lease a member looks for its coordinator before it gives the job up:
-# two leases, at most four seconds, so that everything is over within lease + 5 s (R10).
+# How long after the end of its lease a member looks for its coordinator before it gives the job up.
+# Less would give up nodes that a network forgets for a moment; with more, not everything would be
+# over within lease + 5 s of losing a coordinator that does not answer (R10).
 _GIVE_UP_S = 4.0
 
 
@@ -559,8 +560,7 @@ class MemberMachine:
         if self._ending is not None:
             self._end_as_decided()
         elif self._belongs and held_until is not None:
-            patience_s = min(_GIVE_UP_S, 2 * self.settings.lease_s)
-            if self._is_due(held_until + patience_s, now):
+            if self._is_due(held_until + _GIVE_UP_S, now):
                 self._lose_job(self._last_problem)
         elif self._is_due(self._seeking_since + self.settings.join_timeout_s, now):
             self._finish(

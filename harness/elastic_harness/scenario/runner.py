@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -196,10 +197,15 @@ class Run:
         self._inputs.append(given)
         if len(self._inputs) > 1:
             return
-        while self._inputs:
-            for command in self.engine.step(self._inputs[0], self._loop.now()):
-                self._perform(command)
-            self._inputs.pop(0)
+        try:
+            while self._inputs:
+                for command in self.engine.step(self._inputs[0], self._loop.now()):
+                    self._perform(command)
+                self._inputs.pop(0)
+        except Exception:  # noqa: BLE001 (outermost: the run is undone and says unknown)
+            self._inputs.clear()
+            self._problems.append(f"the harness crashed:\n{traceback.format_exc()}")
+            self.abort("the harness crashed")
         for callback in tuple(self._listeners):
             callback()
 
