@@ -171,8 +171,10 @@ MISTAKES = {
     ),
     "a clause that no checker knows": (
         ("- job: succeeded", "- jop: succeeded"),
-        "16:7: no checker is called 'jop': did you mean 'job'?\n"
-        "        - jop: succeeded\n          ^",
+        (
+            "16:7: no checker is called 'jop': did you mean 'job'?\n"
+            "        - jop: succeeded\n          ^"
+        ),
     ),
     "a missing key": (
         ("title: A worker is killed\n", ""),
