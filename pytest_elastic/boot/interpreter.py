@@ -20,7 +20,9 @@ import os
 import signal
 import sys
 import time
+import types
 from collections.abc import Mapping, Sequence
+from importlib.machinery import BuiltinImporter
 from typing import Any, TextIO
 
 from pytest_elastic.boot import pools, proc_title
@@ -107,6 +109,7 @@ def become(
     config = _configure(program.argv)
     sys.path[:] = _python_path(program.environ.get("PYTHONPATH", ""), clean_path)
     _replace_streams(config)
+    _make_main()
     _mend_libraries(program.environ)
     pools.resize(program.environ)
     proc_title.show([sys.executable, *program.argv], program.environ)
@@ -200,6 +203,21 @@ def _make_stream(
     return stream
 
 
+def _make_main() -> None:
+    """Give the program a new `__main__`, as `add_main_module` in CPython makes it.
+
+    The one there was made before the host froze what the collector has to look at: what a program
+    keeps in it would never be collected, not even at the end.
+    """
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __annotations__={}, __builtins__=sys.modules["builtins"], __loader__=BuiltinImporter
+    )
+    for name in ("__main__", "__mp_main__"):
+        if name in sys.modules:
+            sys.modules[name] = main
+
+
 def _mend_libraries(environ: Mapping[str, str]) -> None:
     """Give this process its own random states, authentication key, thread id and start time."""
     loaded: Mapping[str, Any] = sys.modules
@@ -212,7 +230,6 @@ def _mend_libraries(environ: Mapping[str, str]) -> None:
     if "multiprocessing.process" in loaded:
         process = loaded["multiprocessing.process"]
         process.current_process().authkey = os.urandom(32)
-        loaded["__mp_main__"] = loaded["__main__"]  # type: ignore[index]
     if "logging" in loaded:
         loaded["logging"]._startTime = time.time()  # noqa: SLF001 (what %(relativeCreated)s counts from)
     if environ.get("PYTHONFAULTHANDLER"):

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = ["resize", "wanted_threads"]
 
+_OPENMP = ("libgomp", "libiomp5", "libomp")
+_OPENMP_SETTERS = ("omp_set_num_threads",)
 _OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_",
     "scipy_openblas_set_num_threads",
@@ -33,9 +35,13 @@ def resize(environ: Mapping[str, str]) -> None:
     torch_threads, blas_threads = wanted_threads(environ)
     loaded: Mapping[str, Any] = sys.modules
     if torch_threads != 1 and "torch" in loaded:
-        loaded["torch"].set_num_threads(torch_threads or _cores())
+        number = torch_threads or _cores()
+        # torch asks OpenMP at its first operation; telling OpenMP starts no thread before that.
+        if not _call(number, libraries=_OPENMP, names=_OPENMP_SETTERS):
+            loaded["torch"].set_num_threads(number)
     if blas_threads != 1 and "numpy" in loaded:
-        _resize_openblas(blas_threads or len(os.sched_getaffinity(0)))
+        number = blas_threads or len(os.sched_getaffinity(0))
+        _call(number, libraries=("openblas",), names=_OPENBLAS_SETTERS)
 
 
 def _number(text: str | None) -> int | None:
@@ -56,13 +62,16 @@ def _cores() -> int:
     return len(cores)
 
 
-def _resize_openblas(threads: int) -> None:
+def _call(number: int, *, libraries: Sequence[str], names: Sequence[str]) -> bool:
+    """Call the first function of `names` in each loaded library of that kind; tell if any."""
     with open("/proc/self/maps") as maps:
-        libraries = {line.split()[-1] for line in maps if "openblas" in line}
-    for library in sorted(libraries):
-        handle = ctypes.CDLL(library)
-        for name in _OPENBLAS_SETTERS:
-            setter = getattr(handle, name, None)
+        loaded = {line.split()[-1] for line in maps}
+    was_called = False
+    for path in sorted(loaded):
+        if any(kind in os.path.basename(path) for kind in libraries):
+            library = ctypes.CDLL(path)
+            setter = next((getattr(library, n) for n in names if hasattr(library, n)), None)
             if setter is not None:
-                setter(threads)
-                break
+                setter(number)
+                was_called = True
+    return was_called

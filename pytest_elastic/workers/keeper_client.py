@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.boot.role import Role
-from pytest_elastic.boot.spawn import command_and_environ
+from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop
@@ -103,8 +103,7 @@ class Keeper:
         command, its_environ = command_and_environ(
             _ROLE, settings.as_argument(), preload=preload, hold=warm, base_environ=environ
         )
-        theirs.set_inheritable(True)
-        pid = os.posix_spawn(command[0], command, its_environ, setsigmask=())
+        pid = fork_and_execute(command, its_environ, inherit=[theirs.fileno()])
         theirs.close()
         self.adopt(ours, pid)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import cast
 
 from pytest_elastic.boot.role import Role
-from pytest_elastic.boot.spawn import command_and_environ
+from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages
@@ -93,6 +93,5 @@ def _fork_in_session() -> int:
 
 
 def _spawn_cold(theirs: socket.socket) -> int:
-    theirs.set_inheritable(True)
     command, environ = command_and_environ(_ROLE, {"channel_fd": theirs.fileno()}, hold=False)
-    return os.posix_spawn(command[0], command, environ)
+    return fork_and_execute(command, environ, inherit=[theirs.fileno()])
