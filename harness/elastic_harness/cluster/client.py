@@ -6,11 +6,8 @@ nodes come and go in milliseconds, and `reset` proves that nothing is left of th
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -33,10 +30,12 @@ from elastic_harness.cluster.cluster import (
     ServerLost,
 )
 from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
-from elastic_harness.conversation import Answer, Conversation
+from elastic_harness.cluster.loopback import LoopbackRange
+from elastic_harness.cluster.node_processes import NodeProcesses, list_processes, send_signal
+from elastic_harness.cluster.server_process import ServerProcess
+from elastic_harness.conversation import Answer
 from elastic_harness.network.link_model import DropReason, LinkPolicy, Pair
 from elastic_harness.network.switch import counters_from_fields, policy_to_fields
-from pytest_elastic.boot.spawn import command_and_environ
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -51,6 +50,7 @@ _START_LIMIT_S = 120.0
 # The server bounds each of its own steps by 10 s, and an operation has at most three.
 _OPERATION_LIMIT_S = 30.0
 _GATEWAY_INDEX = 254
+_NETWORK = "10.77.0"
 
 
 class ClusterClient:
@@ -73,23 +73,19 @@ class ClusterClient:
         self.capabilities = capabilities
         self._uses_user_namespace = uses_user_namespace
         self._preload = tuple(preload)
+        self._server: ServerProcess | None = None
+        self._own_pids: frozenset[int] = frozenset()
+        self._loopback: LoopbackRange | None = None
+        self._tag = ""
         self._nodes: dict[str, ClusterNode] = {}
         self._namespaces: dict[str, int] = {}
-        self._ranks: dict[str, int] = {}
         # The order in which starts were asked for, whichever was ready first.
         self._starting: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}
         self._started = 0
-        self._processes: dict[tuple[str, int], ProcessHandle] = {}
-        self._last_process = 0
-        self._lock: socket.socket | None = None
-        self._control: Conversation | None = None
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._supervisor_fd = -1
-        self._errors_fd = -1
-        self._on_closed: Callable[[], None] | None = None
-        self._lost_reason = ""
-        self._own_pids: frozenset[int] = frozenset()
-        self._tag = ""
+        self._processes = NodeProcesses(lambda handle: on_event(ProcessExited(process=handle)))
+        self._lost_reason = "the server ended"
+        self._on_closed: Done[None] | None = None
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
@@ -100,106 +96,69 @@ class ClusterClient:
     @property
     def own_pids(self) -> frozenset[int]:
         """The processes that serve a cluster without nodes: supervisor, server and switch."""
-        return frozenset() if self._supervisor is None else self._own_pids
+        return frozenset() if self._server is None else self._own_pids
 
     @property
     def own_fds(self) -> frozenset[int]:
         """The descriptors of this process that a started cluster uses."""
-        if self._supervisor is None or self._control is None:
+        if self._server is None:
             return frozenset()
-        fds = {self._supervisor_fd, self._errors_fd, self._control.fileno()}
-        return frozenset(fds if self._lock is None else {*fds, self._lock.fileno()})
+        held = set() if self._loopback is None else {self._loopback.fileno()}
+        return self._server.fds | held
 
     # --- the server ---------------------------------------------------------------------------
 
     def start(self, on_done: Done[None]) -> None:
-        assert self._control is None, "a cluster is started once"
-        ours, theirs = socket.socketpair()
-        owner = os.pidfd_open(os.getpid())
+        assert self._server is None, "a cluster is started once"
+        if not self._is_isolated:
+            self._loopback = LoopbackRange()
         argument = {
-            "control_fd": theirs.fileno(),
-            "owner_fd": owner,
             "is_isolated": self._is_isolated,
             "uses_user_namespace": self._uses_user_namespace,
-            "addresses": self._choose_addresses(),
+            "addresses": _NETWORK if self._loopback is None else self._loopback.prefix,
         }
-        command, environ = command_and_environ(
-            "elastic_harness.cluster.supervisor:make",
+        server = self._server = ServerProcess(
+            self._loop,
             argument,
             preload=self._preload,
-            base_environ=_server_environ(),
-        )
-        self._errors_fd = os.memfd_create("cluster-server-errors", os.MFD_CLOEXEC)
-        self._supervisor = subprocess.Popen(
-            command,
-            env=environ,
-            pass_fds=(theirs.fileno(), owner),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors_fd,
-            start_new_session=True,
-        )
-        theirs.close()
-        os.close(owner)
-        self._supervisor_fd = os.pidfd_open(self._supervisor.pid)
-        self._loop.watch(self._supervisor_fd, on_readable=self._on_supervisor_ended)
-        self._control = Conversation(
-            self._loop, ours, on_event=self._on_told, on_closed=self._on_server_silent
+            on_event=self._on_told,
+            on_ended=self._on_server_ended,
         )
 
         def on_hello(answer: Answer) -> None:
-            if answer.error is None and self._supervisor is not None:
-                self._tag = answer.fields["tag"]
-                served_by = [process_table.pid_of_pidfd(fd) for fd in answer.fds]
-                self._own_pids = frozenset({self._supervisor.pid, *served_by})
-                answer.close_fds()
-                on_done(None)
-            else:
-                on_done(self._error(f"cannot start the cluster server: {answer.error}"))
+            if answer.error is not None:
+                on_done(server.error(f"cannot start the cluster server: {answer.error}"))
+                return
+            self._tag = answer.fields["tag"]
+            served_by = [process_table.pid_of_pidfd(fd) for fd in answer.fds]
+            self._own_pids = frozenset({server.pid, *served_by})
+            answer.close_fds()
+            on_done(None)
 
-        self._control.call("hello", {}, on_hello, timeout_s=_START_LIMIT_S)
+        server.conversation.call("hello", {}, on_hello, timeout_s=_START_LIMIT_S)
 
     def close(self, on_done: Done[None]) -> None:
-        if self._supervisor is None:
+        if self._server is None:
             self._loop.call_soon(lambda: on_done(None))
             return
-        self._on_closed = lambda: on_done(None)
-        if self._control is not None and not self._control.is_closed:
-            self._control.call("close", {}, lambda _: None, timeout_s=_OPERATION_LIMIT_S)
+        self._on_closed = on_done
+        self._server.conversation.call("close", {}, lambda _: None, timeout_s=_OPERATION_LIMIT_S)
 
     def reset(self, on_done: Done[None], *, seed: str = "") -> None:
         self._ask("reset", {"seed": seed}, lambda _: on_done(None), on_done)
 
-    def _choose_addresses(self) -> str:
-        return "10.77.0"
-
-    def _on_server_silent(self, reason: str) -> None:
-        self._lost_reason = self._lost_reason or reason
-
-    def _on_supervisor_ended(self) -> None:
-        """All of the cluster has ended: the supervisor goes last."""
-        assert self._supervisor is not None, "only a process that was started can end"
-        self._loop.unwatch(self._supervisor_fd)
-        os.close(self._supervisor_fd)
-        self._supervisor.wait()
-        self._supervisor = None
-        if self._control is not None:
-            self._control.close()
-        reason = self._error(self._lost_reason or "the server ended").message
-        os.close(self._errors_fd)
-        if self._lock is not None:
-            self._lock.close()
+    def _on_server_ended(self) -> None:
+        assert self._server is not None, "only a server that was started can end"
+        reason = str(self._server.error(self._lost_reason))
+        self._server = None
+        if self._loopback is not None:
+            self._loopback.close()
         for name in list(self._nodes):
             self._forget_node(name, asked=self._on_closed is not None, reason=reason)
         if self._on_closed is not None:
-            self._on_closed()
+            self._on_closed(None)
         else:
             self._on_event(ServerLost(reason=reason))
-
-    def _error(self, sentence: str) -> ClusterError:
-        """Return an error that quotes what the server has last written, for whoever debugs us."""
-        text = os.pread(self._errors_fd, 1 << 20, 0).decode(errors="replace").strip()
-        return ClusterError(sentence, hint="\n".join(text.splitlines()[-20:]) or None)
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -319,16 +278,7 @@ class ClusterClient:
 
         def on_spawned(answer: Answer) -> None:
             (pidfd,) = answer.fds
-            self._last_process += 1
-            handle = ProcessHandle(
-                node=node,
-                id=self._last_process,
-                pid=process_table.pid_of_pidfd(pidfd),
-                node_pid=answer.fields["node_pid"],
-                pidfd=pidfd,
-            )
-            self._processes[node, handle.node_pid] = handle
-            on_done(handle)
+            on_done(self._processes.adopt(node, answer.fields["node_pid"], pidfd))
 
         self._ask_node(node, "spawn", fields, on_spawned, on_done)
 
@@ -355,41 +305,12 @@ class ClusterClient:
             open_now(None)
 
     def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
-        if isinstance(process, ProcessHandle):
-            return _signal_pidfd(process.pidfd, signum)
-        try:
-            pidfd = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            return False
-        try:
-            row = process_table.row_of(process.pid)
-            is_same = row is not None and row.started_at == process.started_at
-            return is_same and _signal_pidfd(pidfd, signum)
-        finally:
-            os.close(pidfd)
+        return send_signal(process, signum)
 
     def processes(self, node: str) -> tuple[ProcessInfo, ...]:
         self._require(node)
-        init = self._nodes[node].pid
-        if self._is_isolated:
-            rows = process_table.processes_in(self._namespaces[node])
-        else:
-            rows = process_table.descendants(init)
-        node_pids = {row.pid: row.pids[-1] for row in rows}
-        found = [
-            ProcessInfo(
-                node=node,
-                pid=row.pid,
-                node_pid=row.pids[-1],
-                node_ppid=node_pids.get(row.ppid, 0 if self._is_isolated else row.ppid),
-                command=process_table.command_of(row.pid),
-                started_at=row.started_at,
-                state=row.state,
-            )
-            for row in rows
-            if row.pid != init
-        ]
-        return tuple(sorted(found, key=lambda info: info.node_pid))
+        namespace = self._namespaces[node] if self._is_isolated else None
+        return list_processes(node, self._nodes[node].pid, namespace)
 
     # --- the network --------------------------------------------------------------------------
 
@@ -412,24 +333,32 @@ class ClusterClient:
                 for reason, number in link.dropped.items():
                     if reason.is_own:
                         own[reason.value] = own.get(reason.value, 0) + number
-            ask_next(list(self._nodes), NetworkCounters(links=links, own_drops=own))
+            counters = NetworkCounters(links=links, own_drops=own)
+            self._ask(
+                "drops_of_ended",
+                {},
+                lambda ended: on_dropped(list(self._nodes), counters, ended),
+                on_done,
+            )
+
+        def on_dropped(names: list[str], counters: NetworkCounters, answer: Answer) -> None:
+            dropped = int(answer.fields["dropped"])
+            if dropped:
+                stalled = DropReason.STALL.value
+                own[stalled] = own.get(stalled, 0) + dropped
+            ask_next(names, counters)
 
         def ask_next(names: list[str], counters: NetworkCounters) -> None:
             if not names:
                 on_done(counters)
                 return
-
-            def on_dropped(answer: Answer) -> None:
-                dropped = int(answer.fields["dropped"])
-                if dropped:
-                    stalled = DropReason.STALL.value
-                    own[stalled] = own.get(stalled, 0) + dropped
-                ask_next(names[1:], counters)
-
-            def on_gone(_: ClusterError) -> None:
-                ask_next(names[1:], counters)  # it ended meanwhile
-
-            self._ask_node(names[0], "count_drops", {}, on_dropped, on_gone)
+            self._ask_node(
+                names[0],
+                "count_drops",
+                {},
+                lambda answer: on_dropped(names[1:], counters, answer),
+                lambda _: ask_next(names[1:], counters),  # it has ended meanwhile
+            )
 
         self._ask("network", {"order": "counters", "fields": {}}, on_counted, on_done)
 
@@ -442,7 +371,9 @@ class ClusterClient:
         on_result: Callable[[Answer], None],
         on_error: Callable[[ClusterError], None],
     ) -> None:
-        assert self._control is not None, "a cluster is started before it is used"
+        if self._server is None:
+            self._loop.call_soon(lambda: on_error(ClusterError("the cluster's server has ended")))
+            return
 
         def on_answer(answer: Answer) -> None:
             if answer.error is None:
@@ -450,7 +381,7 @@ class ClusterClient:
             else:
                 on_error(ClusterError(answer.error))
 
-        self._control.call(op, fields, on_answer, timeout_s=_OPERATION_LIMIT_S)
+        self._server.conversation.call(op, fields, on_answer, timeout_s=_OPERATION_LIMIT_S)
 
     def _ask_node(
         self,
@@ -465,15 +396,10 @@ class ClusterClient:
     def _on_told(self, event: str, told: JsonObject, fds: list[int]) -> None:
         match event:
             case "exited":
-                handle = self._processes.pop((told["node"], told["node_pid"]), None)
-                if handle is not None:
-                    self._on_exited(handle, told["exit_code"])
+                self._processes.on_exited(told["node"], told["node_pid"], told["exit_code"])
             case "node_gone":
-                self._forget_node(
-                    told["node"],
-                    asked=told["asked"],
-                    reason="it was ended" if told["asked"] else "its first process ended by itself",
-                )
+                reason = "it was ended" if told["asked"] else "its init ended by itself"
+                self._forget_node(told["node"], asked=told["asked"], reason=reason)
             case "lost":
                 self._lost_reason = told["reason"]
 
@@ -481,18 +407,11 @@ class ClusterClient:
         node = self._nodes.pop(name, None)
         if node is None:
             return
-        for key in [key for key in self._processes if key[0] == name]:
-            self._on_exited(self._processes.pop(key), -signal.SIGKILL)
+        self._processes.on_node_gone(name)
         if name != GATEWAY:
             self._on_event(
                 NodeGone(node=name, incarnation=node.incarnation, asked=asked, reason=reason)
             )
-
-    def _on_exited(self, handle: ProcessHandle, exit_code: int) -> None:
-        handle.exit_code = exit_code
-        os.close(handle.pidfd)
-        handle.pidfd = -1
-        self._on_event(ProcessExited(process=handle))
 
 
 class NamespaceCluster(ClusterClient):
@@ -506,25 +425,6 @@ class ProcessCluster(ClusterClient):
 
     kind: ClassVar[str] = "process"
     _is_isolated: ClassVar[bool] = False
-
-    def _choose_addresses(self) -> str:
-        """Choose 127.x.y for this session, so that none that runs beside it has the same.
-
-        The lock is an abstract socket: it is as local to the network as loopback is, and the kernel
-        lets go of it when this process ends, however it does.
-        """
-        for attempt in range(250 * 250):
-            number = (os.getpid() + attempt) % (250 * 250)
-            prefix = f"127.{number // 250 + 2}.{number % 250 + 2}"
-            lock = socket.socket(socket.AF_UNIX)
-            try:
-                lock.bind(f"\0pytest-elastic-{prefix}")
-            except OSError:
-                lock.close()
-                continue
-            self._lock = lock
-            return prefix
-        raise ClusterError("cannot find loopback addresses that no other session uses")
 
 
 def wait_for(loop: Loop, operation: Callable[[Done[T]], None], *, within_s: float = 60.0) -> T:
@@ -540,24 +440,6 @@ def wait_for(loop: Loop, operation: Callable[[Done[T]], None], *, within_s: floa
     if isinstance(results[0], ClusterError):
         raise results[0]
     return results[0]
-
-
-def _signal_pidfd(pidfd: int, signum: int) -> bool:
-    if pidfd < 0:
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signum)
-        return True
-    return False
-
-
-def _server_environ() -> dict[str, str]:
-    """Return our environment with a path on which the server finds this package."""
-    environ = dict(os.environ)
-    roots = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []
-    roots.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    environ["PYTHONPATH"] = os.pathsep.join(roots)
-    return environ
 
 
 def _always_shared() -> list[str]:
