@@ -511,7 +511,7 @@ def test_a_faked_clock_in_the_worker_does_not_move_its_steps(bench: Bench) -> No
     assert before - 1.0 < step.event.began_at <= step.at < bench.loop.now() + 1.0
 
 
-# --- with torch ------------------------------------------------------------------------------------
+# --- with torch ----------------------------------------------------------------------------------
 
 
 OPTIMIZERS = """

@@ -21,19 +21,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from elastic_harness.history.events import (
-    GroupFormed,
-    ParametersHashed,
-    RankHeld,
-    RankReleased,
-    ResumeObserved,
-    SamplesDrawn,
-    StepCompleted,
-    WorkerFinished,
-    WorkerGone,
-    WorkerHello,
-)
+from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
 from elastic_harness.observe.proc import ancestors, read_process
+from elastic_harness.observe.sayings import event_from, hello_from
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import decode_record
 from pytest_elastic.events.model import Event, Record
@@ -65,6 +55,23 @@ def probe_environ(node: str, socket_path: str, environ: Mapping[str, str]) -> di
         SOCKET_VARIABLE: socket_path,
         NODE_VARIABLE: node,
     }
+
+
+def _compile_probe() -> None:
+    """Keep the probe's bytecode beside it, so that no worker has to compile it (8 ms each).
+
+    Python does so by itself, but not where PYTHONDONTWRITEBYTECODE is set, as in many test runs.
+    """
+    import glob
+    import importlib.util
+    import py_compile
+
+    for source in glob.glob(os.path.join(PROBE_FOLDER, "*.py")):
+        compiled = importlib.util.cache_from_source(source)
+        with contextlib.suppress(OSError, py_compile.PyCompileError):
+            is_there = os.path.exists(compiled)
+            if not is_there or os.path.getmtime(compiled) < os.path.getmtime(source):
+                py_compile.compile(source, compiled, doraise=True)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -114,6 +121,7 @@ class Observer:
                 f"cannot listen at {socket_path!r}: it has {len(os.fsencode(socket_path))} bytes, "
                 f"and a Unix socket's path at most {_MAX_PATH_BYTES}"
             )
+        _compile_probe()
         self._loop = loop
         self._path = socket_path
         self._on_record = on_record
@@ -268,7 +276,7 @@ class Observer:
         if said["say"] == "hello":
             self._on_hello(peer, said)
         elif peer.worker is not None:
-            event = _event_from(said, peer.worker, peer.skew_s)
+            event = event_from(said, peer.worker, peer.skew_s)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
             if event is not None:
@@ -280,21 +288,8 @@ class Observer:
             return
         process = read_process(peer.pid)
         peer.node = said["node"]
-        hello = WorkerHello(
-            pid=peer.pid,
-            start_time=process.start_time if process is not None else 0,
-            rank=said["rank"],
-            local_rank=said["local_rank"],
-            group_rank=said["group_rank"],
-            world_size=said["world_size"],
-            restart_count=said["restart_count"],
-            max_restarts=said["max_restarts"],
-            master_addr=said["master_addr"],
-            master_port=said["master_port"],
-            run_id=said["run_id"],
-            round=said["round"],
-            argv=tuple(said["argv"]),
-        )
+        start_time = process.start_time if process is not None else 0
+        hello = hello_from(said, peer.pid, start_time)
         peer.generation = self._generation_of(peer.node, hello)
         peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))
         at = float(said["at"])
@@ -378,45 +373,3 @@ def _is_dead(peer: _Peer) -> bool:
     poll = select.poll()
     poll.register(peer.pidfd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> Event | None:
-    """Return what a probe's line says as an event; raises KeyError or TypeError for nonsense."""
-    pid, rank = worker.pid, worker.rank
-    match said["say"]:
-        case "step":
-            return StepCompleted(
-                pid=pid,
-                rank=rank,
-                count=said["count"],
-                step=said["step"],
-                step_source=said["source"],
-                began_at=said["began_at"] + skew_s,
-            )
-        case "resume":
-            return ResumeObserved(pid=pid, rank=rank, step=said["step"])
-        case "group":
-            return GroupFormed(
-                pid=pid, rank=rank, world_size=said["world_size"], nonce=said["nonce"]
-            )
-        case "held":
-            return RankHeld(pid=pid, rank=rank, step=said["step"])
-        case "released":
-            return RankReleased(pid=pid, rank=rank, step=said["step"])
-        case "samples":
-            return SamplesDrawn(
-                pid=pid,
-                rank=rank,
-                count=said["count"],
-                step=said["step"],
-                loader=said["loader"],
-                size=said["size"],
-                epoch=said["epoch"],
-                batches=tuple(tuple(batch) for batch in said["batches"]),
-            )
-        case "hash":
-            return ParametersHashed(pid=pid, rank=rank, step=said["step"], digest=said["digest"])
-        case "finished":
-            return WorkerFinished(pid=pid, rank=rank)
-        case _:
-            return None

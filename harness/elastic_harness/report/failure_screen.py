@@ -120,36 +120,34 @@ def _tail(
 
 
 def _strip(history: History, proof: set[int], width: int, room: int) -> list[str]:
-    found = moments(history)
-    if not found:
-        return []
+    found = moments(history, proof)
     columns = _columns(found, proof, width)
-    column_width = (width - _TIME_WIDTH) // len(columns)
-    shown = [moment for moment in found if moment.node in columns]
-    lines = _lines_of(shown)
+    column_width = (width - _TIME_WIDTH) // max(1, len(columns))
+    lines = _lines_of([moment for moment in found if moment.node in ("", *columns)])
     kept = _kept(lines, proof, room - 1)
-    header = " " * _TIME_WIDTH + "".join(_cell(name or "run", column_width) for name in columns)
-    out = [header]
+    out = [" " * _TIME_WIDTH + "".join(_cell(name, column_width) for name in columns)]
     skipped = 0
-    for line in lines:
-        if line not in kept:
+    for line in [*lines, None]:
+        if line is not None and line not in kept:
             skipped += 1
             continue
         if skipped:
-            out.append(f"{'':>{_TIME_WIDTH - 1}} ... {skipped} more")
+            out.append(f"{'':>{_TIME_WIDTH}}({skipped} more)")
             skipped = 0
-        cells = {moment.node: _mark(moment, proof) + moment.text for moment in line}
-        time = f"{line[0].at - history.start:{_TIME_WIDTH - 2}.2f}  "
-        out.append(time + "".join(_cell(cells.get(name, ""), column_width) for name in columns))
-    if skipped:
-        out.append(f"{'':>{_TIME_WIDTH - 1}} ... {skipped} more")
-    return out
+        if line is not None:
+            time = f"{line[0].at - history.start:{_TIME_WIDTH - 2}.2f}  "
+            cells = {moment.node: _mark(moment, proof) + moment.text for moment in line}
+            if "" in cells:
+                out.append(_cut(time + cells[""], width))
+            else:
+                row = (_cell(cells.get(name, ""), column_width) for name in columns)
+                out.append(time + "".join(row))
+    return out if len(out) > 1 else []
 
 
 def _columns(found: list[Moment], proof: set[int], width: int) -> list[str]:
     """Return the columns that fit: nodes in order of appearance, those with most to tell first."""
-    names = list(dict.fromkeys(moment.node for moment in found))
-    names.sort(key=lambda name: (name != "", _natural(name)))
+    names = sorted({moment.node for moment in found if moment.node}, key=_natural)
     most = max(1, (width - _TIME_WIDTH) // _MIN_COLUMN)
     if len(names) <= most:
         return names
@@ -170,7 +168,8 @@ def _lines_of(found: list[Moment]) -> list[list[Moment]]:
     lines: list[list[Moment]] = []
     for moment in found:
         last = lines[-1] if lines else []
-        is_free = bool(last) and all(other.node != moment.node for other in last)
+        is_free = bool(last) and all(other.node not in ("", moment.node) for other in last)
+        is_free = is_free and moment.node != ""
         if is_free and moment.at - last[0].at <= _SAME_LINE_S:
             last.append(moment)
         else:
@@ -206,7 +205,7 @@ def _cell(text: str, width: int) -> str:
 
 def _cut(text: str, width: int) -> str:
     text = " ".join(text.split("\n")) if "\n" in text else text
-    return text if len(text) <= width else text[: width - 3] + "..."
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _folded(text: str, width: int, most: int) -> list[str]:

@@ -7,7 +7,7 @@ column; what it leaves out is in the history, under its seq.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,19 @@ from elastic_harness.history.events import (
     LogMatched,
     NodeStarted,
     NodeStopped,
+    ParametersHashed,
     ProcessExited,
     RankHeld,
+    ResumeObserved,
     RunEnded,
+    SamplesDrawn,
+    StepCompleted,
     SurvivorFound,
     SwitchDropped,
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.worlds import WorkerView, World
+from pytest_elastic.events.codec import kind_of
 from pytest_elastic.events.model import (
     CoordinatorStarted,
     DrainStarted,
@@ -59,12 +64,29 @@ class Moment:
     seqs: tuple[int, ...]
 
 
-def moments(history: History) -> list[Moment]:
-    """Return the moments of a history in order of time."""
+def moments(history: History, proof: Collection[int] = ()) -> list[Moment]:
+    """Return the moments of a history in order of time; records that are `proof` have one each."""
     found = [moment for entry in history if (moment := _of_entry(entry)) is not None]
     for world in history.worlds.rounds:
         found += _of_world(world)
+    told = {seq for moment in found for seq in moment.seqs}
+    found += [_of_proof(history[seq]) for seq in sorted(proof) if seq not in told]
     return sorted(found, key=lambda each: (each.at, each.seqs))
+
+
+def _of_proof(entry: Entry[Event]) -> Moment:
+    match entry.event:
+        case StepCompleted(rank=rank, step=step, count=count):
+            text = f"rank {rank} did step {count if step is None else step}"
+        case ResumeObserved(rank=rank, step=step):
+            text = f"rank {rank} resumed after step {step}"
+        case SamplesDrawn(rank=rank, step=step):
+            text = f"rank {rank} drew samples for step {step}"
+        case ParametersHashed(rank=rank, digest=digest):
+            text = f"rank {rank} ended with {digest[:8]}"
+        case event:
+            text = kind_of(event).replace("_", " ")
+    return Moment(at=entry.at, node=entry.node, text=text, weight=8, seqs=(entry.seq,))
 
 
 def _of_entry(entry: Entry[Event]) -> Moment | None:
@@ -72,10 +94,8 @@ def _of_entry(entry: Entry[Event]) -> Moment | None:
     if told is None:
         return None
     text, weight = told
-    node = entry.node
-    if isinstance(entry.event, FaultFired) and len(entry.event.targets) == 1 and not node:
-        # The target's own column, where the selector's outcome names one node.
-        node = entry.event.targets[0]
+    # What was done to the job stands across all columns, whatever node it was aimed at.
+    node = "" if entry.record.source in ("fault", "engine") else entry.node
     return Moment(at=entry.at, node=node, text=text, weight=weight, seqs=(entry.seq,))
 
 

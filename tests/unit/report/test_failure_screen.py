@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.events import FaultFired, NodeStarted, NodeStopped
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
+
+from pytest_elastic.events.model import JobEnded, RoundEnded, RoundSealed, WorkerExited
+from tests.unit.history.story import Story
+
+
+def crash() -> Story:
+    """Three nodes, two workers each; one worker is killed, too many steps are executed again."""
+    story = Story(nodes=3, nproc=2)
+    for number, node in enumerate(("n1", "n2", "n3"), start=1):
+        started = NodeStarted(address=f"10.77.0.{number}", incarnation=1)
+        story.tell("cluster", node, started)
+    story.wait(0.2)
+    sealed = RoundSealed(
+        round=1, term=1, roster=("n1", "n2", "n3"), spares=(), restart_count=0, reason="full"
+    )
+    story.tell("agent", "n1", sealed).round(1, ["n1", "n2", "n3"]).wait(0.3).steps(1, 1, 22)
+    story.fault("crash", "kill", "rank 3").gone(1, 3)
+    failed = WorkerExited(
+        round=1, local_rank=1, rank=3, pid=22, exit_code=-9, signal=9, cause="failed"
+    )
+    story.tell("agent", "n2", failed)
+    ended = RoundEnded(round=1, reason="rank 3 failed", charged=True, restarts_used=1)
+    story.tell("agent", "n1", ended).gone(1, 0, 1, 2, 4, 5).wait(0.1)
+    story.round(2, ["n1", "n2", "n3"]).wait(0.2).steps(2, 11, 24).finish(2)
+    story.launcher_exits({"n1": 0, "n2": 0, "n3": 0})
+    return story.end()
+
+
+def unmet(history: History) -> UnmetClause:
+    """Return the clause that does not hold for it."""
+    check = bind("steps_lost", {"at_most": 5})
+    verdict = check.run(history)
+    source = "    - steps_lost: {at_most: 5}"
+    return UnmetClause(
+        text=check.text,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        events=verdict.events,
+        place=Place(
+            file="scenarios/worker/crash.elastic.yaml", line=24, column=7, source=source, length=24
+        ),
+    )
+
+
+EXPECTED = """
+INVALID: steps_lost: {at_most: 5}
+  scenarios/worker/crash.elastic.yaml:24:7
+  24 |     - steps_lost: {at_most: 5}
+     |       ^^^^^^^^^^^^^^^^^^^^^^^^
+  round 2 executed 12 steps again, at most 5 were expected
+
+        n1                            n2                            n3
+  0.01  up                            up                            up
+  0.24  sealed round 1: n1, n2, n3
+  0.26  round 1: ranks 0-1            round 1: ranks 2-3            round 1: ranks 4-5
+  0.72                                                              round 1: step 1 done by all
+  1.93  * rank 0 did step 22
+  1.99  ! crash: kill rank 3
+  2.01                                ranks 2-3 gone after step 22
+  2.02  round 1 ended: rank 3 failed  rank 3 failed: SIGKILL
+  2.04  ranks 0-1 gone after step 22                                ranks 4-5 gone after step 22
+  2.20  round 2: ranks 0-1            round 2: ranks 2-3            round 2: ranks 4-5
+  2.45  * rank 0 resumed after step …
+  2.56                                                              round 2: step 11 done by all
+  3.36  ranks 0-1 ended after step 24 ranks 2-3 ended after step 24
+  3.44  launcher ended: exit code 0   launcher ended: exit code 0   ranks 4-5 ended after step 24
+  3.49                                                              launcher ended: exit code 0
+  3.50  run ended: succeeded
+
+last seen      round 2 on n1, n2, n3: 6 of 6 ranks said hello, 0 alive, step 24
+first failure  rank 3 on n2, SIGKILL
+run directory  /home/me/elastic-artifacts/crash-resume
+again          pytest 'scenarios/worker/crash.elastic.yaml::crash-resume' --elastic-seed=7
+"""
+
+
+def test_the_whole_screen() -> None:
+    """What a person reads when a scenario fails."""
+    history = crash().history
+    screen = failure_screen(
+        history,
+        [unmet(history)],
+        run_directory="/home/me/elastic-artifacts/crash-resume",
+        command="pytest 'scenarios/worker/crash.elastic.yaml::crash-resume' --elastic-seed=7",
+    )
+    assert screen == textwrap.dedent(EXPECTED).strip("\n")
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 12, 60])
+@pytest.mark.parametrize("rounds", [1, 8, 60])
+def test_it_is_one_screen_however_much_happened(nodes: int, rounds: int) -> None:
+    """At most 40 lines of 100 columns, the proof among them, the command last."""
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    story = Story(nodes=nodes)
+    for number in range(1, rounds + 1):
+        story.round(number, names).steps(number, number, number + 1).fault(f"f{number}")
+        story.gone(number).wait(0.5)
+    history = story.end("limit").history
+    fault = history.first(FaultFired)
+    assert fault is not None
+    clauses = [
+        UnmetClause(
+            text=f"clause {number}",
+            outcome=Outcome.INVALID if number else Outcome.UNKNOWN,
+            reason="because " * 200,
+            events=(fault.seq,),
+        )
+        for number in range(9)
+    ]
+    lines = failure_screen(
+        history, clauses, run_directory="/artifacts/x", command="pytest x"
+    ).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "INVALID: clause 1"
+    assert sum("* ! f1: kill n2" in line for line in lines) == 1
+    assert lines[-1].split() == ["again", "pytest", "x"]
+    assert lines[-2].split() == ["run", "directory", "/artifacts/x"]
+
+
+def test_more_nodes_than_fit_leave_out_the_quietest() -> None:
+    """A column that cannot hold a word is worth nothing."""
+    story = Story(nodes=30)
+    for number in range(1, 31):
+        story.tell("cluster", f"n{number}", NodeStarted(address="10.77.0.1", incarnation=1))
+    story.tell("cluster", "n29", NodeStopped(cause="power_cut"))
+    text = failure_screen(story.history, [], run_directory="/x", command="y")
+    header = next(line for line in text.splitlines() if "n29" in line)
+    assert len(header.split()) == 5
+    assert "down: power cut" in text
+
+
+def test_a_crashed_checkers_traceback_keeps_its_end() -> None:
+    """The last line of a traceback is the one that says what happened."""
+    reason = "\n".join(["the checker crashed:", *["  frame"] * 50, "ZeroDivisionError: inside"])
+    clause = UnmetClause(text="mine", outcome=Outcome.UNKNOWN, reason=reason)
+    text = failure_screen(Story().history, [clause], run_directory="/x", command="y")
+    assert "UNKNOWN: mine" in text
+    assert "ZeroDivisionError: inside" in text
+    assert len(text.splitlines()) <= 40
+
+
+def test_the_job_wide_first_failure_is_what_the_launcher_decided() -> None:
+    """Where the launcher names one, that is it, on every node the same."""
+    failure = {"node": "n2", "rank": 3, "exit_code": 1, "message": "ValueError: loss is nan"}
+    ended = JobEnded(result="failed", reason="budget used up", first_failure=failure)
+    history = crash().tell("agent", "n1", ended).history
+    text = failure_screen(history, [], run_directory="/x", command="y", last_seen="step 5")
+    assert "first failure  rank 3 on n2, exit code 1: ValueError: loss is nan" in text
+    assert "last seen      step 5" in text

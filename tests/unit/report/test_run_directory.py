@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from elastic_harness.history.history import History
+from elastic_harness.report.run_directory import create_run_directory, safe_name
+
+from pytest_elastic.errors import UsageError
+from tests.unit.history.story import Story
+
+
+def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
+    """The layout that the documentation promises."""
+    run = create_run_directory(str(tmp_path / "artifacts"), "crash-resume")
+    history = History(run.history)
+    for record in Story().round(1, ["n1", "n2"]).end().records:
+        history.append(record)
+    history.close()
+    run.write_plan({"seed": 7})
+    run.write_scenario("version: 1\n")
+    Path(run.logs_of("n1"), "agent.log").write_text("hello\n")
+    run.write_reports(history, command="pytest x")
+    names = sorted(
+        str(path.relative_to(run.path)) for path in Path(run.path).rglob("*") if path.is_file()
+    )
+    assert names == [
+        "history.jsonl",
+        "logs/n1/agent.log",
+        "plan.json",
+        "scenario.yaml",
+        "timeline.html",
+        "trace.json",
+    ]
+    assert json.loads(Path(run.plan).read_text()) == {"seed": 7}
+    assert "logs/n1/agent.log" in Path(run.timeline).read_text()
+    assert run.path == str(tmp_path / "artifacts" / "crash-resume")
+
+
+def test_a_taken_name_gets_a_number_and_nothing_is_deleted(tmp_path: Path) -> None:
+    """What is there stays, whoever made it."""
+    mine = tmp_path / "x"
+    mine.mkdir()
+    (mine / "precious").write_text("kept")
+    paths = [create_run_directory(str(tmp_path), "x").path for _ in range(3)]
+    assert paths == [str(tmp_path / f"x-{number}") for number in (2, 3, 4)]
+    assert (mine / "precious").read_text() == "kept"
+
+
+def test_any_test_id_is_a_folder_name_and_two_ids_are_two_names() -> None:
+    """Slashes, colons and spaces go; what they told apart does not."""
+    assert safe_name("crash-resume") == "crash-resume"
+    ids = ["a/b.yaml::x[1]", "a/b.yaml::x[2]", "a:b", "a/b", "..", "", "é" * 200, "a" * 500]
+    names = [safe_name(id) for id in ids]
+    assert len(set(names)) == len(ids)
+    assert all(name and "/" not in name and len(name) < 140 for name in names)
+    assert not any(name.startswith(".") for name in names)
+
+
+def test_artifacts_that_cannot_be_kept_are_refused_with_the_reason(tmp_path: Path) -> None:
+    """A file where the folder should be, for example."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot keep the run 'x' in"):
+        create_run_directory(str(tmp_path / "file"), "x")
