@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment
@@ -19,6 +21,7 @@ class Watch:
         """How many times a worker was made to fail: each may cost one restart, nothing else may."""
         self._assignments: dict[tuple[int, int], Assignment] = {}
         self._newest: dict[str, int] = {}
+        self._started_at: dict[int, float] = {}
         self._seen: dict[str, int] = {}
         world.watchers.append(self.look)
 
@@ -44,6 +47,7 @@ class Watch:
         assert config.min_nodes <= len(roster) <= config.max_nodes, f"{len(roster)} nodes run"
         assert assignment.round > self._newest.get(incarnation, 0), "a round number came again"
         self._newest[incarnation] = assignment.round
+        self._started_at.setdefault(assignment.round, self.world.time)
         first = self._assignments.setdefault((assignment.term, assignment.round), assignment)
         same = (
             first.roster == roster
@@ -62,6 +66,37 @@ class Watch:
         ]
         assert used >= max(earlier, default=0), "the restart count went back"
 
+    def judge_budget(self) -> None:
+        """Judge what each round cost, from rosters and losses alone (R3)."""
+        rounds = sorted(self._assignments.values(), key=lambda each: (each.term, each.round))
+        for ended, following in itertools.pairwise(rounds):
+            if ended.term != following.term:
+                continue
+            old, new = ({entry.incarnation for entry in each.roster} for each in (ended, following))
+            cost = following.restart_count - ended.restart_count
+            if old != new:
+                assert cost == 0, f"round {ended.round} cost {cost}, and its members changed"
+            elif not self._has_changed(ended, following):
+                assert cost == 1, f"round {ended.round} cost {cost}, and nothing had changed"
+
+    def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
+        """Tell whether a member of a round went, or somebody came to end it, before the next."""
+        names = {entry.name for entry in ended.roster}
+        since, until = self._started_at[ended.round], self._started_at[following.round]
+        for at, _, event in self.world.events:
+            if not since <= at <= until:
+                continue
+            if isinstance(event, events.MemberLost | events.MemberLeft) and event.member in names:
+                return True
+            if isinstance(event, events.RoundEnded) and event.reason.endswith("came"):
+                return True
+        return False
+
+    def judge_evictions(self) -> None:
+        """Nobody is given up for being slow, if nobody was made slow."""
+        evicted = [event for event in self.world.of(events.MemberLost) if "not gone" in str(event)]
+        assert not evicted, f"given up, though every node did as told: {evicted}"
+
     def judge_ends(self) -> None:
         """Judge how the job ended for everybody, as far as it did."""
         ends = {
@@ -71,7 +106,7 @@ class Watch:
         }
         decided = {result for result in ends.values() if result in {"succeeded", "failed"}}
         assert len(decided) <= 1, f"the job ended in two ways: {ends}"
-        announced = [event for event in self.world.of(events.JobEnding)]
+        announced = self.world.of(events.JobEnding)
         assert len(announced) <= 1, f"the end was decided more than once: {announced}"
         if decided:
             assert announced, f"nobody decided the end: {ends}"

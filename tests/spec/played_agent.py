@@ -132,7 +132,7 @@ class PlayedAgent:
         self.lease_until = until
         self.has_lease_notice = True
         if until is not None:
-            self._later(max(until - self.process.now(), 0.0), self._look_at_lease)
+            self._later(self.process.until(until), self._look_at_lease)
 
     def _look_at_lease(self) -> None:
         if self.lease_until is None or self.process.now() < self.lease_until - 1e-9:

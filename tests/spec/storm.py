@@ -22,8 +22,9 @@ class Storm:
 
     world: World
     watch: Watch
+    kinds: list[str]
     said: list[str]
-    is_host_hit: bool
+    is_host_hit: bool = False
 
 
 def weather(seed: int) -> Storm:
@@ -42,12 +43,12 @@ def weather(seed: int) -> Storm:
     )
     world = World(config, checks_wire=False)
     world.latency_s = draw.choice([0.0005, 0.01, 0.1])
-    storm = Storm(world=world, watch=Watch(world), said=[], is_host_hit=False)
     names = [f"n{number + 1}" for number in range(count)]
     for name in names:
-        world.later(draw.choice([0.0, draw.random()]), lambda name=name: world.start(name))  # type: ignore[misc]
+        _start_later(world, draw.choice([0.0, draw.random()]), name, draw.uniform(0.93, 1.07))
     # Swarm: each seed has its own kinds of trouble, and its own calm between two of them.
     kinds = sorted(draw.sample(sorted(_FAULTS), draw.randint(1, 6)))
+    storm = Storm(world=world, watch=Watch(world), kinds=kinds, said=[])
     pause_s = draw.choice([0.05, 0.3, 1.0, 2.0])
     world.run(draw.choice([0.0, 0.5, 3.0]))
     while world.time < STORM_S:
@@ -56,6 +57,10 @@ def weather(seed: int) -> Storm:
             _FAULTS[draw.choice(kinds)](storm, draw)
     _end(storm)
     return storm
+
+
+def _start_later(world: World, delay_s: float, name: str, clock_rate: float) -> None:
+    world.later(delay_s, lambda: world.start(name, clock_rate=clock_rate))
 
 
 def _end(storm: Storm) -> None:
@@ -67,6 +72,9 @@ def _end(storm: Storm) -> None:
     storm.said.append(f"{world.time:.3f} calm")
     world.run(CALM_S)
     storm.watch.judge_ends()
+    storm.watch.judge_budget()
+    if not {"slow", "freeze", "lose host"} & set(storm.kinds):
+        storm.watch.judge_evictions()
     host = world.host
     assert host is not None, "somebody hosts the rendezvous"
     if storm.is_host_hit:
@@ -136,14 +144,14 @@ def _back(storm: Storm, draw: random.Random) -> None:
         name = draw.choice(dead)
         if name != _host(storm):
             _say(storm, f"back {name}")
-            storm.world.start(name)
+            storm.world.start(name, clock_rate=draw.uniform(0.93, 1.07))
 
 
 def _join(storm: Storm, draw: random.Random) -> None:
     if len(storm.world.every_process) < 12:
         name = f"n{len(storm.world.every_process) + 11}"
         _say(storm, f"join {name}")
-        storm.world.start(name)
+        storm.world.start(name, clock_rate=draw.uniform(0.93, 1.07))
 
 
 def _drain(storm: Storm, draw: random.Random) -> None:

@@ -1,8 +1,8 @@
 """Nodes, a network and a clock in one deterministic program, around the real machines.
 
 Everything that is not a machine is played: processes, connections, dials, workers. Time is virtual
-and jumps from one thing to the next. Every node has a clock of its own with an offset of its own,
-so that a comparison of two nodes' clocks would be noticed at once.
+and jumps from one thing to the next. Every node has a clock of its own, with its own offset and
+rate, so that a comparison of two nodes' clocks would be noticed at once.
 
 A connection is like TCP: in order, nothing lost while both ends live; what meets a cut link waits
 there until it is healed. A node that loses power says nothing any more; one that crashes has its
@@ -64,7 +64,7 @@ def settings(
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Direction:
     """What is under way from one end of a connection to the other."""
 
@@ -74,7 +74,7 @@ class Direction:
     is_open: bool = True  # the receiving end still wants to hear
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pipe:
     """A connection between a member and a coordinator."""
 
@@ -86,10 +86,13 @@ class Pipe:
 class Process:
     """One start of an agent: its machines, its keeper, its place in the world."""
 
-    def __init__(self, world: World, node: Node, config: Settings, offset_s: float) -> None:
+    def __init__(
+        self, world: World, node: Node, config: Settings, *, offset_s: float, rate: float
+    ) -> None:
         self.world = world
         self.node = node
-        self.offset_s = offset_s
+        self._offset_s = offset_s
+        self._rate = rate
         self.member = MemberMachine(node=node, settings=config)
         self.coordinator: CoordinatorMachine | None = None
         self.agent = PlayedAgent(self)
@@ -107,7 +110,11 @@ class Process:
 
     def now(self) -> float:
         """Return the time on this node's own clock."""
-        return self.world.time + self.offset_s
+        return self.world.time * self._rate + self._offset_s
+
+    def until(self, moment: float) -> float:
+        """Return how long it is, in true seconds, until a moment of this node's clock."""
+        return max(moment - self.now(), 0.0) / self._rate
 
     def feed(self, which: str, given: v.MemberInput | v.CoordinatorInput) -> None:
         """Hand an input to "member" or "coordinator", or keep it while the agent is frozen."""
@@ -200,8 +207,7 @@ class World:
     def wake(self, process: Process, which: str, at: float | None) -> None:
         """Call a machine at a time on its own clock."""
         if at is not None:
-            delay_s = max(at - process.now(), 0.0)
-            self.later(delay_s, lambda: process.feed_if_due(which))
+            self.later(process.until(at), lambda: process.feed_if_due(which))
 
     # --- starting and ending -----------------------------------------------------------------
 
@@ -213,6 +219,7 @@ class World:
         pinned: int | None = None,
         config: Settings | None = None,
         port: int = 1000,
+        clock_rate: float = 1.0,
     ) -> None:
         """Start agents; the first one of the world hosts the coordinator."""
         for name in names:
@@ -226,7 +233,9 @@ class World:
                 pinned=pinned,
                 is_name_explicit=explicit,
             )
-            process = Process(self, node, config or self.config, offset_s=1000.0 * number)
+            process = Process(
+                self, node, config or self.config, offset_s=1000.0 * number, rate=clock_rate
+            )
             key = name if explicit else node.incarnation
             self.processes[key] = process
             self.every_process.append(process)
@@ -350,7 +359,7 @@ class World:
         item = direction.items.popleft()
         if not direction.is_open:
             return
-        pipe = next(p for p in self.pipes.values() if direction in (p.up, p.down))
+        pipe = self._pipe_of(direction)
         if isinstance(item, str):
             self._end(direction, item)
         elif direction is pipe.up:
@@ -358,12 +367,15 @@ class World:
         else:
             direction.target.feed("member", v.MessageReceived(message=item))
 
+    def _pipe_of(self, direction: Direction) -> Pipe:
+        return next(p for p in self.pipes.values() if direction is p.up or direction is p.down)
+
     def _end(self, direction: Direction, reason: str) -> None:
         """Tell the receiving end of a direction that the connection is over."""
         if not direction.is_open:
             return
         direction.is_open = False
-        pipe = next(p for p in self.pipes.values() if direction in (p.up, p.down))
+        pipe = self._pipe_of(direction)
         if direction is pipe.up:
             direction.target.feed("coordinator", v.PeerLost(connection=pipe.id, reason=reason))
         elif direction.target.pipe is pipe:
