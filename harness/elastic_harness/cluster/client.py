@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -29,13 +28,14 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
     ServerLost,
 )
-from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
 from elastic_harness.cluster.loopback import LoopbackRange
+from elastic_harness.cluster.network_reading import read_counters
 from elastic_harness.cluster.node_processes import NodeProcesses, list_processes, send_signal
+from elastic_harness.cluster.requests import gateway_request, node_request, process_request
 from elastic_harness.cluster.server_process import ServerProcess
 from elastic_harness.conversation import Answer
-from elastic_harness.network.link_model import DropReason, LinkPolicy, Pair
-from elastic_harness.network.switch import counters_from_fields, policy_to_fields
+from elastic_harness.network.link_model import LinkPolicy, Pair
+from elastic_harness.network.switch import policy_to_fields
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -49,7 +49,6 @@ T = TypeVar("T")
 _START_LIMIT_S = 120.0
 # The server bounds each of its own steps by 10 s, and an operation has at most three.
 _OPERATION_LIMIT_S = 30.0
-_GATEWAY_INDEX = 254
 _NETWORK = "10.77.0"
 
 
@@ -84,6 +83,8 @@ class ClusterClient:
         self._ranks: dict[str, int] = {}
         self._started = 0
         self._processes = NodeProcesses(lambda handle: on_event(ProcessExited(process=handle)))
+        self._waiting_for_gateway: list[tuple[Callable[[ClusterError], None], Callable[[], None]]]
+        self._waiting_for_gateway = []
         self._lost_reason = "the server ended"
         self._on_closed: Done[None] | None = None
 
@@ -165,35 +166,18 @@ class ClusterClient:
     def start_node(self, spec: NodeSpec, on_done: Done[ClusterNode]) -> None:
         if spec.name in self._nodes or spec.name in self._starting:
             raise UsageError(f"cannot start node '{spec.name}': it is running")
-        shared = sorted({os.path.realpath(path) for path in (*spec.shared, *_always_shared())})
-        if "/dev/shm" in shared:  # noqa: S108 (the directory itself)
-            raise UsageError("cannot share /dev/shm between nodes: it is what each has of its own")
-        self._start_node(spec.name, spec.index, spec, shared, on_done)
+        self._start_node(node_request(spec), on_done)
 
-    def _start_node(
-        self,
-        name: str,
-        index: int,
-        spec: NodeSpec | None,
-        shared: Sequence[str],
-        on_done: Done[ClusterNode],
-    ) -> None:
+    def _start_node(self, request: Mapping[str, Any], on_done: Done[ClusterNode]) -> None:
+        name: str = request["name"]
         self._started += 1
         self._starting[name] = self._started
-        fields = {
-            "name": name,
-            "index": index,
-            "shared": shared,
-            "keep_disk": spec is not None and spec.keep_disk,
-            "disk_bytes": None if spec is None else spec.disk_bytes,
-            "sysctls": {} if spec is None else dict(spec.sysctls),
-        }
 
         def on_started(answer: Answer) -> None:
             (pidfd,) = answer.fds
             node = ClusterNode(
                 name=name,
-                index=index,
+                index=request["index"],
                 incarnation=answer.fields["incarnation"],
                 address=answer.fields["address"],
                 hostname=name if self._is_isolated else answer.fields["address"],
@@ -210,7 +194,7 @@ class ClusterClient:
             del self._starting[name]
             on_done(error)
 
-        self._ask("start_node", fields, on_started, on_refused)
+        self._ask("start_node", request, on_started, on_refused)
 
     def stop_node(self, name: str, on_done: Done[None]) -> None:
         self._end_node(name, "stop", on_done)
@@ -265,28 +249,15 @@ class ClusterClient:
 
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         self._require(node)
-        fields = {
-            "argv": list(spec.argv),
-            "environ": {**spec.environ, ENVIRONMENT_MARK: self._tag},
-            "cwd": spec.cwd,
-            "stdin": spec.stdin,
-            "stdout": spec.stdout,
-            "stderr": spec.stderr,
-            "preloaded_entry": spec.preloaded_entry,
-            "preloaded_role": spec.preloaded_role,
-        }
 
         def on_spawned(answer: Answer) -> None:
             (pidfd,) = answer.fds
             on_done(self._processes.adopt(node, answer.fields["node_pid"], pidfd))
 
-        self._ask_node(node, "spawn", fields, on_spawned, on_done)
+        self._ask_node(node, "spawn", process_request(spec, self._tag), on_spawned, on_done)
 
     def open_socket(self, node: str, on_done: Done[socket.socket]) -> None:
-        def open_now(started: ClusterNode | ClusterError | None) -> None:
-            if isinstance(started, ClusterError):
-                on_done(started)
-                return
+        def open_now() -> None:
             self._ask_node(
                 node,
                 "open_socket",
@@ -295,14 +266,23 @@ class ClusterClient:
                 on_done,
             )
 
-        if node == GATEWAY and GATEWAY not in self._nodes:
-            if not self._is_isolated:
-                self._loop.call_soon(lambda: on_done(socket.socket()))
-                return
-            self._start_node(GATEWAY, _GATEWAY_INDEX, None, (), open_now)
-        else:
+        def on_gateway(started: ClusterNode | ClusterError) -> None:
+            waiting, self._waiting_for_gateway = self._waiting_for_gateway, []
+            for refuse, proceed in waiting:
+                if isinstance(started, ClusterError):
+                    refuse(started)
+                else:
+                    proceed()
+
+        if node != GATEWAY or GATEWAY in self._nodes:
             self._require(node)
-            open_now(None)
+            open_now()
+        elif not self._is_isolated:
+            self._loop.call_soon(lambda: on_done(socket.socket()))
+        else:
+            self._waiting_for_gateway.append((on_done, open_now))
+            if GATEWAY not in self._starting:
+                self._start_node(gateway_request(), on_gateway)
 
     def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
         return send_signal(process, signum)
@@ -320,47 +300,11 @@ class ClusterClient:
         self._ask("network", fields, lambda _: on_done(None), on_done)
 
     def counters(self, on_done: Done[NetworkCounters]) -> None:
-        """Read the links' counters, then what the nodes' devices had to drop."""
-        own: dict[str, int] = {}
-        if not self._is_isolated:
+        if self._is_isolated:
+            read_counters(self._ask, list(self._nodes), on_done)
+        else:
             nothing = NetworkCounters(links={}, own_drops={})
             self._loop.call_soon(lambda: on_done(nothing))
-            return
-
-        def on_counted(answer: Answer) -> None:
-            links = counters_from_fields(answer.fields["links"])
-            for link in links.values():
-                for reason, number in link.dropped.items():
-                    if reason.is_own:
-                        own[reason.value] = own.get(reason.value, 0) + number
-            counters = NetworkCounters(links=links, own_drops=own)
-            self._ask(
-                "drops_of_ended",
-                {},
-                lambda ended: on_dropped(list(self._nodes), counters, ended),
-                on_done,
-            )
-
-        def on_dropped(names: list[str], counters: NetworkCounters, answer: Answer) -> None:
-            dropped = int(answer.fields["dropped"])
-            if dropped:
-                stalled = DropReason.STALL.value
-                own[stalled] = own.get(stalled, 0) + dropped
-            ask_next(names, counters)
-
-        def ask_next(names: list[str], counters: NetworkCounters) -> None:
-            if not names:
-                on_done(counters)
-                return
-            self._ask_node(
-                names[0],
-                "count_drops",
-                {},
-                lambda answer: on_dropped(names[1:], counters, answer),
-                lambda _: ask_next(names[1:], counters),  # it has ended meanwhile
-            )
-
-        self._ask("network", {"order": "counters", "fields": {}}, on_counted, on_done)
 
     # --- talking ------------------------------------------------------------------------------
 
@@ -440,9 +384,3 @@ def wait_for(loop: Loop, operation: Callable[[Done[T]], None], *, within_s: floa
     if isinstance(results[0], ClusterError):
         raise results[0]
     return results[0]
-
-
-def _always_shared() -> list[str]:
-    """Return what no node can do without: the interpreter, its packages, the working directory."""
-    paths = [sys.prefix, sys.base_prefix, os.getcwd(), *sys.path]
-    return [path for path in paths if path and os.path.isdir(path)]

@@ -291,6 +291,19 @@ class Cluster(Protocol):
     def resume_node(self, name: str, on_done: Done[None]) -> None:
         """Let a paused node go on; harmless when it runs."""
 
+    def limit_node(
+        self,
+        name: str,
+        on_done: Done[None],
+        *,
+        cpu: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """Limit a node to a share of one processor and to bytes of memory (None: no limit)."""
+
+    def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
+        """Let a node's local disk hold at most `size` bytes (None: no limit)."""
+
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         """Start a process on a node; the result arrives once the program has been executed."""
 
@@ -312,8 +325,11 @@ class Cluster(Protocol):
     def counters(self, on_done: Done[NetworkCounters]) -> None:
         """Read what the network has done since the last reset."""
 
-    def reset(self, on_done: Done[None]) -> None:
-        """End all nodes, heal all links and prove that nothing is left."""
+    def reset(self, on_done: Done[None], *, seed: str = "") -> None:
+        """End all nodes, heal all links and prove that nothing is left.
+
+        What links draw by chance from now on follows from `seed`.
+        """
 
     def close(self, on_done: Done[None]) -> None:
         """Reset, and end the server."""

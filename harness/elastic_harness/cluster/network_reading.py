@@ -1,0 +1,58 @@
+"""Reading the counters of a network whose parts must be asked one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from elastic_harness.cluster.cluster import ClusterError, Done, NetworkCounters
+from elastic_harness.conversation import Answer
+from elastic_harness.network.link_model import DropReason, LinkCounters, Pair
+from elastic_harness.network.switch import counters_from_fields
+
+__all__ = ["read_counters"]
+
+Ask = Callable[
+    [str, Mapping[str, Any], Callable[[Answer], None], Callable[[ClusterError], None]], None
+]
+
+
+def read_counters(ask: Ask, nodes: Sequence[str], on_done: Done[NetworkCounters]) -> None:
+    """Ask the switch for its links, and every device for what it had to drop meanwhile.
+
+    A device drops packets, unseen by the switch, when the switch stalls for so long that the
+    device's own queue is full; those of nodes that have ended are known to the server.
+    """
+    links: dict[Pair, LinkCounters] = {}
+    stalled = 0
+
+    def on_links(answer: Answer) -> None:
+        links.update(counters_from_fields(answer.fields["links"]))
+        ask("drops_of_ended", {}, lambda ended: on_dropped(0, ended), on_done)
+
+    def on_dropped(position: int, answer: Answer) -> None:
+        nonlocal stalled
+        stalled += int(answer.fields["dropped"])
+        ask_from(position)
+
+    def ask_from(position: int) -> None:
+        if position == len(nodes):
+            on_done(NetworkCounters(links=links, own_drops=_own_drops(links, stalled)))
+            return
+        ask(
+            "node",
+            {"name": nodes[position], "order": "count_drops", "fields": {}},
+            lambda answer: on_dropped(position + 1, answer),
+            lambda _: ask_from(position + 1),  # it has ended meanwhile
+        )
+
+    ask("network", {"order": "counters", "fields": {}}, on_links, on_done)
+
+
+def _own_drops(links: Mapping[Pair, LinkCounters], stalled: int) -> dict[str, int]:
+    own = {DropReason.STALL.value: stalled} if stalled else {}
+    for link in links.values():
+        for reason, number in link.dropped.items():
+            if reason.is_own:
+                own[reason.value] = own.get(reason.value, 0) + number
+    return own
