@@ -1,0 +1,108 @@
+"""Where output goes: torchrun's folders and switches, and no round loses its logs to the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.workers.logs import (
+    LogDirectory,
+    LogSettings,
+    Streams,
+    line_prefix,
+    parse_streams,
+)
+
+NONE = Streams(stdout=False, stderr=False)
+BOTH = Streams(stdout=True, stderr=True)
+
+
+def test_streams_are_named_for_all_ranks_or_by_rank() -> None:
+    """0, 1, 2, 3 as in torchrun, alone or as a list of rank:value."""
+    assert parse_streams("3", option="--tee") == BOTH
+    assert parse_streams("1", option="--tee") == Streams(stdout=True, stderr=False)
+    assert parse_streams("0:0,2:3", option="--tee") == {0: NONE, 2: BOTH}
+
+
+@pytest.mark.parametrize("text", ["", "4", "0:4", "0:1,", "a", "-1", "0:1 1:2", "11"])
+def test_other_words_for_streams_are_refused(text: str) -> None:
+    """The error names the option, the value and what is expected."""
+    with pytest.raises(UsageError, match=f"--redirects={text} names no streams: expected 0"):
+        parse_streams(text, option="--redirects")
+
+
+def test_a_round_has_a_folder_for_each_worker(tmp_path: Path) -> None:
+    """`<log_dir>/<run_id>_XXXX/attempt_<restarts>/<local rank>/...`, as torchrun lays it out."""
+    logs = LogDirectory(LogSettings(log_dir=str(tmp_path), redirects="3"), "job/7")
+    first, second = logs.prepare_round(1, 0, 2)
+    (run,) = os.listdir(tmp_path)
+    assert run.startswith("job_7_")
+    assert first.stdout == str(tmp_path / run / "attempt_0" / "0" / "stdout.log")
+    assert second.stderr == str(tmp_path / run / "attempt_0" / "1" / "stderr.log")
+    assert second.error_file == str(tmp_path / run / "attempt_0" / "1" / "error.json")
+    assert os.path.isdir(os.path.dirname(second.error_file))
+
+
+def test_a_second_round_with_the_same_restart_count_keeps_the_first_ones_logs(
+    tmp_path: Path,
+) -> None:
+    """Membership changes cost no restart; their rounds get folders of their own."""
+    logs = LogDirectory(LogSettings(log_dir=str(tmp_path)), "job")
+    folders = []
+    for round_, restarts in ((1, 0), (2, 0), (3, 0), (4, 1)):
+        (worker,) = logs.prepare_round(round_, restarts, 1)
+        assert worker.error_file is not None
+        folders.append(Path(worker.error_file).parent.parent.name)
+    assert folders == ["attempt_0", "attempt_0.round_2", "attempt_0.round_3", "attempt_1"]
+
+
+def test_two_runs_share_a_log_dir(tmp_path: Path) -> None:
+    """The same run id on another node, or once more, does not touch what is there."""
+    for _ in range(2):
+        LogDirectory(LogSettings(log_dir=str(tmp_path)), "job").prepare_round(1, 0, 1)
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_tee_writes_a_file_and_shows_it(tmp_path: Path) -> None:
+    """A tee'd stream is redirected too; one that is not mentioned goes to the console."""
+    logs = LogDirectory(LogSettings(log_dir=str(tmp_path), redirects="1:2", tee="0:1"), "job")
+    first, second = logs.prepare_round(1, 0, 2)
+    assert first.stdout is not None
+    assert (first.stderr, first.tee) == (None, Streams(stdout=True, stderr=False))
+    assert second.stderr is not None
+    assert (second.stdout, second.tee) == (None, NONE)
+
+
+def test_ranks_that_are_filtered_out_are_not_shown(tmp_path: Path) -> None:
+    """Their files are written, their console output is not."""
+    settings = LogSettings(log_dir=str(tmp_path), tee="1", local_ranks=(1,))
+    first, second = LogDirectory(settings, "job").prepare_round(1, 0, 2)
+    assert first.stdout is not None
+    assert (first.stderr, first.tee) == (os.devnull, NONE)
+    assert (second.stderr, second.tee) == (None, Streams(stdout=True, stderr=False))
+
+
+def test_the_null_device_as_log_dir_writes_nothing() -> None:
+    """No log, no error file, no folder."""
+    settings = LogSettings(log_dir=os.devnull, redirects="1", tee="2")
+    (worker,) = LogDirectory(settings, "job").prepare_round(1, 0, 1)
+    assert (worker.stdout, worker.stderr) == (os.devnull, os.devnull)
+    assert (worker.error_file, worker.tee) == (None, NONE)
+
+
+def test_a_log_dir_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+    """It names the folder and the reason."""
+    (tmp_path / "file").write_text("")
+    logs = LogDirectory(LogSettings(log_dir=str(tmp_path / "file" / "logs")), "job")
+    with pytest.raises(UsageError, match="file/logs: Not a directory"):
+        logs.prepare_round(1, 0, 1)
+
+
+def test_the_prefix_of_a_line_is_torchruns() -> None:
+    """`[role0]:`, or a template in which unknown names stay."""
+    assert line_prefix(None, role="default", rank=5, local_rank=1) == "[default1]:"
+    template = "${role_name}/${rank}/${local_rank}/${other}: "
+    assert line_prefix(template, role="r", rank=5, local_rank=1) == "r/5/1/${other}: "

@@ -1,0 +1,163 @@
+"""Everything below a process is found and ended, however it tries to get away.
+
+The sweeper ends *all* descendants of its process, so it runs in a process of its own here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pytest_elastic.workers import process_tree
+
+LIMIT_S = 60.0
+
+# Makes a tree, sweeps it, and says how many processes were killed and how many are left.
+SWEEP = """\
+import os, signal, sys, time
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers import process_tree
+process_tree.become_subreaper()
+{tree}
+def reap():
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+loop = Loop()
+sweeper = process_tree.Sweeper(loop, reap=reap, on_swept=loop.stop, spare=lambda: spared)
+began = loop.now()
+sweeper.sweep()
+loop.run()
+left = [pid for pid in process_tree.descendants(os.getpid()) if pid not in spared]
+print(len(sweeper.killed), left, loop.now() - began)
+for pid in spared:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+MANY = """\
+spared = []
+reading, writing = os.pipe()
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        for _ in range(2):
+            if os.fork() == 0:
+                os.setsid()
+                os.write(writing, b"x")
+                time.sleep(1000)
+        os.write(writing, b"x")
+        time.sleep(1000)
+count = 0
+while count < 60:
+    count += len(os.read(reading, 60))
+"""
+
+FORKER = """\
+spared = []
+reading, writing = os.pipe()
+if os.fork() == 0:
+    # Each generation forks the next and goes: there is always one, and never the same.
+    while True:
+        os.write(writing, b"x") if os.getpid() % 50 == 0 else None
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+os.read(reading, 1)
+"""
+
+SPARED = """\
+spared = []
+for n in range(2):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+    if n == 0:
+        spared.append(pid)
+"""
+
+
+def sweep(tree: str) -> tuple[int, str, float]:
+    """Run the sweep over a tree; return how many were killed, what is left, and the seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", SWEEP.format(tree=tree)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    killed, left, seconds = done.stdout.replace(", ", ",").split()
+    return int(killed), left, float(seconds)
+
+
+def test_sixty_processes_in_sessions_of_their_own_are_swept() -> None:
+    """None is left, and it takes a small part of a second (26 ms measured for 88)."""
+    killed, left, seconds = sweep(MANY)
+    assert (killed, left) == (60, "[]")
+    assert seconds < 5.0
+
+
+def test_a_process_that_forks_without_end_is_swept() -> None:
+    """It is stopped between two forks, sooner or later."""
+    killed, left, _ = sweep(FORKER)
+    assert killed >= 1
+    assert left == "[]"
+
+
+def test_spared_processes_live() -> None:
+    """What is spared is neither killed nor waited for."""
+    assert sweep(SPARED)[:2] == (1, "[]")
+
+
+def test_the_children_of_every_thread_are_found() -> None:
+    """A child belongs to the thread that forked it, and is found all the same."""
+    script = (
+        "import os, threading, time\n"
+        "from pytest_elastic.workers.process_tree import children_of\n"
+        "pids = []\n"
+        "done = threading.Event()\n"
+        "def fork():\n"
+        "    pids.append(os.posix_spawn('/bin/sleep', ['sleep', '1000'], {}))\n"
+        "    done.wait()\n"
+        "threads = [threading.Thread(target=fork) for _ in range(3)]\n"
+        "[thread.start() for thread in threads]\n"
+        "while len(pids) < 3: time.sleep(0.001)\n"
+        "print(sorted(children_of(os.getpid())) == sorted(pids))\n"
+        "done.set()\n"
+        "[os.kill(pid, 9) for pid in pids]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stdout == "True\n"
+
+
+def test_without_the_kernels_list_every_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow way finds the same children."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        fast = process_tree.children_of(os.getpid())
+        monkeypatch.setattr(process_tree, "_has_children_file", lambda: False)
+        assert child.pid in process_tree.children_of(os.getpid())
+        assert set(fast) <= set(process_tree.children_of(os.getpid()))
+    finally:
+        child.communicate(b"\n")
+
+
+def test_a_process_is_known_by_pid_and_start_time() -> None:
+    """A process has one start time for life, a zombie is told apart, what is gone has none."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    started = process_tree.start_time(child.pid)
+    assert started is not None
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process_tree.is_zombie(child.pid)
+    assert process_tree.start_time(child.pid) == started
+    child.wait()
+    assert process_tree.start_time(child.pid) is None
+    assert process_tree.process_group(child.pid) is None
+    assert process_tree.process_group(os.getpid()) == os.getpgrp()

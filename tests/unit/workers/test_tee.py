@@ -1,0 +1,201 @@
+"""The console shows what the log files say: whole lines, bounded, and without ever waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers.tee import Console, Tee, TeeStream
+
+LIMIT_S = 20.0
+
+
+class Terminal:
+    """A pipe in the place of a terminal, and what has come out of it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._reading, writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self.console = Console(loop, writing)
+        self._writing = writing
+        self.shown = b""
+
+    def read(self) -> bytes:
+        """Take what is there; return everything so far."""
+        while True:
+            try:
+                data = os.read(self._reading, 65536)
+            except BlockingIOError:
+                return self.shown
+            if not data:
+                return self.shown
+            self.shown += data
+
+    def wait_until(self, is_so: Callable[[bytes], bool]) -> None:
+        """Serve the loop until what was shown is as wanted."""
+        deadline = self._loop.now() + LIMIT_S
+        while not is_so(self.read()):
+            assert self._loop.now() < deadline, self.shown[-500:]
+            self._loop.run_once(0.05)
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """A loop of this process."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def terminal(loop: Loop) -> Iterator[Terminal]:
+    """A terminal to be written to."""
+    terminal = Terminal(loop)
+    yield terminal
+    terminal.close()
+
+
+def stream(
+    path: Path,
+    terminal: Terminal,
+    prefix: str = "[w0]:",
+    filters: Sequence[str] = (),
+    filtered: Path | None = None,
+) -> TeeStream:
+    """Return a stream that shows `path` on the terminal."""
+    return TeeStream(
+        path=str(path),
+        prefix=prefix,
+        console=terminal.console,
+        filters=filters,
+        filtered=None if filtered is None else str(filtered),
+    )
+
+
+def append(path: Path, data: bytes) -> None:
+    """Write as a worker does."""
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_each_line_is_shown_once_with_its_prefix(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Lines appear as they are written, whole, and the last one without its newline at the end."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    append(one, b"before the start\n")
+    tee = Tee(loop, [stream(one, terminal, "[w0]:"), stream(two, terminal, "[w1]:")])
+    tee.start()
+    terminal.wait_until(lambda shown: shown == b"[w0]:before the start\n")
+    append(two, b"half a ")
+    append(one, b"first\nsecond\n")
+    terminal.wait_until(lambda shown: shown.endswith(b"[w0]:first\n[w0]:second\n"))
+    append(two, b"line\nunfinished")
+    terminal.wait_until(lambda shown: shown.endswith(b"[w1]:half a line\n"))
+    tee.finish()
+    assert terminal.read().endswith(b"[w1]:unfinished\n")
+
+
+def test_what_is_left_at_the_end_is_shown(loop: Loop, terminal: Terminal, tmp_path: Path) -> None:
+    """`finish` needs no turn of the loop."""
+    path = tmp_path / "log"
+    tee = Tee(loop, [stream(path, terminal)])
+    tee.start()
+    append(path, b"last words\n")
+    tee.finish()
+    assert terminal.read() == b"[w0]:last words\n"
+
+
+def test_a_flood_is_cut_in_the_middle_and_that_is_said(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Of a file that runs away the end is shown, and where the rest is."""
+    path = tmp_path / "log"
+    tee = Tee(loop, [stream(path, terminal)])
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # a gigabyte, of which nothing is on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nthe end\n")
+    tee.start()
+    terminal.wait_until(lambda shown: shown.endswith(b"[w0]:the end\n"))
+    tee.finish()
+    assert len(terminal.shown) < 200_000
+    assert b"bytes are not shown here: see " + os.fsencode(path) in terminal.shown
+
+
+def test_a_console_that_nobody_reads_holds_up_nothing(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """With the pipe full, every turn of the loop is short, and the end comes in time."""
+    path = tmp_path / "log"
+    append(path, b"x" * 99 + b"\n")
+    tee = Tee(loop, [stream(path, terminal)])
+    tee.start()
+    for _ in range(30):
+        append(path, (b"y" * 99 + b"\n") * 1000)
+        began = loop.now()
+        loop.run_once(0.06)
+        assert loop.now() - began < 1.0
+    began = loop.now()
+    tee.finish(timeout_s=0.2)
+    assert loop.now() - began < 2.0
+    assert terminal.read().startswith(b"[w0]:xxx")
+
+
+def test_a_console_that_is_gone_is_no_error(loop: Loop, tmp_path: Path) -> None:
+    """Whoever read the output has left: the files still have everything."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    path = tmp_path / "log"
+    append(path, b"line\n")
+    tee = Tee(loop, [TeeStream(path=str(path), prefix="", console=Console(loop, writing))])
+    tee.start()
+    tee.finish()
+    os.close(writing)
+
+
+def test_filtered_lines_go_to_a_file_of_their_own(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Lines that contain one of the texts, of all workers, prefixed."""
+    path, filtered = tmp_path / "log", tmp_path / "filtered"
+    tee = Tee(loop, [stream(path, terminal, filters=["loss", "step"], filtered=filtered)])
+    tee.start()
+    append(path, b"the loss is 1\nnothing\nstep 2\n")
+    tee.finish()
+    assert filtered.read_bytes() == b"[w0]:the loss is 1\n[w0]:step 2\n"
+
+
+def test_a_line_without_end_is_shown_in_pieces(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """A progress bar that never ends its line does not fill the memory."""
+    path = tmp_path / "log"
+    tee = Tee(loop, [stream(path, terminal)])
+    tee.start()
+    append(path, b"z" * 300_000)
+    terminal.wait_until(lambda shown: shown.count(b"z") >= 200_000)
+    tee.finish()
+    assert terminal.read().count(b"z") == 300_000
+    assert terminal.read().count(b"\n") < 6
+
+
+def test_nothing_is_polled(loop: Loop, terminal: Terminal, tmp_path: Path) -> None:
+    """Without new output the loop sleeps."""
+    tee = Tee(loop, [stream(tmp_path / "log", terminal)])
+    tee.start()
+    loop.run_once(0.2)
+    began = loop.now()
+    loop.run_once(0.3)
+    assert loop.now() - began >= 0.29
+    tee.finish()

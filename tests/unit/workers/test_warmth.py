@@ -1,0 +1,186 @@
+"""A worker is started warm only when nothing could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_elastic.boot.host import Host
+from pytest_elastic.workers.spec import WorkerSpec
+from pytest_elastic.workers.warmth import Reach, look_around, warm_reason
+
+NOWHERE = Reach(folders=[])
+
+
+def host(environ: Mapping[str, str] | None = None, **fields: Any) -> Host:  # noqa: ANN401
+    """Return a host that has torch and random imported."""
+    values: dict[str, Any] = {
+        "environ": environ or {},
+        "clean_path": ("/lib",),
+        "modules": {"torch": "/lib/torch/__init__.py", "random": "/std/random.py"},
+        "preload": ("torch",),
+        "ignored_signals": (),
+        "cannot_become": "",
+    }
+    return Host(**{**values, **fields})
+
+
+def worker(
+    arguments: Sequence[str] = ("train.py",),
+    environ: Mapping[str, str] | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> WorkerSpec:
+    """Return a worker that runs `python` with these arguments."""
+    values: dict[str, Any] = {
+        "local_rank": 0,
+        "rank": 0,
+        "command": ["python", *arguments],
+        "environ": environ or {},
+        "cwd": "/job",
+    }
+    return WorkerSpec(**{**values, **fields})
+
+
+def test_a_plain_script_is_warm() -> None:
+    """The usual case, with what differs from worker to worker in its environment."""
+    environ = {
+        "RANK": "3",
+        "TORCHELASTIC_RUN_ID": "x",
+        "OMP_NUM_THREADS": "4",
+        "NCCL_DEBUG": "INFO",
+    }
+    assert warm_reason(worker(environ=environ), host(), NOWHERE) == (
+        True,
+        "nothing tells it from a fresh interpreter",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-u", "train.py", "-X", "for the script"),
+        ("-u", "-B", "-m", "package.train"),
+        ("-c", "print(1)"),
+    ],
+)
+def test_options_that_make_no_difference_are_warm(arguments: Sequence[str]) -> None:
+    """Buffering and bytecode are set anew in the child; the rest belongs to the script."""
+    assert warm_reason(worker(arguments), host(), NOWHERE)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("-X", "dev", "train.py"), "the interpreter option -X needs a fresh interpreter"),
+        (("-O", "train.py"), "the interpreter option -O needs a fresh interpreter"),
+        (("-I", "train.py"), "the interpreter option -I needs a fresh interpreter"),
+        (("-um", "train"), "the interpreter option -um needs a fresh interpreter"),
+        (("-",), "the program comes from standard input"),
+        ((), "the program comes from standard input"),
+        (("-u",), "the program comes from standard input"),
+        (("-m",), "-m names nothing"),
+    ],
+)
+def test_other_options_need_a_fresh_interpreter(arguments: Sequence[str], reason: str) -> None:
+    """What the interpreter looks at while it starts cannot be caught up with."""
+    assert warm_reason(worker(arguments), host(), NOWHERE) == (False, reason)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PYTHONHASHSEED", "PYTHONWARNINGS", "LC_ALL", "LANG", "LD_PRELOAD", "MALLOC_ARENA_MAX"),
+        *("MKL_NUM_THREADS", "KMP_AFFINITY", "OMP_PROC_BIND", "TORCH_LOGS", "PYTORCH_JIT"),
+        *("TORCH_DISTRIBUTED_DEBUG", "TORCHINDUCTOR_CACHE_DIR"),
+    ],
+)
+def test_a_variable_read_at_start_must_be_as_the_host_found_it(name: str) -> None:
+    """Set in one and not in the other, either way, means a fresh start; equal means warm."""
+    reason = f"{name} is read at start and differs: 'x' for the worker, None for the warm"
+    is_warm, why = warm_reason(worker(environ={name: "x"}), host(), NOWHERE)
+    assert (is_warm, why.startswith(reason)) == (False, True)
+    assert not warm_reason(worker(), host({name: "x"}), NOWHERE)[0]
+    assert warm_reason(worker(environ={name: "x"}), host({name: "x"}), NOWHERE)[0]
+
+
+def test_a_list_of_thread_numbers_needs_a_fresh_interpreter() -> None:
+    """OMP_NUM_THREADS may be one number per nesting level."""
+    assert not warm_reason(worker(environ={"OMP_NUM_THREADS": "4,2"}), host(), NOWHERE)[0]
+
+
+def test_a_file_that_would_hide_a_loaded_module_needs_a_fresh_interpreter() -> None:
+    """`random.py` beside the script would have been imported by torch, too."""
+    reach = Reach(folders=[("/job", frozenset({"train", "random"}))])
+    assert warm_reason(worker(), host(), reach) == (
+        False,
+        "random in /job would hide a module that is already loaded",
+    )
+
+
+def test_a_folder_that_the_loaded_modules_come_from_hides_nothing() -> None:
+    """With torch on PYTHONPATH, host and worker find the same one."""
+    reach = Reach(folders=[("/job", frozenset()), ("/lib", frozenset({"torch", "numpy"}))])
+    assert warm_reason(worker(), host(), reach)[0]
+
+
+def test_a_module_from_a_folder_the_worker_does_not_have_needs_a_fresh_interpreter() -> None:
+    """What the host found on its PYTHONPATH must be on the worker's."""
+    warm = host({"PYTHONPATH": "/lib"})
+    assert warm_reason(worker(), warm, NOWHERE) == (
+        False,
+        "torch is loaded from /lib, which is not on the worker's path",
+    )
+    assert warm_reason(worker(environ={"PYTHONPATH": "/lib"}), warm, NOWHERE)[0]
+
+
+def test_other_programs_and_ordinary_keepers_exec() -> None:
+    """A binary, a keeper without a warm interpreter, and a Python that cannot become another."""
+    assert warm_reason(worker(is_python=False), host(), NOWHERE) == (
+        False,
+        "python is not the launcher's own Python",
+    )
+    assert warm_reason(worker(), None, NOWHERE) == (False, "the keeper is an ordinary interpreter")
+    assert warm_reason(worker(), host(cannot_become="self-test: 3"), NOWHERE) == (
+        False,
+        "self-test: 3",
+    )
+
+
+def test_looking_around_finds_what_an_import_would(tmp_path: Path) -> None:
+    """Modules and packages of the script's real folder and of PYTHONPATH, in their order."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "train.py").write_text("")
+    (tmp_path / "real" / "fast.cpython-311-x86_64-linux-gnu.so").write_text("")
+    (tmp_path / "real" / "abi.abi3.so").write_text("")
+    (tmp_path / "real" / "package").mkdir()
+    (tmp_path / "real" / "package" / "__init__.py").write_text("")
+    (tmp_path / "real" / "only_a_folder").mkdir()
+    (tmp_path / "train.py").symlink_to("real/train.py")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").write_text("")
+    spec = worker(["-u", "train.py"], {"PYTHONPATH": "lib:/missing"}, cwd=str(tmp_path))
+    reach = look_around(spec)
+    assert [folder for folder, _ in reach.folders] == [
+        str(tmp_path / "real"),
+        str(tmp_path / "lib"),
+        "/missing",
+    ]
+    names = reach.folders[0][1]
+    assert {"train", "abi", "package"} <= names
+    assert "only_a_folder" not in names
+    assert [found for _, found in reach.folders[1:]] == [frozenset({"mine"}), frozenset()]
+
+
+def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None:
+    """`-m` and `-c` put the working folder first; a folder as program puts itself."""
+    (tmp_path / "app").mkdir()
+    for arguments, first in (
+        (["-m", "x"], tmp_path),
+        (["-c", "x"], tmp_path),
+        (["app"], tmp_path / "app"),
+        (["app/x.py"], tmp_path / "app"),
+    ):
+        assert look_around(worker(arguments, cwd=str(tmp_path))).folders[0][0] == str(first)
