@@ -111,6 +111,7 @@ class HarnessSession:
         environ: Mapping[str, str],
         shared: Sequence[str] = (),
         is_open: bool = False,
+        preloaded: bool = True,
     ) -> OpenRun:
         """Start a run and return at once; one run at a time."""
         cluster = self.cluster
@@ -130,6 +131,7 @@ class HarnessSession:
                 environ=environ,
                 shared=shared,
                 is_open=is_open,
+                preloaded=preloaded,
             )
 
             def begin() -> OpenRun:

@@ -46,10 +46,12 @@ def make_setup(
     environ: Mapping[str, str],
     shared: Sequence[str] = (),
     is_open: bool = False,
+    preloaded: bool = True,
 ) -> RunSetup:
     """Return the setup of one run; raises UsageError for a program that is not there.
 
-    `base_dir` is what a script's path is relative to; `cwd` is where the job runs.
+    `base_dir` is what a script's path is relative to; `cwd` is where the job runs. Without
+    `preloaded`, launchers are executed as commands, torch imports and all.
     """
     job = plan.scenario.job
     log_dir = os.path.join(directory, "logs")
@@ -74,6 +76,7 @@ def make_setup(
         log_dir=log_dir,
         shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
         store_host=plan.scenario.store_host,
+        preloaded=preloaded,
     )
     return RunSetup(
         plan=plan,
