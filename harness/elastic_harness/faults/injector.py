@@ -143,7 +143,7 @@ class Injector:
         borrowed.is_healing = False
         borrowed.is_healed = not problem
         waiting, borrowed.heals = borrowed.heals, []
-        if borrowed.is_healed:
+        if borrowed.is_healed and borrowed.fault.is_healable:
             self._tell(FaultUndone(entry_id=name))
         for on_healed in waiting:
             on_healed(problem)
