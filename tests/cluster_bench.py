@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -167,11 +166,3 @@ class Bench:
     def is_lost(self) -> bool:
         """Tell whether the server has ended by itself."""
         return any(isinstance(event, ServerLost) for event in self.events)
-
-
-def await_condition(condition: Callable[[], bool], what: str, within_s: float = LIMIT_S) -> None:
-    """Wait for something outside any loop of ours, such as the end of somebody else's process."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {within_s:g} s for {what}"
-        time.sleep(0.005)

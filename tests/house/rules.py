@@ -255,8 +255,6 @@ _DEBT = "not taken apart yet"
 
 LONG_FILES: dict[str, Long] = {
     "examples/train.py": Long(lines=600, because="one file that a user can copy and read"),
-    "harness/elastic_harness/cluster/client.py": Long(lines=600, because=_DEBT),
-    "harness/elastic_harness/cluster/server.py": Long(lines=550, because=_DEBT),
     "harness/elastic_harness/observe/observer.py": Long(lines=450, because=_DEBT),
     "harness/elastic_harness/scenario/engine.py": Long(lines=650, because=_MACHINE),
     "harness/elastic_harness/scenario/loader.py": Long(lines=450, because=_DEBT),
@@ -268,9 +266,6 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=650, because=_MACHINE),
     "pytest_elastic/rendezvous/driver.py": Long(lines=550, because=_DEBT),
     "pytest_elastic/rendezvous/member.py": Long(lines=650, because=_MACHINE),
-    "tests/integration/test_namespace_cluster.py": Long(
-        lines=450, because="one real cluster, one property after the other"
-    ),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
     "tests/spec/world.py": Long(

@@ -7,24 +7,20 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster import cgroups, leftovers
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
-from elastic_harness.cluster.cluster import GATEWAY, NodeSpec, ServerLost
+from elastic_harness.cluster.cluster import GATEWAY, NodeSpec
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 
 from pytest_elastic.errors import UsageError
-from tests.cluster_bench import ROOT, Bench, await_condition
+from tests.cluster_bench import Bench
 
 CUT = LinkPolicy(up=False)
 # Long against anything that happens on a healthy link here (0.1 ms), short against a test.
@@ -328,100 +324,3 @@ def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     assert bench.finish(greedy) == -signal.SIGKILL
     modest = bench.python("n1", "b = b'x' * (16 << 20); print(len(b))")
     assert bench.output(modest) == f"{16 << 20}\n"
-
-
-# --- no survivors ---------------------------------------------------------------------------------
-
-OWNER = """
-import os, sys, time
-from pathlib import Path
-from tests.cluster_bench import Bench
-bench = Bench(sys.argv[1], Path(sys.argv[2]), preload=())
-bench.start("n1", "n2")
-bench.run("n1", "sh", "-c", "setsid sleep 1000 & setsid setsid sleep 1000 & sleep 1000")
-bench.run("n2", "sleep", "1000")
-from functools import partial
-from elastic_harness.cluster.client import wait_for
-wait_for(bench.loop, partial(bench.cluster.pause_node, "n2"))
-bench.until(lambda: len(bench.cluster.processes("n1")) >= 3, "processes")
-pids = [i.pid for n in ("n1", "n2") for i in bench.cluster.processes(n)]
-pids += [*bench.cluster.own_pids]
-pids += [n.pid for n in bench.cluster.nodes.values()]
-print(*pids, flush=True)
-time.sleep(1000)
-"""
-
-
-@pytest.mark.parametrize("kind", ["namespace", "process"])
-@pytest.mark.parametrize("victim", ["owner", "supervisor", "server"])
-def test_nothing_survives_a_kill(tmp_path: Path, kind: str, victim: str) -> None:
-    """Whichever is killed, pytest, supervisor or server: nothing of the cluster is left."""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'harness'}"}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, kind, str(tmp_path)],
-        env=environ,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    pids = [int(pid) for pid in owner.stdout.readline().split()]
-    assert len(pids) >= 8
-    supervisor = _child_of(owner.pid, pids)
-    chosen = {
-        "owner": owner.pid,
-        "supervisor": supervisor,
-        "server": _child_of(supervisor, pids),
-    }[victim]
-    try:
-        os.kill(chosen, signal.SIGKILL)
-        await_condition(lambda: not any(map(_is_alive, pids)), f"the end of {pids}", 10)
-    finally:
-        owner.kill()
-        owner.wait()
-        owner.stdout.close()
-
-    def is_clean() -> bool:
-        if victim == "supervisor":
-            leftovers.sweep()  # as the next session does
-        return not _left_by(supervisor)
-
-    await_condition(is_clean, "control groups and files to go")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def _child_of(parent: int, among: list[int]) -> int:
-    def is_child(pid: int) -> bool:
-        return f"PPid:\t{parent}\n" in Path(f"/proc/{pid}/status").read_text()
-
-    return next(pid for pid in among if is_child(pid))
-
-
-def _left_by(supervisor: int) -> list[str]:
-    folders = {hierarchy.folder for hierarchy in cgroups.find_hierarchies().values()}
-    return [
-        name
-        for folder in sorted({*folders, tempfile.gettempdir()})
-        for name in os.listdir(folder)
-        if cgroups.owner_of(name) == supervisor
-    ]
-
-
-def test_the_loss_of_the_server_is_reported(tmp_path: Path) -> None:
-    """A server that dies takes all nodes along, and says so."""
-    bench = Bench("namespace", tmp_path, preload=())
-    bench.start("n1")
-    process = bench.run("n1", "sleep", "1000")
-    for pid in bench.cluster.own_pids:
-        os.kill(pid, signal.SIGKILL)
-    bench.until(lambda: bench.is_lost, "the loss to be noticed")
-    assert process.exit_code == -signal.SIGKILL
-    assert not bench.cluster.nodes
-    assert isinstance(bench.events[-1], ServerLost)
-    bench.close()
