@@ -31,6 +31,9 @@ from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_envir
 from pytest_elastic.events.model import Event, Record, WorkersHeld
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
+from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkerEnded, WorkersRunning
+from pytest_elastic.workers.spec import WorkerSpec
+from tests.integration.small_agent import AgentProcess
 
 E = TypeVar("E", bound=Event)
 
@@ -680,3 +683,37 @@ def test_samples_are_followed_in_order_through_loader_processes(bench: Bench) ->
     assert bench.until_all_ended() == [""]
     batches = [entry.event.batches for entry in bench.seen(SamplesDrawn)]
     assert batches == [((0, 1, 2, 3),), ((4, 5, 6, 7),)] * 2
+
+
+@pytest.mark.slow
+def test_a_warm_worker_is_observed_like_any_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch is there before the probe; the keeper that the worker was forked from is no worker."""
+    bench.observe(hashes=True)
+    environ = {**bench.environ(), "KIND": "adam"}
+    monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
+    for name in ("ELASTIC_PROBE_SOCKET", "ELASTIC_NODE", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, environ[name])
+    worker = WorkerSpec(
+        local_rank=0,
+        rank=0,
+        command=[sys.executable, bench.write(OPTIMIZERS)],
+        environ=environ,
+        cwd=str(bench.folder),
+        stdout=str(bench.folder / "out"),
+        stderr=str(bench.folder / "out"),
+    )
+    with AgentProcess() as agent:
+        agent.send(StartGroup(round=1, workers=[worker]))
+        bench.until(lambda: bench.seen(WorkerGone))
+        running = agent.wait_for(WorkersRunning)
+        assert running.start == "warm", running.start_reason
+        assert agent.wait_for(WorkerEnded).exit_code == 0, (bench.folder / "out").read_text()
+        agent.wait_for(GroupGone)
+    (hello,) = bench.seen(WorkerHello)
+    assert hello.event.pid == running.pids[0]
+    assert [entry.event.step for entry in bench.seen(StepCompleted)] == [1, 2, 3]
+    assert len(bench.seen(ParametersHashed)) == 1
+    assert len(bench.seen(WorkerFinished)) == 1
+    assert (bench.folder / "out").read_text() == ""

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elastic_harness.history.events import StepCompleted, WorkerHello
+from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_environ
+from elastic_harness.observe.sayings import event_from, hello_from
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import Record
+from pytest_elastic.loop import Loop
+
+DEADLINE_S = 10.0
+HELLO = {
+    "say": "hello",
+    "at": 1.0,
+    "rank": 0,
+    "local_rank": 0,
+    "group_rank": 0,
+    "world_size": 1,
+    "restart_count": None,
+    "max_restarts": None,
+    "master_addr": "a",
+    "master_port": 1,
+    "run_id": "",
+    "round": None,
+    "node": "n1",
+    "argv": ["python"],
+}
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Give a loop, and release it."""
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_a_launcher_gets_the_probe_in_front_of_its_own_python_path() -> None:
+    """Whatever else is in its environment stays."""
+    environ = probe_environ("n2", "/run/s", {"PYTHONPATH": "/mine", "X": "y"})
+    assert environ == {
+        "PYTHONPATH": f"{PROBE_FOLDER}:/mine",
+        "X": "y",
+        "ELASTIC_PROBE_SOCKET": "/run/s",
+        "ELASTIC_NODE": "n2",
+    }
+    assert probe_environ("n2", "/run/s", {})["PYTHONPATH"] == PROBE_FOLDER
+
+
+def test_a_path_that_the_kernel_cannot_take_is_refused_with_the_limit(loop: Loop) -> None:
+    """A Unix socket's path has 108 bytes, and the kernel's own error does not say so."""
+    with pytest.raises(UsageError, match="at most 107"):
+        Observer(loop, "/tmp/" + "x" * 110, print)
+
+
+def test_orders_wait_for_the_hello_and_come_before_the_welcome(loop: Loop, tmp_path: Path) -> None:
+    """A worker knows its holds before its first line; the socket goes with the observer."""
+    path = tmp_path / "s"
+    records: list[Record] = []
+    observer = Observer(loop, str(path), records.append, hash_parameters=True)
+    observer.arm(20, None)
+    observer.arm(22, 0)
+    observer.arm(22, 0)
+    observer.arm(30, 1)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path))
+        probe.sendall(json.dumps(HELLO).encode() + b"\n")
+        probe.setblocking(False)
+        said = b""
+        deadline = loop.now() + DEADLINE_S
+        while b"welcome" not in said and loop.now() < deadline:
+            loop.run_once(0.1)
+            try:
+                said += probe.recv(1000)
+            except BlockingIOError:
+                continue
+    assert said.decode().splitlines() == [
+        "hold 20",
+        "hold 22",
+        "welcome hash=1 samples=0 hold_s=30",
+    ]
+    # The kernel says who is at the other end, whatever the hello says.
+    assert [record.event.kind for record in records] == ["worker_hello"]
+    assert list(observer.live_workers) == [os.getpid()]
+    observer.close()
+    observer.close()
+    assert not path.exists()
+
+
+def test_what_probes_say_becomes_events() -> None:
+    """The pid is the kernel's, times are put on the harness's clock."""
+    hello = hello_from(HELLO, pid=7, start_time=9)
+    assert isinstance(hello, WorkerHello)
+    assert (hello.pid, hello.start_time, hello.argv) == (7, 9, ("python",))
+    step = {"say": "step", "count": 1, "step": None, "source": "process", "began_at": 2.0}
+    assert event_from(step, hello, 5.0) == StepCompleted(
+        pid=7, rank=0, count=1, step=None, step_source="process", began_at=7.0
+    )
+    assert event_from({"say": "song"}, hello, 0.0) is None
+
+
+@given(
+    st.sampled_from(
+        ["hello", "step", "resume", "group", "held", "samples", "hash", "finished", "x"]
+    ),
+    st.dictionaries(
+        st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce"]),
+        st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
+    ),
+)
+def test_nonsense_raises_only_what_the_observer_expects(
+    say: str, fields: dict[str, object]
+) -> None:
+    """A probe of another version, or a stranger, ends nothing."""
+    said = {**fields, "say": say}
+    try:
+        hello = hello_from(said, 1, 1)
+    except (KeyError, TypeError, ValueError):
+        hello = hello_from(HELLO, 1, 1)
+    try:
+        event_from(said, hello, 0.0)
+    except (KeyError, TypeError, ValueError):
+        return
