@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from elastic_harness.cluster.cluster import (
@@ -123,7 +124,7 @@ class Stage:
                 self._begin_launchers(names, on_done)
 
         for name in names:
-            self._start(name, keep_disk=False, on_done=lambda out, name=name: on_up(name, out))
+            self._start(name, keep_disk=False, on_done=partial(on_up, name))
 
     def _begin_launchers(
         self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
@@ -141,7 +142,7 @@ class Stage:
                     on_done(None)
 
         for name in names:
-            self._launch(name, lambda out, name=name: on_spawned(name, out))
+            self._launch(name, partial(on_spawned, name))
 
     @property
     def running_launchers(self) -> list[str]:
@@ -365,6 +366,8 @@ class Stage:
                 **launcher.environ,
                 "ELASTIC_NODE": name,
                 "HOSTNAME": name,
+                # Nodes without host names of their own must be told who they are.
+                **({} if self._cluster.capabilities.has("names") else {"PET_NODE_NAME": name}),
             },
             cwd=self._plan.cwd,
             stdout=os.path.join(folder, "launcher.log"),

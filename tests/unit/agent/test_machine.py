@@ -346,6 +346,7 @@ def test_a_spare_starts_when_it_is_promoted() -> None:
     """Waiting at max_nodes is a phase of its own, and it ends with a round."""
     bench = Bench()
     bench.notice(ports.Spared(round=1))
-    assert bench.machine.phase is Phase.SPARE
+    phases = [bench.machine.phase]
     bench.run_round(2)
-    assert bench.machine.phase is Phase.RUNNING
+    phases.append(bench.machine.phase)
+    assert phases == [Phase.SPARE, Phase.RUNNING]

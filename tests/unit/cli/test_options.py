@@ -1,4 +1,4 @@
-"""The command line of `pytest-elastic run`: what it means, where values come from, what it refuses."""
+"""The command line of `pytest-elastic run`: what it means, and what it refuses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_command_line_beats_the_environment_beats_the_default(script: str) -
 
 
 def test_static_rendezvous_meets_at_node_0(script: str) -> None:
-    """torchrun's default for several nodes: --master-addr hosts, node rank 0 is it."""
+    """The default of torchrun for several nodes: --master-addr hosts, node rank 0 is it."""
     options = ("--nnodes=2", "--master-addr=10.0.0.7", "--master-port=1234")
     first = parse(*options, script)
     second = parse(*options, "--node-rank=1", script)
@@ -146,7 +146,7 @@ def test_a_missing_script_says_where_it_was_looked_for() -> None:
 
 
 def test_no_script_at_all_is_a_usage_error() -> None:
-    """argparse's complaint, as one line."""
+    """What argparse complains of is said in one line."""
     with pytest.raises(UsageError, match="SCRIPT"):
         parse("--nnodes=1")
 
