@@ -119,6 +119,13 @@ class Run:
     def start(self) -> None:
         """Start the nodes, the launchers, and the engine's clock."""
         scenario = self._setup.plan.scenario
+        log_clauses = [
+            bind(clause.name, clause.expected).parameters
+            for clause in _clauses(scenario)
+            if clause.name == "log_contains"
+        ]
+        for clause in log_clauses:
+            self._logs.watch(re.compile(clause.pattern), clause.node)
         self._on_fact(
             "engine",
             "",
@@ -133,6 +140,7 @@ class Run:
                 nproc_per_node=scenario.job.nproc_per_node,
                 max_restarts=scenario.job.max_restarts,
                 limit_s=scenario.limit,
+                settings={"log_patterns": [clause.pattern for clause in log_clauses]},
             ),
         )
         # The engine's clock starts here: arming holds must come before any worker can say hello.
