@@ -102,6 +102,7 @@ class MemberMachine:
         self._tried_at = 0.0
         self._rest_until = 0.0
         self._seeking_since = 0.0
+        self._patient_until = 0.0
         self._lease: HeldLease | None = None
         self._next_lease: HeldLease | None = None
         self._echo = 0
@@ -194,7 +195,7 @@ class MemberMachine:
             case m.LeaveGranted(term=self._term, reason=reason):
                 self._finish("drained", f"left: {reason}")
             case m.Evicted(term=self._term, reason=reason):
-                self._leave_round(f"evicted: {reason}", now)
+                self._leave_round(f"evicted: {reason}", now, as_told=True)
             case m.JobEnding(term=self._term):
                 self._ending = message
                 self._out.append(v.Send(message=m.EndAcknowledged(term=self._term)))
@@ -304,6 +305,7 @@ class MemberMachine:
         assert self._next_lease is not None, "the greeting was beat 0 of a lease"
         self._lease, self._next_lease = self._next_lease, None
         self._lease.take_echo(0)
+        self._patient_until = now
         self._tell_lease()
         if not welcome.resumed and self._seal is not None:
             self._leave_round(f"{welcome.coordinator} knows nothing of round {self._round}", now)
@@ -318,7 +320,7 @@ class MemberMachine:
         if refusal.is_final:
             self._finish("refused", refusal.reason)
         else:
-            self._leave_round(refusal.reason, now)
+            self._leave_round(refusal.reason, now, as_told=True)
 
     # --- the round ---------------------------------------------------------------------------
 
@@ -411,6 +413,7 @@ class MemberMachine:
             return
         if self.part is Part.FENCING:
             self._forget_round()
+            self._patient_until = now + _GIVE_UP_S
             if self._drain is not None:
                 self._finish("drained", f"left: {self._drain.reason}")
         elif self.part in _WITH_WORKERS or self.part is Part.SUCCEEDED:
@@ -419,8 +422,13 @@ class MemberMachine:
             if self._drain is not None and self.link is not Link.JOINED:
                 self._finish("drained", f"left without being missed: {self._drain.reason}")
 
-    def _leave_round(self, reason: str, now: float) -> None:
-        """Be a newcomer from here on; first, no worker may be left."""
+    def _leave_round(self, reason: str, now: float, *, as_told: bool = False) -> None:
+        """Be a newcomer from here on; first, no worker may be left.
+
+        `as_told`: the coordinator lives and said so, and is not lost however long the killing takes.
+        """
+        if as_told:
+            self._patient_until = now + self.settings.join_timeout_s
         self._fence(reason)
         if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
             self._hang_up(reason, now)
@@ -560,7 +568,7 @@ class MemberMachine:
         if self._ending is not None:
             self._end_as_decided()
         elif self._belongs and held_until is not None:
-            if self._is_due(held_until + _GIVE_UP_S, now):
+            if self._is_due(max(held_until + _GIVE_UP_S, self._patient_until), now):
                 self._lose_job(self._last_problem)
         elif self._is_due(self._seeking_since + self.settings.join_timeout_s, now):
             self._finish(

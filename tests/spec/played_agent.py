@@ -40,6 +40,7 @@ class PlayedAgent:
         self.lease_until: float | None = None
         self.has_lease_notice = False
         self.stop_s = STOP_S
+        self.kill_s = KILL_S
         self.opens_stores = True
         self.stop_orders: list[ports.StopWorkers] = []
         self.drain_grace_s: float | None = None
@@ -81,7 +82,7 @@ class PlayedAgent:
             case ports.LeaseExtended(until=until):
                 self._set_lease(until)
             case ports.Fence(round=round_):
-                self._later(KILL_S, lambda: self._fenced(round_))
+                self._later(self.kill_s, lambda: self._fenced(round_))
             case ports.JobOver():
                 self.over = notice
                 self._later(KILL_S, self._leave)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pytest_elastic.events import model as events
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
@@ -26,7 +27,7 @@ from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 from tests.spec.played_agent import PlayedAgent
 
-__all__ = ["World", "settings"]
+__all__ = ["World", "formed", "settings"]
 
 LATENCY_S = 0.0005
 # A keeper kills and reports within this; then its tombstone can be read.
@@ -532,3 +533,51 @@ class World:
     def of(self, kind: type[Event]) -> list[Event]:
         """Return the events of one kind."""
         return [event for _, _, event in self.events if isinstance(event, kind)]
+
+    def notices(self, name: str, kind: type[ports.Notice]) -> list[ports.Notice]:
+        """Return what a node's agent was told, of one kind."""
+        return [notice for notice in self.agent(name).notices if isinstance(notice, kind)]
+
+    def round_of(self, name: str) -> int:
+        """Return the round whose workers run on a node, 0 for none."""
+        agent = self.agent(name)
+        return agent.assignment.round if agent.is_running and agent.assignment else 0
+
+    def ranks(self, name: str) -> tuple[str, ...]:
+        """Return the roster that a node was last started with, in rank order."""
+        assignment = self.agent(name).assignment
+        assert assignment is not None, f"{name} was never started"
+        return tuple(entry.name for entry in assignment.roster)
+
+    def restarts(self, name: str) -> int:
+        """Return the restart count that a node was last started with."""
+        assignment = self.agent(name).assignment
+        assert assignment is not None, f"{name} was never started"
+        return assignment.restart_count
+
+    def seals(self) -> list[events.RoundSealed]:
+        """Return the rounds that were sealed, in order."""
+        return [event for _, _, event in self.events if isinstance(event, events.RoundSealed)]
+
+    def ended(self) -> list[events.RoundEnded]:
+        """Return the rounds that ended, in order."""
+        return [event for _, _, event in self.events if isinstance(event, events.RoundEnded)]
+
+    def lost(self) -> list[tuple[str, str]]:
+        """Return who was given up, and the cause."""
+        return [
+            (event.member, event.cause)
+            for _, _, event in self.events
+            if isinstance(event, events.MemberLost)
+        ]
+
+
+def formed(
+    *names: str, nodes: str = "", after_s: float = 2.0, config: Settings | None = None
+) -> World:
+    """Return a world whose first round has run for a while on these nodes."""
+    world = World(config or settings(nodes or f"{len(names)}:{len(names)}"))
+    world.start(*names)
+    world.run_until(lambda: world.all_run(*names), within_s=5.0)
+    world.run(after_s)
+    return world
