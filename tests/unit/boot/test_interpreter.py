@@ -1,0 +1,124 @@
+"""A held interpreter plays its role, becomes a program, or says why it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_elastic.boot import interpreter, pools, proc_title
+from pytest_elastic.boot.spawn import command_and_environ
+
+LIMIT_S = 60.0
+
+
+def hold(
+    role: str, tmp_path: Path, *, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Play a role of `roles.py`, whose text is given, in an interpreter without preloads."""
+    (tmp_path / "roles.py").write_text(role)
+    base = {**os.environ, **(environ or {}), "PYTHONPATH": str(tmp_path)}
+    command, its_environ = command_and_environ("roles:Role", {}, preload=(), base_environ=base)
+    return subprocess.run(
+        command, env=its_environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+ROLE = """\
+import os, sys
+from pytest_elastic.boot.role import Program
+class Role:
+    def __init__(self, argument): pass
+    def run(self):
+        {body}
+"""
+
+
+def test_this_python_can_become_a_program() -> None:
+    """The self-test of the interpreter that the tests run on."""
+    assert interpreter.is_supported() == (True, "self-test passed")
+
+
+def test_the_first_process_itself_can_become_a_program(tmp_path: Path) -> None:
+    """No fork is needed: the role returns what to be, and CPython goes on with that."""
+    body = "return Program(argv=['-c', 'import sys; sys.exit(5)'], environ=os.environ.copy())"
+    done = hold(ROLE.format(body=body), tmp_path)
+    assert (done.returncode, done.stderr) == (5, "")
+
+
+def test_a_role_that_exits_ends_as_a_script_would(tmp_path: Path) -> None:
+    """SystemExit runs what atexit has, flushes, and gives its status."""
+    body = "import atexit; atexit.register(print, 'late'); print('x', end=' '); sys.exit('why')"
+    done = hold(ROLE.format(body=body), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "x late\n", "why\n")
+
+
+def test_a_role_that_fails_is_not_passed_over(tmp_path: Path) -> None:
+    """Site would print one line and go on: here it is a traceback, and the end."""
+    done = hold(ROLE.format(body="1/0"), tmp_path)
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stderr
+    assert "Traceback" in done.stderr
+
+
+def test_a_role_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The order was wrong, which is our mistake."""
+    done = hold("class Other: pass", tmp_path)
+    assert done.returncode == 70
+    assert "there is no role 'roles:Role'" in done.stderr
+
+
+def test_a_role_sees_its_callers_environment(tmp_path: Path) -> None:
+    """PYTHONPATH and thread numbers are the caller's; modules on its path are found."""
+    body = "print(os.environ.get('PYTHONPATH'), os.environ.get('OMP_NUM_THREADS')); os._exit(0)"
+    body = body.replace("os._exit", "sys.stdout.flush(); os._exit")
+    done = hold(ROLE.format(body=body), tmp_path, environ={"OMP_NUM_THREADS": "7"})
+    assert done.stdout == f"{tmp_path} 7\n"
+
+
+def test_signals_that_the_parent_ignored_stay_ignored(tmp_path: Path) -> None:
+    """As under `nohup`: a program inherits what its launcher was told to ignore."""
+    code = "import signal; print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))"
+    body = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"return Program(argv=['-c', {code!r}], environ=os.environ.copy())"
+    )
+    (tmp_path / "roles.py").write_text(ROLE.format(body=body))
+    base = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command, environ = command_and_environ("roles:Role", {}, preload=(), base_environ=base)
+    # A shell, for a Python would be held by what is in the environment.
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout == "1 0\n", done.stderr
+
+
+def test_threads_are_counted_as_the_libraries_count_them() -> None:
+    """OPENBLAS_NUM_THREADS goes before OMP_NUM_THREADS; without either: one per processor."""
+    assert pools.wanted_threads({}) == (None, None)
+    assert pools.wanted_threads({"OMP_NUM_THREADS": "3"}) == (3, 3)
+    assert pools.wanted_threads({"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "1"}) == (3, 1)
+    assert pools.wanted_threads({"OMP_NUM_THREADS": "4,2"}) == (4, 4)
+    assert pools.wanted_threads({"OMP_NUM_THREADS": "many"}) == (None, None)
+
+
+def test_a_process_shows_the_command_line_it_was_given() -> None:
+    """What `ps` and /proc/PID/environ show can be longer than what exec put there."""
+    argv = ["a command", "with", "x" * 10_000]
+    environ = {"NAME": "ünï", "LONG": "y" * 10_000}
+    child = os.fork()
+    if child == 0:
+        ok = proc_title.show(argv, environ)
+        with open("/proc/self/cmdline") as shown, open("/proc/self/environ") as variables:
+            ok = ok and shown.read().split("\0") == [*argv, ""]
+            ok = ok and variables.read().split("\0") == [f"{k}={v}" for k, v in environ.items()] + [
+                ""
+            ]
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
