@@ -6,6 +6,7 @@ milliseconds, and torch is never imported here.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +18,8 @@ __all__ = ["main"]
 # name -> (module with `main(argv) -> int`, what it does)
 _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
+    "check": ("pytest_elastic.cli.check", "judge a recorded run again"),
+    "schema": ("pytest_elastic.cli.schema", "print the JSON Schema of scenario files"),
 }
 
 
@@ -55,4 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ElasticError as error:
         sys.stderr.write(f"pytest-elastic {name}: {error}\n")
         return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has had enough; the interpreter must not complain about it either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     return result

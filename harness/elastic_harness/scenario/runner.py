@@ -12,21 +12,21 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import assert_never
 
 from elastic_harness.cluster.cluster import Cluster, ClusterError, ClusterEvent, NetworkCounters
 from elastic_harness.faults.injector import Catalog, Injector
-from elastic_harness.history.checkers import Judgement, bind, default_checks, judge
+from elastic_harness.history.checkers import Judgement, bind, judge
 from elastic_harness.history.events import LogMatched, RunEnded, RunStarted, SwitchDropped
 from elastic_harness.history.history import History
 from elastic_harness.observe.observer import Observer
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.engine import EngineMachine
+from elastic_harness.scenario.judging import checks_of, clauses_of
 from elastic_harness.scenario.log_watch import LogWatch
-from elastic_harness.scenario.model import ActionCatalog, Clause, Scenario
+from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.stage import Stage, StagePlan
 from pytest_elastic.errors import ElasticError
@@ -88,7 +88,7 @@ class Run:
         self.history = History(os.path.join(setup.directory, "history.jsonl"))
         self.engine = EngineMachine(setup.plan, actions, is_open=setup.is_open)
         scenario = setup.plan.scenario
-        wanted = {clause.name for clause in _clauses(scenario)}
+        wanted = {clause.name for clause in clauses_of(scenario)}
         self._observer = Observer(
             loop,
             setup.socket_path,
@@ -121,7 +121,7 @@ class Run:
         scenario = self._setup.plan.scenario
         log_clauses = [
             bind(clause.name, clause.expected).parameters
-            for clause in _clauses(scenario)
+            for clause in clauses_of(scenario)
             if clause.name == "log_contains"
         ]
         for clause in log_clauses:
@@ -304,33 +304,10 @@ class Run:
             reason=end.reason,
             exit_codes={**end.exit_codes, **self._stage.exit_codes},
             history=self.history,
-            judgements=judge(self.history, _checks(self._setup.plan.scenario)),
+            judgements=judge(self.history, checks_of(self._setup.plan.scenario)),
             clauses=self.engine.clauses,
             problems=tuple(self._problems),
         )
         for callback in tuple(self._listeners):
             callback()
         self._on_done(result)
-
-
-def _clauses(scenario: Scenario) -> list[Clause]:
-    """Return every clause that a checker judges."""
-    expect = scenario.expect
-    witnesses = [each for each in (*expect.never, *expect.sometimes) if isinstance(each, Clause)]
-    return [*expect.always, *expect.finally_, *witnesses]
-
-
-def _checks(scenario: Scenario) -> list[Any]:
-    """Return the checks of a scenario: default invariants, and what it asks for."""
-    expect = scenario.expect
-    off = [clause.name for clause in expect.always if clause.is_off]
-    checks = list(default_checks(without=off))
-    asked = [clause for clause in (*expect.always, *expect.finally_) if not clause.is_off]
-    checks += [bind(clause.name, clause.expected) for clause in asked]
-    for witness in expect.sometimes:
-        if isinstance(witness, Clause):
-            checks.append(bind(witness.name, witness.expected))
-    for witness in expect.never:
-        if isinstance(witness, Clause):
-            checks.append(bind(witness.name, witness.expected, is_negated=True))
-    return checks
