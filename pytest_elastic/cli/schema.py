@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.parse_args(argv)
     from elastic_harness.faults.registry import built_in_faults
-    from elastic_harness.scenario.model import json_schema
+    from elastic_harness.scenario.schema import json_schema
 
     print(json.dumps(json_schema(built_in_faults()), indent=2))
     return 0

@@ -5,10 +5,8 @@ Imports pydantic and YAML: import it only when there is a scenario to read.
 
 from __future__ import annotations
 
-import copy
-import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.checks import Finding, check_scenario
+from elastic_harness.scenario.matrix import expand_matrix
 from elastic_harness.scenario.model import (
     ENTRY_KEYS,
     ActionCatalog,
@@ -89,7 +88,7 @@ def load_text(
     loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     for tree in parse_documents(text, path):
-        for variant in _expand_matrix(tree):
+        for variant in expand_matrix(tree):
             reader = _Reader(variant, catalog, check_clause)
             scenario = reader.read()
             problems += [each for each in reader.problems if each not in problems]
@@ -142,49 +141,6 @@ def _plain(message: str) -> str:
     for prefix in _PREFIXES:
         message = message.removeprefix(prefix)
     return message
-
-
-# --- matrix --------------------------------------------------------------------------------
-
-
-def _expand_matrix(tree: Tree) -> Iterator[Tree]:
-    """Yield the document once for each combination of its matrix, named after the combination."""
-    data = tree.data
-    if not isinstance(data, dict) or "matrix" not in data:
-        yield tree
-        return
-    matrix = data["matrix"]
-    axes = list(matrix.items()) if isinstance(matrix, dict) else []
-    if not axes or not all(isinstance(values, list) and values for _, values in axes):
-        at = tree.value_at(("matrix",))
-        message = "a matrix is keys with lists: `matrix: {seed: [1, 2]}`"
-        raise ScenarioError([Problem(at=at, message=message)])
-    for values in itertools.product(*(values for _, values in axes)):
-        chosen = {axis: value for (axis, _), value in zip(axes, values, strict=True)}
-        variant = copy.deepcopy({key: item for key, item in data.items() if key != "matrix"})
-        for axis, value in chosen.items():
-            _set(variant, axis, value, tree)
-        label = ",".join(f"{axis}={_short(value)}" for axis, value in chosen.items())
-        variant["id"] = f"{variant.get('id', '')}[{label}]"
-        yield Tree(
-            data=variant, path=tree.path, lines=tree.lines, keys=tree.keys, values=tree.values
-        )
-
-
-def _set(data: dict[str, Any], axis: str, value: object, tree: Tree) -> None:
-    *parents, last = axis.split(".")
-    place: Any = data
-    for parent in parents:
-        place = place.setdefault(parent, {}) if isinstance(place, dict) else None
-    if not isinstance(place, dict):
-        at = tree.key_at(("matrix", axis))
-        raise ScenarioError([Problem(at=at, message=f"the matrix's {axis!r} leads nowhere")])
-    place[last] = value
-
-
-def _short(value: object) -> str:
-    text = str(value) if isinstance(value, (str, int, float)) else "…"
-    return "".join(char if char.isalnum() or char in "._-" else "-" for char in text)
 
 
 # --- one document --------------------------------------------------------------------------

@@ -45,7 +45,6 @@ __all__ = [
     "PlannedAction",
     "Scenario",
     "Witness",
-    "json_schema",
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
@@ -348,61 +347,3 @@ class Scenario(ScenarioModel):
     def initial_nodes(self) -> tuple[str, ...]:
         """The names of the nodes that the run starts with."""
         return tuple(f"n{i}" for i in range(1, self.nodes.initial + 1))
-
-
-def json_schema(catalog: ActionCatalog) -> dict[str, Any]:
-    """Return the JSON Schema of a scenario file, for editors and for `pytest-elastic schema`."""
-    schema = Scenario.model_json_schema(by_alias=True)
-    definitions = schema["$defs"]
-    actions = {name: dict(catalog.schema(name)) for name in sorted(catalog.names())}
-    for action in actions.values():
-        for part in (action, *action.get("anyOf", ())):
-            definitions.update(part.pop("$defs", {}))
-    definitions["Entry"] = _entry_schema(definitions["Entry"], actions)
-    definitions["Eventually"] = _eventually_schema(definitions["Eventually"], definitions)
-    definitions["Clause"] = {
-        "description": definitions["Clause"]["description"],
-        "type": ["string", "object"],
-    }
-    definitions["Nodes"]["required"] = ["initial"]
-    definitions["Nodes"] = {"anyOf": [{"type": "integer", "minimum": 1}, definitions["Nodes"]]}
-    del definitions["Action"]
-    schema["properties"]["matrix"] = {
-        "description": "One scenario for each combination: paths (job.max_restarts) with values.",
-        "type": "object",
-        "additionalProperties": {"type": "array", "minItems": 1},
-    }
-    schema["patternProperties"] = {"^x-": {}}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _entry_schema(entry: dict[str, Any], actions: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe an entry as it is written: the action under its own name."""
-    properties = {key: item for key, item in entry["properties"].items() if key != "action"}
-    return {
-        **entry,
-        "properties": {**properties, **actions},
-        "required": [],
-        "allOf": [
-            {"oneOf": [{"required": [key]} for key in TRIGGER_KEYS]},
-            {"oneOf": [{"required": [name]} for name in actions]},
-        ],
-    }
-
-
-def _eventually_schema(
-    clause: dict[str, Any], definitions: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Describe a clause as it is written: a condition's keys beside `within` and `after`."""
-    own = {key: item for key, item in clause["properties"].items() if key != "condition"}
-    forms = []
-    for choice in clause["properties"]["condition"]["oneOf"]:
-        condition = definitions[choice["$ref"].rpartition("/")[2]]
-        forms.append(
-            {
-                **condition,
-                "properties": {**condition["properties"], **own},
-                "required": [*condition.get("required", ()), "within"],
-            }
-        )
-    return {"description": clause["description"], "oneOf": forms}

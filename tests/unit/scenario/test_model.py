@@ -16,7 +16,8 @@ from elastic_harness.scenario.fields import (
     parse_rate,
 )
 from elastic_harness.scenario.loader import read_clause, read_entry
-from elastic_harness.scenario.model import Entry, Scenario, json_schema
+from elastic_harness.scenario.model import Entry, Scenario
+from elastic_harness.scenario.schema import json_schema
 from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError

@@ -1,0 +1,121 @@
+"""Giving back what was borrowed, and which faults there are."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.cluster.cluster import CAPABILITIES
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.registry import BUILT_IN, FaultRegistry, built_in_faults
+from elastic_harness.faults.worker import KillWorker
+from pydantic import ValidationError
+
+from pytest_elastic.errors import UsageError
+from tests.unit.faults.bench import World
+
+
+def test_everything_is_given_back_in_reverse_order() -> None:
+    """What was broken last is mended first, and problems are collected."""
+    world = World()
+    world.fire("pause", {"node": "n3"}, entry_id="first")
+    world.fire("partition", "n2", entry_id="second")
+    world.pass_time(0.5)
+    world.broken = {"lift"}
+    problems: list[dict[str, str]] = []
+    world.injector.heal_all(lambda found: problems.append(dict(found)))
+    world.pass_time(5)
+    assert world.log[-2:] == ["lift second", "resume n3"]
+    assert problems == [{"second": "cannot lift second"}]
+
+
+def test_a_fault_that_could_not_be_undone_is_not_said_to_be_and_is_tried_again() -> None:
+    """The teardown has another try."""
+    world = World()
+    world.fire("partition", "n2")
+    world.pass_time(0.5)
+    world.send("n1", "n2")
+    world.pass_time(0.5)
+    world.broken = {"lift"}
+    world.heal()
+    world.pass_time(1)
+    assert "undone" not in world.story
+    assert world.injector.in_force == ("x",)
+    world.broken = set()
+    world.injector.heal_all(lambda _: None)
+    world.pass_time(1)
+    assert world.story[-1] == "undone"
+
+
+def test_giving_back_ends_even_while_a_fault_is_still_being_injected() -> None:
+    """A preemption whose notice runs is not waited for."""
+    world = World()
+    world.fire("preempt", {"node": "n2", "notice": "60s"})
+    done: list[object] = []
+    world.injector.heal_all(done.append)
+    world.pass_time(0.1)
+    assert done == [{}]
+    # What cannot be undone is not said to be: the node was told to go.
+    assert world.story[-1] == "failed: it was healed before it was seen to act"
+    world.pass_time(120)
+    assert "power_cut n2" not in world.log
+
+
+def test_giving_back_nothing_is_done_at_once() -> None:
+    """A run without faults has nothing to wait for."""
+    done: list[object] = []
+    World().injector.heal_all(done.append)
+    assert done == [{}]
+
+
+# --- the registry -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", BUILT_IN, ids=lambda fault: fault.name)
+def test_every_fault_says_what_it_is_and_what_it_needs(fault: type[Fault]) -> None:
+    """A name, a layer, a docstring that says what it stands for, a capability that exists."""
+    assert fault.layer in {"process", "agent", "node", "network"}
+    assert fault.__doc__ is not None
+    assert "Stands for" in fault.__doc__
+    assert built_in_faults().schema(fault.name)["description"]
+
+
+@pytest.mark.parametrize(
+    ("action", "value"),
+    [
+        ("kill", "rank 1"),
+        ("power_cut", "n1"),
+        ("preempt", "n1"),
+        ("pause", {"node": "n1"}),
+        ("partition", "n1"),
+        ("degrade", {"loss": "1%"}),
+    ],
+)
+def test_what_a_fault_needs_is_a_capability_that_clusters_know(action: str, value: object) -> None:
+    """Or nothing."""
+    needs = built_in_faults().parse(action, value).needs
+    assert needs is None or needs in CAPABILITIES
+
+
+def test_a_fault_from_outside_is_known_by_its_name() -> None:
+    """And cannot take the name of another."""
+
+    class Nudge(KillWorker):
+        """A worker gets SIGUSR1. Stands for a nudge."""
+
+        name = "nudge"
+
+    registry = FaultRegistry(BUILT_IN)
+    registry.add(Nudge)
+    assert isinstance(registry.parse("nudge", "rank 1"), Nudge)
+    with pytest.raises(UsageError, match="'nudge' already"):
+        registry.add(Nudge)
+    with pytest.raises(UsageError, match="there is no fault 'poke'"):
+        registry.parse("poke", "rank 1")
+
+
+@pytest.mark.parametrize(
+    "value", [{"worker": "rank 1", "signal": "SIGSTOP"}, {"worker": "rank 1", "signal": 9}, {}]
+)
+def test_a_kill_takes_signals_that_end(value: object) -> None:
+    """Stopping is `pause`; numbers differ between machines."""
+    with pytest.raises(ValidationError):
+        built_in_faults().parse("kill", value)
