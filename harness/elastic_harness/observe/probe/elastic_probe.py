@@ -15,22 +15,21 @@ next step: `exit CODE`, `raise ERROR =MESSAGE` (the message as in an URL).
 
 from __future__ import annotations
 
-import _socket
 import atexit
 import os
-import select
 import sys
-import time
-from _thread import allocate_lock
 
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
-else:
-    from _collections import deque
 
-__all__ = ["Probe", "now", "quoted", "report_samples", "report_step", "start"]
+    from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
+    from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
+else:
+    from elastic_probe_torch import TorchSide
+    from elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
+
+__all__ = ["Probe", "report_samples", "report_step", "start"]
 
 # The process that said hello names itself here, so that its children know what they are not.
 _MARK = "ELASTIC_PROBE_WORKER"
@@ -41,14 +40,8 @@ _HELPER_CODE = (
     "from multiprocessing.forkserver import",
     "from multiprocessing.resource_tracker import",
 )
-# The harness answers within a few milliseconds; when it does not, the job matters more.
-_HELLO_LIMIT_S = 5.0
 _HOLD_LIMIT_S = 30.0
 _FLUSH_LIMIT_S = 1.0
-# Some ten thousand steps: a harness that is stopped for a while loses nothing.
-_MAX_BUFFERED_BYTES = 1 << 20
-# Scripts see the lowest free numbers they are used to, and close ranges of them.
-_LOWEST_FD = 512
 
 _probe: Probe | None = None
 
@@ -58,21 +51,17 @@ def start(folder: str) -> None:
     global _probe  # noqa: PLW0603 (one process, one probe)
     if _probe is not None or not _may_be_worker():
         return
-    probe = Probe(os.environ)
-    if not probe.connect(os.environ["ELASTIC_PROBE_SOCKET"]):
+    wire = Wire()
+    if not wire.connect(os.environ["ELASTIC_PROBE_SOCKET"]):
         return
+    probe = Probe(os.environ, wire)
     if not probe.say_hello():
         return
     _probe = probe
     os.environ[_MARK] = str(os.getpid())
     _hide(folder)
     atexit.register(probe.finish)
-    os.register_at_fork(after_in_child=probe.forget)
-    # Only now, so that a process that is no worker does not pay for it.
-    if TYPE_CHECKING:
-        from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
-    else:
-        from elastic_probe_torch import TorchSide
+    os.register_at_fork(after_in_child=wire.forget)
     TorchSide(probe).install()
 
 
@@ -125,11 +114,6 @@ def _hide(folder: str) -> None:
         os.environ.pop("PYTHONPATH", None)
 
 
-def now() -> float:
-    """Return the time on the clock of the harness, which is the machine's."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def _integer(text: str | None) -> str:
     """Return a number of the environment as JSON."""
     try:
@@ -138,33 +122,16 @@ def _integer(text: str | None) -> str:
         return "null"
 
 
-def quoted(text: str) -> str:
-    """Return text as JSON; the C helper is in every CPython, and `import json` costs 3 ms."""
-    try:
-        from _json import encode_basestring_ascii
-    except ImportError:
-        from json import dumps
-
-        return dumps(text)
-    # Bytes that are no UTF-8 arrive as lone surrogates, which are legal in JSON's ASCII form.
-    return encode_basestring_ascii(text)
-
-
 class Probe:
-    """The connection to the harness, the count of steps, and the holds."""
+    """Who this worker is, the count of its steps, and the holds."""
 
-    def __init__(self, environ: os._Environ[str]) -> None:
+    def __init__(self, environ: os._Environ[str], wire: Wire) -> None:
+        self.wire = wire
+        self.say = wire.say
         self.rank = int(environ["RANK"])
         self.wants_hash = False
         self.wants_samples = False
         self._environ = environ
-        self._sock: _socket.socket | None = None
-        self._lock = allocate_lock()
-        self._out: deque[bytes] = deque()
-        self._out_bytes = 0
-        self._rest = b""
-        self._in = b""
-        self._dropped = 0
         self._hold_limit_s = _HOLD_LIMIT_S
         self._holds: list[int] = []
         self._count = 0
@@ -176,25 +143,6 @@ class Probe:
         self._drawn: dict[tuple[str, int | None, int | None], list[Sequence[int]]] = {}
         self.on_step: Callable[[], None] = lambda: None
         self.on_finish: Callable[[], None] = lambda: None
-
-    # --- the connection ------------------------------------------------------------------------
-
-    def connect(self, path: str) -> bool:
-        """Connect to the harness; False where there is none."""
-        import fcntl
-
-        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(_HELLO_LIMIT_S)
-            sock.connect(path)
-            high = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
-        except OSError:
-            sock.close()
-            return False
-        sock.close()
-        self._sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, high)
-        self._sock.setblocking(False)
-        return True
 
     def say_hello(self) -> bool:
         """Say who we are and wait for the answer; False where the harness says we are no worker."""
@@ -219,101 +167,25 @@ class Probe:
         fields.append(f'"argv":[{",".join(map(quoted, getattr(sys, "orig_argv", ())))}]')
         self._last_at = now()
         self.say("hello", ",".join(fields), self._last_at)
-        deadline = self._last_at + _HELLO_LIMIT_S
-        while self._sock is not None:
-            for words in self._read():
+        deadline = self._last_at + HELLO_LIMIT_S
+        while True:
+            for words in self.wire.read():
                 if words[0] == "bystander":
-                    self._close()
+                    self.wire.close()
                     return False
                 self._obey(words)
                 if words[0] == "welcome":
                     return True
-            if not self._wait(deadline):
-                return self._sock is not None
-        return False
-
-    def say(self, what: str, fields: str, at: float) -> None:
-        """Send one line: `fields` is the inside of a JSON object, or empty."""
-        if self._sock is None:
-            return
-        comma = "," if fields else ""
-        line = f'{{"say":"{what}","at":{at:.6f}{comma}{fields}}}\n'.encode()
-        if self._out_bytes + len(line) > _MAX_BUFFERED_BYTES:
-            self._dropped += 1
-            return
-        self._out_bytes += len(line)
-        self._out.append(line)
-        self._flush()
-
-    def _flush(self) -> None:
-        # Signal handlers and threads come in between: whoever holds the lock sends for all.
-        if not self._lock.acquire(False):
-            return
-        try:
-            while self._sock is not None and (self._rest or self._out):
-                if not self._rest:
-                    self._rest = self._out.popleft()
-                sent = self._sock.send(self._rest, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
-                self._rest = self._rest[sent:]
-                self._out_bytes -= sent
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError:
-            self._close()
-        finally:
-            self._lock.release()
-
-    def _read(self) -> list[list[str]]:
-        """Return the lines that have arrived, as words; never waits."""
-        if self._sock is None:
-            return []
-        try:
-            data = self._sock.recv(4096, _socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            self._close()
-            return []
-        *lines, self._in = (self._in + data).split(b"\n")
-        return [words for line in lines if (words := line.decode("ascii", "replace").split())]
-
-    def _wait(self, deadline: float) -> bool:
-        """Wait until something has arrived; False after the deadline. Signal handlers run."""
-        left_s = deadline - now()
-        if self._sock is None or left_s <= 0:
-            return False
-        self._poll(select.POLLIN, left_s)
-        return True
-
-    def _poll(self, events: int, left_s: float) -> None:
-        if self._sock is not None:
-            poll = select.poll()
-            poll.register(self._sock.fileno(), events)
-            poll.poll(left_s * 1000 + 1)  # rounded down: 0 would be a busy wait
-
-    def _close(self) -> None:
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            sock.close()
-        self._out_bytes = 0
-
-    def forget(self) -> None:
-        """Have nothing to do with the harness any more: this is a forked child."""
-        self._lock = allocate_lock()
-        self._close()
+            if not self.wire.wait(deadline):
+                return self.wire.is_open
 
     def finish(self) -> None:
         """Say goodbye when the interpreter goes down, and see to it that it is heard."""
-        if self._sock is None:
+        if not self.wire.is_open:
             return
         self.on_finish()
-        self.say("finished", f'"dropped":{self._dropped}', now())
-        deadline = now() + _FLUSH_LIMIT_S
-        while self._out_bytes and (left_s := deadline - now()) > 0:
-            self._poll(select.POLLOUT, left_s)
-            self._flush()
+        self.say("finished", f'"dropped":{self.wire.dropped}', now())
+        self.wire.flush(_FLUSH_LIMIT_S)
 
     # --- steps and holds -----------------------------------------------------------------------
 
@@ -341,7 +213,7 @@ class Probe:
 
     def script_stepped(self, step: int) -> None:
         """Take the script's own word for how many steps are done; it wins over what we deduce."""
-        if self._sock is None:
+        if not self.wire.is_open:
             return
         is_same_step = self._script_step is None and self._count > 0
         self._script_step = step
@@ -351,7 +223,7 @@ class Probe:
 
     def optimizer_stepped(self, step: int | None) -> None:
         """Note a step of the primary optimizer, unless the script counts for itself."""
-        if self._sock is None or self._script_step is not None:
+        if not self.wire.is_open or self._script_step is not None:
             return
         self._stepped(step, "process" if step is None else "state", is_new=True)
 
@@ -368,7 +240,7 @@ class Probe:
         if self._drawn:
             self._say_drawn(place, at)
         self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
-        for words in self._read():
+        for words in self.wire.read():
             self._obey(words)
         if self._holds and self._order is None:
             self._hold(self._count if step is None else step)
@@ -386,9 +258,9 @@ class Probe:
         deadline = now() + self._hold_limit_s
         is_released = False
         while not is_released:
-            for words in self._read():
+            for words in self.wire.read():
                 is_released |= self._obey(words)
-            if not is_released and not self._wait(deadline):
+            if not is_released and not self.wire.wait(deadline):
                 break
         self.say("released", f'"step":{step}', now())
 
@@ -412,7 +284,7 @@ class Probe:
 
     def drew(self, loader: str, size: int | None, epoch: int | None, batch: Sequence[int]) -> None:
         """Note the indices of one batch that the script was given."""
-        if self._sock is not None and self.wants_samples:
+        if self.wants_samples and self.wire.is_open:
             self._drawn.setdefault((loader, size, epoch), []).append(batch)
 
     def _say_drawn(self, place: str, at: float) -> None:

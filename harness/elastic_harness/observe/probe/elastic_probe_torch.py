@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from elastic_harness.observe.probe.elastic_probe import Probe, now, quoted
+    from elastic_harness.observe.probe.elastic_probe import Probe
+    from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
 else:
     from _collections import deque
 
-    from elastic_probe import Probe, now, quoted
+    from elastic_probe_wire import now, quoted
 
 __all__ = ["TorchSide"]
 

@@ -1,0 +1,130 @@
+"""An observer and real processes for it to observe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from elastic_harness.history.history import Entry, History
+from elastic_harness.observe.observer import Observer, probe_environ
+
+from pytest_elastic.events.model import Event, Record
+from pytest_elastic.loop import Loop
+
+__all__ = ["DEADLINE_S", "WORKER", "Bench"]
+
+E = TypeVar("E", bound=Event)
+
+DEADLINE_S = 60.0
+WORKER = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "GROUP_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29999",
+    "TORCHELASTIC_RUN_ID": "job",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Bench:
+    """An observer and the processes it observes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = Loop()
+        self.history = History()
+        self.path = str(folder / "s")
+        self.processes: list[subprocess.Popen[str]] = []
+        self._observer: Observer | None = None
+
+    @property
+    def observer(self) -> Observer:
+        """The observer, made when it is first asked for."""
+        return self._observer or self.observe()
+
+    def observe(
+        self, *, samples: bool = False, hashes: bool = False, hold_s: float = 30.0
+    ) -> Observer:
+        """Begin to observe with these settings."""
+        self._observer = Observer(
+            self.loop,
+            self.path,
+            self._record,
+            hash_parameters=hashes,
+            observe_samples=samples,
+            hold_limit_s=hold_s,
+        )
+        return self._observer
+
+    def _record(self, record: Record) -> None:
+        self.history.append(record)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Return the environment of a worker, with the probe in it."""
+        plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return {**probe_environ("n1", self.path, plain), **WORKER, **more}
+
+    def start(self, script: str, **more: str) -> subprocess.Popen[str]:
+        """Start a worker."""
+        return self.start_command([sys.executable, self.write(script)], self.environ(**more))
+
+    def start_command(self, command: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
+        """Start anything, once somebody listens."""
+        if self._observer is None:
+            self.observe()
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def write(self, script: str) -> str:
+        """Write a script and return its path."""
+        path = self.folder / f"script{len(list(self.folder.glob('*.py')))}.py"
+        path.write_text(textwrap.dedent(script))
+        return str(path)
+
+    def seen(self, kind: type[E]) -> list[Entry[E]]:
+        """Return what was seen so far."""
+        return self.history.of_kind(kind)
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        """Serve the loop until something is so."""
+        deadline = self.loop.now() + DEADLINE_S
+        while not is_so():
+            assert self.loop.now() < deadline, f"not within {DEADLINE_S} s; {self.told()}"
+            self.loop.run_once(0.1)
+
+    def until_all_ended(self) -> list[str]:
+        """Wait for every process and return what each printed."""
+        self.until(lambda: all(process.poll() is not None for process in self.processes))
+        self.until(lambda: not self.observer.live_workers)
+        return [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
+
+    def told(self) -> str:
+        """Return the history's kinds, for messages."""
+        return " ".join(entry.event.kind for entry in self.history)
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=DEADLINE_S)
+        self.observer.close()
+        self.loop.close()

@@ -1,0 +1,234 @@
+"""The probe and torch: steps, groups, samples, parameters, under launchers and warm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elastic_harness.history.events import (
+    GroupFormed,
+    ParametersHashed,
+    ResumeObserved,
+    SamplesDrawn,
+    StepCompleted,
+    WorkerFinished,
+    WorkerGone,
+    WorkerHello,
+)
+
+from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkerEnded, WorkersRunning
+from pytest_elastic.workers.spec import WorkerSpec
+from tests.integration.probe_bench import WORKER, Bench
+from tests.integration.small_agent import AgentProcess
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Give a bench, and end everything on it."""
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+OPTIMIZERS = """
+    import os, sys, torch
+    from torch import nn
+    assert "torch.optim.optimizer" in sys.modules
+    kind = sys.argv[1] if len(sys.argv) > 1 else os.environ["KIND"]
+    big, small = nn.Linear(8, 8), nn.Linear(2, 2)
+
+    def step(model, optimizer):
+        model(torch.ones(model.in_features)).sum().backward()
+        optimizer.step()
+
+    if kind == "adam":
+        optimizer = torch.optim.Adam(big.parameters())
+        for _ in range(3):
+            step(big, optimizer)
+        torch.save(optimizer.state_dict(), "state.pt")
+    elif kind == "resumed":
+        optimizer = torch.optim.Adam(big.parameters())
+        optimizer.load_state_dict(torch.load("state.pt"))
+        for _ in range(2):
+            step(big, optimizer)
+    elif kind == "sgd":
+        optimizer = torch.optim.SGD(big.parameters(), lr=0.1)
+        for _ in range(3):
+            step(big, optimizer)
+    elif kind == "two":
+        one, other = torch.optim.Adam(small.parameters()), torch.optim.Adam(big.parameters())
+        for _ in range(3):
+            step(small, one)
+            step(big, other)
+    elif kind == "nested":
+        class Outer(torch.optim.Optimizer):
+            def __init__(self, inner):
+                super().__init__(inner.param_groups, {})
+                self.inner = inner
+
+            def step(self, closure=None):
+                self.inner.step()
+
+        outer = Outer(torch.optim.Adam(big.parameters()))
+        for _ in range(3):
+            step(big, outer)
+    elif kind == "script":
+        from elastic_harness.observe import report_step
+        optimizer = torch.optim.SGD(big.parameters(), lr=0.1)
+        for number in range(41, 44):
+            step(big, optimizer)
+            report_step(number)
+    elif kind == "forks":
+        optimizer = torch.optim.Adam(big.parameters())
+        step(big, optimizer)
+        if os.fork() == 0:
+            step(big, optimizer)
+            os._exit(0)
+        os.wait()
+        step(big, optimizer)
+"""
+
+
+@pytest.mark.slow
+def test_steps_come_from_any_optimizer(bench: Bench) -> None:
+    """Global steps where the optimizer's state or the script knows them, else the process's own."""
+    expected = {
+        "adam": ([(1, 1), (2, 2), (3, 3)], "state", 0),
+        "resumed": ([(1, 4), (2, 5)], "state", 3),
+        "sgd": ([(1, None), (2, None), (3, None)], "process", None),
+        "two": ([(1, 1), (2, 2), (3, 3)], "state", 0),
+        "nested": ([(1, 1), (2, 2), (3, 3)], "state", 0),
+        "script": ([(1, None), (1, 41), (2, 42), (3, 43)], "script", 40),
+        "forks": ([(1, 1), (2, 2)], "state", 0),
+    }
+    script = bench.write(OPTIMIZERS)
+    for number, kind in enumerate(expected):
+        bench.start_command(
+            [sys.executable, script, kind], bench.environ(TORCHELASTIC_RESTART_COUNT=str(number))
+        )
+        outputs = bench.until_all_ended()
+        assert outputs[-1] == ""
+        bench.processes.clear()
+    for hello in bench.seen(WorkerHello):
+        kind = hello.event.argv[-1]
+        mine = [e.event for e in bench.seen(StepCompleted) if e.event.pid == hello.event.pid]
+        steps, source, resumed = expected[kind]
+        assert [(step.count, step.step) for step in mine] == steps, kind
+        assert mine[-1].step_source == source, kind
+        resumes = [e.event for e in bench.seen(ResumeObserved) if e.event.pid == hello.event.pid]
+        assert [resume.step for resume in resumes] == ([] if resumed is None else [resumed]), kind
+
+
+JOB = """
+    import os, sys, torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data.distributed import DistributedSampler
+
+    class Numbers(Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, index):
+            return torch.full((4,), float(index))
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(3)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    sampler = DistributedSampler(Numbers())
+    loader = DataLoader(Numbers(), 2, sampler=sampler, num_workers=int(os.environ["LOADERS"]))
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_is_observed_unmodified(bench: Bench) -> None:
+    """Stock torchrun and an ordinary script: group, steps, samples and parameters are seen."""
+    bench.observe(samples=True, hashes=True)
+    environ = {k: v for k, v in bench.environ(LOADERS="2").items() if k not in WORKER}
+    environ["OMP_NUM_THREADS"] = "1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    bench.start_command(
+        [*command, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", bench.write(JOB)], environ
+    )
+    (text,) = bench.until_all_ended()
+    assert bench.processes[0].returncode == 0, text
+    (world,) = bench.history.worlds.rounds
+    assert sorted(world.workers) == [0, 1]
+    assert (world.world_size, world.first_step, world.last_step) == (2, 1, 8)
+    assert len({entry.event.nonce for entry in bench.seen(GroupFormed)}) == 1
+    assert len(bench.seen(GroupFormed)) == 2
+    assert len({entry.event.digest for entry in bench.seen(ParametersHashed)}) == 1
+    assert len(bench.seen(ParametersHashed)) == 2
+    for epoch in (0, 1):
+        drawn = [e.event for e in bench.seen(SamplesDrawn) if e.event.epoch == epoch]
+        used = [index for event in drawn for batch in event.batches for index in batch]
+        assert sorted(used) == list(range(16))
+        assert {event.size for event in drawn} == {16}
+    assert len(bench.seen(WorkerFinished)) == 2
+
+
+@pytest.mark.slow
+def test_samples_are_followed_in_order_through_loader_processes(bench: Bench) -> None:
+    """Prefetched batches count when the script gets them, not when they are fetched."""
+    bench.observe(samples=True)
+    bench.start("""
+        import torch
+        from torch.utils.data import DataLoader
+
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+        loader = DataLoader(range(40), 4, num_workers=2, persistent_workers=True)
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                model(batch.float()[:, None]).sum().backward()
+                optimizer.step()
+                if number == 1:
+                    break  # with four more batches on their way
+    """)
+    assert bench.until_all_ended() == [""]
+    batches = [entry.event.batches for entry in bench.seen(SamplesDrawn)]
+    assert batches == [((0, 1, 2, 3),), ((4, 5, 6, 7),)] * 2
+
+
+@pytest.mark.slow
+def test_a_warm_worker_is_observed_like_any_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch is there before the probe; the keeper that the worker was forked from is no worker."""
+    bench.observe(hashes=True)
+    environ = {**bench.environ(), "KIND": "adam"}
+    monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
+    for name in ("ELASTIC_PROBE_SOCKET", "ELASTIC_NODE", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, environ[name])
+    worker = WorkerSpec(
+        local_rank=0,
+        rank=0,
+        command=[sys.executable, bench.write(OPTIMIZERS)],
+        environ=environ,
+        cwd=str(bench.folder),
+        stdout=str(bench.folder / "out"),
+        stderr=str(bench.folder / "out"),
+    )
+    with AgentProcess() as agent:
+        agent.send(StartGroup(round=1, workers=[worker]))
+        bench.until(lambda: bench.seen(WorkerGone))
+        running = agent.wait_for(WorkersRunning)
+        assert running.start == "warm", running.start_reason
+        assert agent.wait_for(WorkerEnded).exit_code == 0, (bench.folder / "out").read_text()
+        agent.wait_for(GroupGone)
+    (hello,) = bench.seen(WorkerHello)
+    assert hello.event.pid == running.pids[0]
+    assert [entry.event.step for entry in bench.seen(StepCompleted)] == [1, 2, 3]
+    assert len(bench.seen(ParametersHashed)) == 1
+    assert len(bench.seen(WorkerFinished)) == 1
+    assert (bench.folder / "out").read_text() == ""
