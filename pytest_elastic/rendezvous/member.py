@@ -425,11 +425,13 @@ class MemberMachine:
     def _leave_round(self, reason: str, now: float, *, as_told: bool = False) -> None:
         """Be a newcomer from here on; first, no worker may be left.
 
-        `as_told`: the coordinator lives and said so, and is not lost however long the killing takes.
+        `as_told`: the coordinator lives and said so; however long the killing takes, it is not lost.
         """
-        if as_told:
-            self._patient_until = now + self.settings.join_timeout_s
         self._fence(reason)
+        if as_told:
+            is_killing = self.part is Part.FENCING
+            patience_s = self.settings.join_timeout_s if is_killing else _GIVE_UP_S
+            self._patient_until = now + patience_s
         if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
             self._hang_up(reason, now)
         if self._drain is not None and self.part is Part.NONE:
