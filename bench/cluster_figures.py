@@ -1,0 +1,179 @@
+"""How fast the cluster is on this machine: `python -m bench.cluster_figures`.
+
+Prints what `docs/cluster.md` quotes: the times to start, use and reset nodes, the switch's round
+trip and throughput, and TCP over links with policies. Nothing is judged; run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import ClusterClient, wait_for
+from elastic_harness.cluster.cluster import ClusterNode, NodeSpec, ProcessHandle, ProcessSpec
+from elastic_harness.network.link_model import HEALTHY, LinkPolicy
+
+from pytest_elastic.loop import Loop
+
+_SECONDS = 3
+_RECEIVE = """
+import socket, sys, time
+listener = socket.create_server(("", 7000))
+open(sys.argv[1] + "/ready", "w").close()
+stream, _ = listener.accept()
+stream.settimeout(5)
+buffer, size, began = bytearray(1 << 20), 0, time.monotonic()
+try:
+    while count := stream.recv_into(buffer): size += count
+except TimeoutError:
+    pass
+print(size / (time.monotonic() - began) / 1e6)
+"""
+_SEND = """
+import os, socket, sys, time
+stream = socket.create_connection((sys.argv[1], 7000))
+stream.settimeout(5)
+end, block = time.monotonic() + float(sys.argv[2]), bytes(1 << 20)
+while time.monotonic() < end: stream.send(block)
+os._exit(0)
+"""
+
+
+class Figures:
+    """A running cluster to be measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = Loop()
+        choice = choose_cluster()
+        print(f"{choice.cluster.kind} cluster: {choice.reason}")
+        self.cluster: ClusterClient = choice.make(self.loop, on_event=lambda _: None)
+        self.show("start the server, torch imported", "s", self.time(self.start_server))
+
+    def start_server(self) -> None:
+        """Start the server."""
+        wait_for(self.loop, self.cluster.start)
+
+    @staticmethod
+    def time(act: Callable[[], None]) -> float:
+        """Return the seconds something takes."""
+        began = time.perf_counter()
+        act()
+        return time.perf_counter() - began
+
+    @staticmethod
+    def show(what: str, unit: str, value: float) -> None:
+        """Print one figure."""
+        print(f"{what:<60}{value:>10.3f} {unit}", flush=True)
+
+    def start(self, count: int) -> None:
+        """Start nodes, all at once."""
+        started: list[object] = []
+        for index in range(1, count + 1):
+            spec = NodeSpec(name=f"n{index}", index=index, shared=[str(self.folder)])
+            self.cluster.start_node(spec, started.append)
+        while len(started) < count:
+            self.loop.run_once(10.0)
+        assert all(isinstance(node, ClusterNode) for node in started), started
+
+    def reset(self) -> None:
+        """End all nodes."""
+        wait_for(self.loop, self.cluster.reset)
+
+    def spawn(self, node: str, *argv: str) -> ProcessHandle:
+        """Start a process on a node."""
+        spec = ProcessSpec(
+            argv=argv,
+            environ={"PATH": os.environ["PATH"]},
+            cwd=str(self.folder),
+            stdout=str(self.folder / "output"),
+            stderr=str(self.folder / "errors"),
+        )
+        handle: ProcessHandle = wait_for(self.loop, partial(self.cluster.spawn, node, spec))
+        return handle
+
+    def round_trips(self, count: int = 2000) -> list[float]:
+        """Return the seconds of single bytes to another node and back, fastest first."""
+        ends: list[socket.socket] = [
+            wait_for(self.loop, partial(self.cluster.open_socket, node)) for node in ("n1", "n2")
+        ]
+        client, listener = ends
+        listener.bind((self.cluster.nodes["n2"].address, 0))
+        listener.listen()
+        client.connect(listener.getsockname())
+        server, _ = listener.accept()
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def echo() -> None:
+            while data := server.recv(1):
+                server.send(data)
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+        took = []
+        for _ in range(count):
+            began = time.perf_counter()
+            client.send(b"?")
+            client.recv(1)
+            took.append(time.perf_counter() - began)
+        client.close()
+        thread.join()
+        server.close()
+        listener.close()
+        return sorted(took)
+
+    def throughput(self, policy: LinkPolicy) -> float:
+        """Return the megabytes a second of one TCP connection under a policy, both ways."""
+        for name in ("ready", "output"):
+            (self.folder / name).unlink(missing_ok=True)
+        links = [("n1", "n2"), ("n2", "n1")]
+        wait_for(self.loop, partial(self.cluster.set_policy, links, policy))
+        receiver = self.spawn("n1", sys.executable, "-S", "-c", _RECEIVE, str(self.folder))
+        while not (self.folder / "ready").exists():
+            assert receiver.exit_code is None, (self.folder / "errors").read_text()
+            self.loop.run_once(0.01)
+        address = self.cluster.nodes["n1"].address
+        self.spawn("n2", sys.executable, "-S", "-c", _SEND, address, str(_SECONDS))
+        while receiver.exit_code is None:
+            self.loop.run_once(10.0)
+        return float((self.folder / "output").read_text())
+
+
+def main() -> None:
+    """Measure everything once."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = Figures(Path(folder))
+        for count in (3, 64):
+            figures.show(f"start {count} nodes", "s", figures.time(partial(figures.start, count)))
+            figures.show(f"reset {count} nodes", "s", figures.time(figures.reset))
+        figures.start(2)
+        trips = figures.round_trips()
+        figures.show("round trip of one byte, median", "us", statistics.median(trips) * 1e6)
+        figures.show("round trip of one byte, 99 in 100", "us", trips[len(trips) * 99 // 100] * 1e6)
+        policies = {
+            "a healthy link": HEALTHY,
+            "10 ms each way": LinkPolicy(latency_s=0.01),
+            "2 % loss": LinkPolicy(loss=0.02),
+            "2 % loss, 10 ms each way": LinkPolicy(loss=0.02, latency_s=0.01),
+            "200 ms each way": LinkPolicy(latency_s=0.2),
+            "100 MB/s": LinkPolicy(rate_bytes_per_s=100e6),
+        }
+        for what, policy in policies.items():
+            figures.show(f"one TCP connection, {what}", "MB/s", figures.throughput(policy))
+        counters = wait_for(figures.loop, figures.cluster.counters)
+        print(f"packets the switch itself dropped: {dict(counters.own_drops) or 'none'}")
+        wait_for(figures.loop, figures.cluster.close)
+
+
+if __name__ == "__main__":
+    main()
