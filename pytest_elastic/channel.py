@@ -90,7 +90,9 @@ class Channel:
         """
         if self.is_closed or self._close_when_flushed:
             return
-        body = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        # An environment may hold bytes that are no text: they travel as the surrogates they are.
+        body = text.encode(errors="surrogatepass")
         assert not fds or self._is_unix, "descriptors travel over Unix sockets only"
         assert len(body) <= _LENGTH_MASK, f"a message of {len(body)} bytes is no message"
         owned = [os.dup(fd) for fd in fds]

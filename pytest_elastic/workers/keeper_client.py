@@ -75,6 +75,7 @@ class Keeper:
         self._on_lost = on_lost
         self._channel: Channel | None = None
         self._pidfd = -1
+        self._is_ready = False
         self._reason = ""
         self._exit_code = 0
         self._sweeper = process_tree.Sweeper(loop, reap=_reap_all, on_swept=self._swept)
@@ -135,11 +136,17 @@ class Keeper:
         if self._pidfd < 0:
             return True
         assert self._channel is not None, "a keeper that runs has a channel"
-        self.send(Dismiss())
+        if self._is_ready:
+            self.send(Dismiss())
+        else:
+            # It may import for seconds yet. If it is ready all the same, and has started
+            # something, that becomes ours with its death.
+            process_tree.send_signal([self.pid], signal.SIGKILL)
         self._loop.unwatch(self._pidfd)
         ended = bool(select.select([self._pidfd], [], [], timeout_s)[0])
         if ended:
             os.waitpid(self.pid, 0)
+            ended = self._is_ready or _sweep_now(timeout_s)
         self._channel.close()
         os.close(self._pidfd)
         self._pidfd = -1
@@ -151,6 +158,7 @@ class Keeper:
         report = messages.decode(message)
         if not isinstance(report, Report):
             raise InternalError(f"the keeper sent an order to its agent: {report!r:.200}")
+        self._is_ready = True
         self._on_report(report)
 
     def _channel_closed(self, reason: str) -> None:
@@ -174,6 +182,18 @@ class Keeper:
         self._channel.close()
         reason = f"the keeper ended with {self._exit_code}"
         self._on_lost(f"{reason} ({self._reason})" if self._reason else reason)
+
+
+def _sweep_now(timeout_s: float) -> bool:
+    """Kill everything below this process, and tell whether that was done in time."""
+    loop = Loop()
+    sweeper = process_tree.Sweeper(loop, reap=_reap_all, on_swept=loop.stop)
+    deadline = loop.now() + timeout_s
+    sweeper.sweep()
+    while sweeper.is_sweeping and loop.now() < deadline:
+        loop.run_once(deadline - loop.now())
+    loop.close()
+    return not sweeper.is_sweeping
 
 
 def _reap_all() -> None:

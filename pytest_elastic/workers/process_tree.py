@@ -30,8 +30,10 @@ __all__ = [
 _PR_SET_CHILD_SUBREAPER = 36
 # Against a process that forks as fast as it can, each pass stops all it sees: three or four do.
 _MAX_PASSES = 20
-# How soon to look again for what a kill has not finished yet; its SIGCHLD usually comes first.
+# How soon to look again for what a kill has not finished yet; its SIGCHLD usually comes first. What
+# cannot die now (it hangs in a disk or a driver) is looked at less and less often.
 _RESCAN_S = 0.005
+_SLOWEST_RESCAN_S = 0.2
 
 
 def become_subreaper() -> None:
@@ -128,6 +130,7 @@ class Sweeper:
         self._spare = spare
         self._on_swept = on_swept
         self._timer: Timer | None = None
+        self._rescan_s = _RESCAN_S
         self.is_sweeping = False
         self.killed: list[int] = []
 
@@ -136,6 +139,7 @@ class Sweeper:
         if not self.is_sweeping:
             self.is_sweeping = True
             self.killed = []
+            self._rescan_s = _RESCAN_S
             self._kill()
             self._look_again(0.0)
 
@@ -145,7 +149,8 @@ class Sweeper:
             return
         if self.are_any_left():
             self._kill()
-            self._look_again(_RESCAN_S)
+            self._look_again(self._rescan_s)
+            self._rescan_s = min(self._rescan_s * 1.5, _SLOWEST_RESCAN_S)
             return
         self.is_sweeping = False
         if self._timer is not None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -335,6 +336,35 @@ def test_workers_get_their_streams_and_nothing_else(tmp_path: Path) -> None:
         agent.wait_for(GroupGone)
     # The fourth is that of the folder that is being listed.
     assert log.read_text() == "before\n['0', '1', '2', '3'] True\n"
+
+
+def test_a_keeper_can_be_dismissed_before_it_is_ready() -> None:
+    """A launcher that ends at once does not wait for the import of torch, and leaves nothing."""
+    script = (
+        "import os\n"
+        "from pytest_elastic.loop import Loop\n"
+        "from pytest_elastic.workers.keeper_client import Keeper\n"
+        "from pytest_elastic.workers.process_tree import children_of\n"
+        "loop = Loop()\n"
+        "keeper = Keeper(loop, on_report=print, on_lost=print)\n"
+        "keeper.start()\n"
+        "began = loop.now()\n"
+        "print(keeper.dismiss(), loop.now() - began < 0.5, children_of(os.getpid()))\n"
+        "print(keeper.dismiss())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True True []\nTrue\n", "")
+
+
+def test_an_environment_that_is_no_text_reaches_the_worker(tmp_path: Path) -> None:
+    """Variables are bytes to the system, and stay what they are."""
+    code = "import os; os._exit(7 if os.environb[b'ODD'] == b'\\xff\\xfe' else 1)"
+    spec = python_worker(["-c", code], cwd=str(tmp_path), environ={"ODD": os.fsdecode(b"\xff\xfe")})
+    with AgentProcess(warm=False) as agent:
+        agent.send(StartGroup(round=1, workers=[spec]))
+        assert agent.wait_for(WorkerEnded).exit_code == 7
 
 
 def read_frame(sock: socket.socket) -> object:
