@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
     GroupFormed,
     ParametersHashed,
@@ -175,6 +176,44 @@ def test_torchrun_is_observed_unmodified(bench: Bench) -> None:
         assert sorted(used) == list(range(16))
         assert {event.size for event in drawn} == {16}
     assert len(bench.seen(WorkerFinished)) == 2
+
+
+@pytest.mark.slow
+def test_a_restart_under_torchrun_is_a_new_world(bench: Bench) -> None:
+    """Torchrun names no round and keeps its store's address; the two groups are told apart."""
+    script = bench.write("""
+        import os, signal, torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        for step in range(1, 5):
+            model(torch.ones(4)).sum().backward()
+            optimizer.step()
+            is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+            if is_first and step == 3 and dist.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        dist.destroy_process_group()
+    """)
+    environ = {k: v for k, v in bench.environ().items() if k not in WORKER}
+    environ["OMP_NUM_THREADS"] = "1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    endpoint = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--max-restarts=1"]
+    bench.start_command([*command, *endpoint, script], environ)
+    (text,) = bench.until_all_ended()
+    assert bench.processes[0].returncode == 0, text
+    first, second = bench.history.worlds.rounds
+    assert (first.restart_count, second.restart_count) == (0, 1)
+    assert (first.last_step, second.first_step, second.last_step) == (3, 1, 4)
+    assert not first.workers[1].finished
+    assert all(worker.finished for worker in second.workers.values())
+    for name in ("ranks", "agreement", "one_world", "no_overlap", "workers_observed"):
+        verdict = bind(name).run(bench.history)
+        assert verdict.is_valid, f"{name}: {verdict.reason}"
+    assert bind("restarts", 1).run(bench.history).is_valid
+    assert bind("steps_lost", {"at_most": 3}).run(bench.history).is_valid
+    assert not bind("steps_lost", {"at_most": 2}).run(bench.history).is_valid
 
 
 @pytest.mark.slow

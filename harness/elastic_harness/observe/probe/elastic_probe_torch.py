@@ -131,9 +131,10 @@ class TorchSide:
                 return
             self._has_group = True
             store = c10d._get_default_store()  # noqa: SLF001 (no public way to the store)
-            mine = os.urandom(8).hex()
-            nonce = bytes(store.compare_set("elastic_probe/nonce", "", mine)).decode()
             size = int(c10d.get_world_size())
+            # torchrun keeps one store for all rounds: of another size, at least, is another key.
+            key, mine = f"elastic_probe/nonce/{size}", os.urandom(8).hex()
+            nonce = bytes(store.compare_set(key, "", mine)).decode()
         except Exception:  # noqa: BLE001 (a store of another make, or one that is gone)
             return
         self._probe.say("group", f'"world_size":{size},"nonce":{quoted(nonce)}', now())
