@@ -212,8 +212,9 @@ class KeeperRole:
         if order.start == "exec":
             return False, "exec was asked for"
         reason = ""
+        seen: dict[str, frozenset[str]] = {}
         for spec in order.workers:
-            warm, reason = warmth.warm_reason(spec, self._host, warmth.look_around(spec))
+            warm, reason = warmth.warm_reason(spec, self._host, warmth.look_around(spec, seen))
             if not warm:
                 return False, reason
         return True, reason

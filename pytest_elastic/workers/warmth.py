@@ -33,6 +33,8 @@ _MENDED = frozenset(
         *("PYTHON_EXEC", "PYTHONBREAKPOINT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
     }
 )
+# The longest first: `x.cpython-311-x86_64-linux-gnu.so` is the module x.
+_SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
 
 
@@ -64,10 +66,17 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
     return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
 
 
-def look_around(spec: WorkerSpec) -> Reach:
-    """Read the folders that would come first on the worker's `sys.path`."""
+def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None) -> Reach:
+    """Read the folders that would come first on the worker's `sys.path`.
+
+    `seen` remembers folders between the workers of one round.
+    """
+    seen = {} if seen is None else seen
     entries = [_first_entry(spec), *_python_path(spec)]
-    return Reach(folders=[(entry, _modules_in(entry)) for entry in entries])
+    for entry in entries:
+        if entry not in seen:
+            seen[entry] = _modules_in(entry)
+    return Reach(folders=[(entry, seen[entry]) for entry in entries])
 
 
 def _odd_command(arguments: Sequence[str]) -> str:
@@ -163,13 +172,14 @@ def _modules_in(folder: str) -> frozenset[str]:
     except OSError:
         return frozenset()
     for entry in entries:
-        suffix = next(
-            (s for s in sorted(all_suffixes(), key=len, reverse=True) if entry.endswith(s)), ""
-        )
-        if suffix:
+        suffix = next((suffix for suffix in _SUFFIXES if entry.endswith(suffix)), None)
+        if suffix is not None:
             names.add(entry.removesuffix(suffix))
-        elif any(
-            os.path.exists(os.path.join(folder, entry, f"__init__{s}")) for s in (".py", ".pyc")
-        ):
+        elif "." not in entry and _is_package(os.path.join(folder, entry)):
             names.add(entry)
     return frozenset(names)
+
+
+def _is_package(folder: str) -> bool:
+    # A folder without this hides nothing that is found further down the path.
+    return any(os.path.exists(os.path.join(folder, f"__init__{suffix}")) for suffix in _SUFFIXES)
