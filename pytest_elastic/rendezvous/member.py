@@ -119,6 +119,9 @@ class MemberMachine:
         """Take one input in; return what is to be done, in order."""
         if self.link is Link.OVER:
             return ()
+        if self._wake is not None and now > self._wake + self.settings.beat_interval_s:
+            # We were away ourselves (stopped, suspended): the coordinator may be well.
+            self._patient_until = max(self._patient_until, now + _GIVE_UP_S)
         self._watch_lease(now)
         self._handle(input, now)
         self._advance(now)
@@ -425,7 +428,7 @@ class MemberMachine:
     def _leave_round(self, reason: str, now: float, *, as_told: bool = False) -> None:
         """Be a newcomer from here on; first, no worker may be left.
 
-        `as_told`: the coordinator lives and said so; however long the killing takes, it is not lost.
+        `as_told`: the coordinator lives and said so: it is not lost, however long killing takes.
         """
         self._fence(reason)
         if as_told:

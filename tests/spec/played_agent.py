@@ -42,6 +42,7 @@ class PlayedAgent:
         self.stop_s = STOP_S
         self.kill_s = KILL_S
         self.opens_stores = True
+        self.store_problem = ""
         self.stop_orders: list[ports.StopWorkers] = []
         self.drain_grace_s: float | None = None
         self.failures: list[Failure] = []
@@ -65,11 +66,7 @@ class PlayedAgent:
         self.notices.append(notice)
         match notice:
             case ports.OpenStore(round=round_):
-                if self.opens_stores:
-                    opened = ports.StoreOpened(
-                        round=round_, address=self.process.name, port=20000 + round_
-                    )
-                    self._later(0.005, lambda: self._ask(opened))
+                self._open_store(round_)
             case ports.StartWorkers(assignment=assignment):
                 self._start(assignment)
             case ports.StopWorkers():
@@ -88,6 +85,15 @@ class PlayedAgent:
                 self._later(KILL_S, self._leave)
             case ports.Spared() | ports.PeerDraining():
                 pass
+
+    def _open_store(self, round_: int) -> None:
+        answer: ports.Request = ports.StoreOpened(
+            round=round_, address=self.process.name, port=20000 + round_
+        )
+        if self.store_problem:
+            answer = ports.StoreFailed(round=round_, reason=self.store_problem)
+        if self.opens_stores:
+            self._later(0.005, lambda: self._ask(answer))
 
     def _start(self, assignment: Assignment) -> None:
         assert not self.is_running, f"{self.process.name} starts workers beside those of a round"

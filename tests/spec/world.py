@@ -530,6 +530,13 @@ class World:
             and {entry.name for entry in first.roster} == set(names)
         )
 
+    def reform(self, *names: str, within_s: float = 3.0) -> float:
+        """Wait for a round not sealed yet to run on these nodes; return how long it took."""
+        sealed = max((seal.round for seal in self.seals()), default=0)
+        return self.run_until(
+            lambda: self.all_run(*names) and self.round_of(names[0]) > sealed, within_s
+        )
+
     def of(self, kind: type[Event]) -> list[Event]:
         """Return the events of one kind."""
         return [event for _, _, event in self.events if isinstance(event, kind)]
