@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,11 +32,19 @@ ROOT = Path(__file__).resolve().parent.parent
 class Bench:
     """A started cluster and the events it has reported."""
 
-    def __init__(self, kind: str, folder: Path, *, preload: Sequence[str] = ("torch",)) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        preload: Sequence[str] = ("torch",),
+        as_user: bool = False,
+    ) -> None:
         self.loop = Loop()
         self.folder = folder
         self.events: list[ClusterEvent] = []
-        self.choice = choose_cluster(kind)
+        choice = choose_cluster(kind)
+        self.choice = replace(choice, uses_user_namespace=True) if as_user else choice
         self.cluster = self.choice.make(self.loop, on_event=self.events.append, preload=preload)
         wait_for(self.loop, self.cluster.start, within_s=120)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
-from elastic_harness.cluster.cluster import GATEWAY, NodeSpec
+from elastic_harness.cluster.cluster import GATEWAY, ClusterError, NodeSpec
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 
@@ -296,6 +296,27 @@ def test_services_of_the_host_listen_on_the_gateway(bench: Bench) -> None:
         assert address[0] == "10.77.0.1"
         accepted.close()
     assert list(bench.cluster.nodes) == ["n1"]
+
+
+def test_nodes_can_be_made_in_a_user_namespace(tmp_path: Path) -> None:
+    """What ordinary users have: the same nodes, the same network, the same ends."""
+    try:
+        bench = Bench("namespace", tmp_path, preload=(), as_user=True)
+    except ClusterError as error:
+        pytest.skip(error.message)
+    bench.start("n1", "n2")
+    one, two = bench.connection("n1", "n2")
+    one.send(b"hello")
+    assert two.recv(5) == b"hello"
+    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, partial(bench.cluster.resume_node, "n1"))
+    bench.end("cut", "n1")
+    two.send(b"anybody?")
+    assert not hears(two)
+    one.close()
+    two.close()
+    bench.reset(tmp_path)
+    bench.close()
 
 
 # --- limits ---------------------------------------------------------------------------------------

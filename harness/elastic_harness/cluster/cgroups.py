@@ -38,7 +38,7 @@ class Hierarchy:
 
 
 def find_hierarchies() -> dict[str, Hierarchy]:
-    """Return where groups can be made for "freeze", "cpu" and "memory"; absent: nowhere known."""
+    """Return where we may make groups for "freeze", "cpu" and "memory"; absent: nowhere."""
     mounts = _mounted()
     found: dict[str, Hierarchy] = {}
     with open("/proc/self/cgroup") as lines:
@@ -49,6 +49,8 @@ def find_hierarchies() -> dict[str, Hierarchy]:
                 continue
             top, root = mount
             folder = os.path.normpath(f"{top}/{os.path.relpath(path, root)}")
+            if not os.access(folder, os.W_OK):
+                continue
             for feature in _features(controllers, folder):
                 version = 2 if controllers == "" else 1
                 if feature not in found or version == 2:
@@ -100,7 +102,9 @@ class NodeGroup:
         if feature not in self._made:
             hierarchy = self._hierarchies.get(feature)
             if hierarchy is None:
-                raise OSError(f"this machine has no control group that can {feature}")
+                raise OSError(
+                    0, f"there is no control group for {feature} below which we may make one"
+                )
             folder = f"{hierarchy.folder}/{self._path}"
             os.makedirs(folder, exist_ok=True)
             self._made[feature] = folder

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elastic_harness.cluster import device
 from elastic_harness.cluster import namespace as ns
 
 __all__ = ["PRIVATE_TREES", "NodePlan", "build", "disk_path"]
@@ -44,16 +45,16 @@ def disk_path(shared: Sequence[str]) -> str:
 def build(plan: NodePlan) -> int:
     """Make the surroundings of a node around this process; returns the descriptor of its device."""
     socket.sethostname(plan.name)
-    device = ns.open_tun(DEVICE)
-    ns.set_up("lo")
+    fd = device.open_tun(DEVICE)
+    device.set_up("lo")
     _mount_private_trees(plan)
     # `eth0` would announce itself by IPv6 all the time, to nobody.
     _write_if_there(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
     for name, value in plan.sysctls.items():
         ns.write_file(f"/proc/sys/net/{name.replace('.', '/')}", value)
-    ns.add_address(DEVICE, plan.address, "255.255.255.0")
+    device.configure(DEVICE, plan.address, 24)
     ns.set_next_pid(_first_pid(plan.index))
-    return device
+    return fd
 
 
 def _mount_private_trees(plan: NodePlan) -> None:
