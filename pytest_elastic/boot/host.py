@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_elastic.boot import interpreter
+from pytest_elastic.boot import interpreter, proc_title
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError
@@ -93,6 +93,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
         ignored_signals=ignored,
         cannot_become="" if supported else reason,
     )
+    proc_title.show([f"pytest-elastic: {order.role}"], os.environ)
     program = play(_make_role(order))
     host, _current = _current, None
     interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
