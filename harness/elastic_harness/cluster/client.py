@@ -76,6 +76,7 @@ class ClusterClient:
         self._own_pids: frozenset[int] = frozenset()
         self._loopback: LoopbackRange | None = None
         self._tag = ""
+        self._scratch = ""
         self._nodes: dict[str, ClusterNode] = {}
         self._namespaces: dict[str, int] = {}
         # The order in which starts were asked for, whichever was ready first.
@@ -107,6 +108,11 @@ class ClusterClient:
         held = set() if self._loopback is None else {self._loopback.fileno()}
         return self._server.fds | held
 
+    @property
+    def scratch(self) -> str:
+        """A folder for files of ours on the host: it is removed whoever is killed, us included."""
+        return self._scratch
+
     # --- the server ---------------------------------------------------------------------------
 
     def start(self, on_done: Done[None]) -> None:
@@ -131,6 +137,7 @@ class ClusterClient:
                 on_done(server.error(f"cannot start the cluster server: {answer.error}"))
                 return
             self._tag = answer.fields["tag"]
+            self._scratch = answer.fields["scratch"]
             served_by = [process_table.pid_of_pidfd(fd) for fd in answer.fds]
             self._own_pids = frozenset({server.pid, *served_by})
             answer.close_fds()

@@ -6,6 +6,7 @@ descriptors of what is to be shown again are opened before something is mounted 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -71,10 +72,21 @@ def _mount_private_trees(plan: NodePlan) -> None:
     os.mkdir(disk_path(plan.shared))
     _bind_and_close(disk, disk_path(plan.shared))
     _bind_and_close(hosts, "/etc/hosts")
-    # A sysfs shows the network devices of the namespace it was mounted in.
-    ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+    _mount_sys(cgroups)
+
+
+def _mount_sys(cgroups: int | None) -> None:
+    """Mount a sysfs of the node's own: it shows the devices of the namespace it is mounted in.
+
+    Where parts of /sys are masked, as in some containers, the kernel refuses; then the node sees
+    the host's devices there, which nothing we know of minds.
+    """
+    with contextlib.suppress(PermissionError):
+        ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+        if cgroups is not None:
+            ns.bind_mount(cgroups, "/sys/fs/cgroup")
     if cgroups is not None:
-        _bind_and_close(cgroups, "/sys/fs/cgroup")
+        os.close(cgroups)
 
 
 def _shared_below(trees: Sequence[str], shared: Sequence[str]) -> list[str]:

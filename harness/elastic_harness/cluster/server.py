@@ -13,8 +13,8 @@ import socket
 from collections import deque
 from dataclasses import dataclass
 
+from elastic_harness.cluster import leftovers, process_table
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster import process_table
 from elastic_harness.cluster.node_init import close_all_but, keep_for_ever, watch_children
 from elastic_harness.cluster.node_limits import NodeLimits
 from elastic_harness.cluster.node_table import STEP_LIMIT_S, ForkOrder, NodeTable, relay
@@ -184,7 +184,8 @@ class ClusterServer:
     def _greet(self, reply: Reply) -> None:
         own = [os.getpid(), *([self._switch_pid] if self._switch_pid else [])]
         fds = [os.pidfd_open(pid) for pid in own]
-        reply.done({"tag": self._plan.tag}, fds)
+        scratch = leftovers.scratch_folder(self._plan.tag)
+        reply.done({"tag": self._plan.tag, "scratch": scratch}, fds)
         for fd in fds:
             os.close(fd)
 
