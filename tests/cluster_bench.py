@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.cluster.cluster import (
@@ -170,6 +171,14 @@ class Bench:
     def counters(self) -> NetworkCounters:
         """Read what the network has done."""
         return wait_for(self.loop, self.cluster.counters, within_s=LIMIT_S)
+
+    @property
+    def switch_pid(self) -> int:
+        """The process that is the switch: the server's child, which is the supervisor's."""
+        own = self.cluster.own_pids
+        parents = {pid: row.ppid for pid in own if (row := process_table.row_of(pid))}
+        (found,) = (pid for pid, ppid in parents.items() if parents.get(ppid) in own)
+        return found
 
     @property
     def is_lost(self) -> bool:

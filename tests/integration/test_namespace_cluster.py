@@ -231,6 +231,29 @@ def test_breaking_one_link_loses_nothing_on_another(bench: Bench) -> None:
     assert counters.own_drops == {}
 
 
+def test_packets_lost_by_a_stalled_switch_are_our_own_drops(bench: Bench) -> None:
+    """A device whose queue overflows behind the switch's back makes the run's network unknown."""
+    bench.start("n1", "n2")
+    flood = (
+        "import socket\n"
+        "socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(200)]\n"
+        "for s in socks:\n"
+        "    s.setblocking(False)\n"
+        "    try:\n"
+        "        for _ in range(400): s.sendto(b'x', ('10.77.0.2', 9))\n"
+        "    except BlockingIOError: pass\n"
+    )
+    switch = bench.switch_pid
+    os.kill(switch, signal.SIGSTOP)
+    try:
+        assert bench.finish(bench.python("n1", flood)) == 0, bench.printed()
+    finally:
+        os.kill(switch, signal.SIGCONT)
+    assert bench.counters().own_drops.keys() == {"stall"}
+    bench.end("crash", "n1")
+    assert bench.counters().own_drops.keys() == {"stall"}
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
