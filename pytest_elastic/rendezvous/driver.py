@@ -19,21 +19,18 @@ from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
-from pytest_elastic.channel import Channel, JsonObject, connect
+from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.config import Endpoint
 from pytest_elastic.events.model import CoordinatorStarted, Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.agent_probe import probe_agent
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.member import MemberMachine
-from pytest_elastic.rendezvous.messages import (
-    Hello,
-    Message,
-    ProbeAnswer,
-    ProbeRequest,
-)
+from pytest_elastic.rendezvous.messages import Hello, ProbeAnswer, ProbeRequest
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.uplink import Uplink
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["C10dRendezvous"]
@@ -82,7 +79,12 @@ class C10dRendezvous:
         self._is_pumping = False
         self._member_timer: Timer | None = None
         self._coordinator_timer: Timer | None = None
-        self._uplink = _Uplink(self)
+        self._uplink = Uplink(
+            loop,
+            tell_member=self._tell_member,
+            tell_coordinator=self._tell_coordinator,
+            new_connection=self._new_connection,
+        )
         self._peers: dict[int, _Peer] = {}
         self._newest_connection = 0
         self._on_closed: Callable[[], None] | None = None
@@ -234,7 +236,7 @@ class C10dRendezvous:
             case v.Disconnect(connection=connection):
                 self._disconnect(connection)
             case v.Probe():
-                _probe(self._loop, self._settings.run_id, command, self._tell_coordinator)
+                self._probe(command)
             case v.Emit(event=event):
                 self._on_event(event)
             case v.Finished():
@@ -242,6 +244,14 @@ class C10dRendezvous:
                 self._close_when_finished()
             case _:
                 assert_never(command)
+
+    def _probe(self, order: v.Probe) -> None:
+        def tell(outcome: v.Outcome) -> None:
+            self._tell_coordinator(
+                v.ProbeAnswered(name=order.name, incarnation=order.incarnation, outcome=outcome)
+            )
+
+        probe_agent(self._loop, self._settings.run_id, order, tell)
 
     # Finding the coordinator
 
@@ -293,8 +303,7 @@ class C10dRendezvous:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        self._newest_connection += 1
-        connection = self._newest_connection
+        connection = self._new_connection()
         channel = Channel(
             self._loop,
             sock,
@@ -306,6 +315,10 @@ class C10dRendezvous:
             lambda: self._disconnect(connection),
         )
         self._peers[connection] = _Peer(channel, patience)
+
+    def _new_connection(self) -> int:
+        self._newest_connection += 1
+        return self._newest_connection
 
     def _on_peer_frame(self, connection: int, fields: JsonObject) -> None:
         peer = self._peers.get(connection)
@@ -364,175 +377,3 @@ class C10dRendezvous:
             peer.channel.close_when_flushed()
         self._peers.clear()
         on_closed()
-
-    # What the member's connection reports
-
-    def new_connection(self) -> int:
-        """Return an id for the member's connection in memory."""
-        self._newest_connection += 1
-        return self._newest_connection
-
-    @property
-    def loop(self) -> Loop:
-        """The loop everything here runs in."""
-        return self._loop
-
-    def tell_member(self, given: v.MemberInput) -> None:
-        """Hand the member an input that its connection brought."""
-        self._tell_member(given)
-
-    def tell_coordinator(self, given: v.CoordinatorInput) -> None:
-        """Hand the coordinator of this process an input of its own member."""
-        self._tell_coordinator(given)
-
-
-class _Uplink:
-    """The member's one connection to the coordinator: over TCP, or in memory when it is here."""
-
-    def __init__(self, driver: C10dRendezvous) -> None:
-        self._driver = driver
-        self._channel: Channel | None = None
-        self._give_up: Callable[[], None] | None = None
-        self._local: int | None = None
-        self._generation = 0
-
-    def is_local(self, connection: int) -> bool:
-        return connection == self._local
-
-    def dial(self, command: v.Dial, *, is_here: bool) -> None:
-        self.hang_up()
-        self._generation += 1
-        if is_here:
-            self._local = self._driver.new_connection()
-            self._driver.tell_member(v.Connected())
-            return
-        generation = self._generation
-        self._give_up = connect(
-            self._driver.loop,
-            command.address,
-            command.port,
-            timeout_s=command.answer_within_s,
-            on_connected=lambda sock: self._on_connected(generation, sock),
-            on_failed=lambda error: self._on_dial_failed(generation, error),
-        )
-
-    def send(self, message: Message) -> None:
-        if self._local is not None:
-            self._driver.tell_coordinator(v.PeerMessage(connection=self._local, message=message))
-        elif self._channel is not None:
-            self._channel.send(encode(message))
-
-    def hang_up(self) -> None:
-        self._generation += 1
-        if self._give_up is not None:
-            self._give_up()
-            self._give_up = None
-        if self._channel is not None:
-            self._channel.close_when_flushed()
-            self._channel = None
-        if self._local is not None:
-            connection, self._local = self._local, None
-            self._driver.tell_coordinator(
-                v.PeerLost(connection=connection, reason="the member hung up")
-            )
-
-    def end_local(self, reason: str) -> None:
-        self._local = None
-        self._driver.tell_member(v.ConnectionLost(reason=reason))
-
-    def _on_connected(self, generation: int, sock: socket.socket) -> None:
-        if generation != self._generation:
-            sock.close()
-            return
-        self._give_up = None
-        self._channel = Channel(
-            self._driver.loop,
-            sock,
-            on_message=lambda fields, _: self._on_frame(generation, fields),
-            on_closed=lambda reason: self._on_closed(generation, reason),
-        )
-        self._driver.tell_member(v.Connected())
-
-    def _on_dial_failed(self, generation: int, error: OSError) -> None:
-        if generation != self._generation:
-            return
-        self._give_up = None
-        outcome = (
-            v.Outcome.REFUSED if isinstance(error, ConnectionRefusedError) else v.Outcome.SILENT
-        )
-        self._driver.tell_member(v.DialFailed(reason=error.strerror or str(error), outcome=outcome))
-
-    def _on_frame(self, generation: int, fields: JsonObject) -> None:
-        if generation != self._generation:
-            return
-        try:
-            message = decode(fields)
-        except BadMessage as error:
-            self._on_closed(generation, str(error))
-            return
-        self._driver.tell_member(v.MessageReceived(message=message))
-
-    def _on_closed(self, generation: int, reason: str) -> None:
-        if generation != self._generation:
-            return
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        self._driver.tell_member(v.ConnectionLost(reason=reason))
-
-
-def _probe(
-    loop: Loop, run_id: str, command: v.Probe, tell: Callable[[v.CoordinatorInput], None]
-) -> None:
-    """Dial a suspect's agent and tell what lives there (R5)."""
-    deadline = loop.now() + command.answer_within_s
-    channels: list[Channel] = []
-    is_answered = False
-
-    def answer(outcome: v.Outcome) -> None:
-        nonlocal is_answered
-        if is_answered:
-            return
-        is_answered = True
-        timer.cancel()
-        for channel in channels:
-            channel.close()
-        tell(v.ProbeAnswered(name=command.name, incarnation=command.incarnation, outcome=outcome))
-
-    def on_message(fields: JsonObject, _: list[int]) -> None:
-        try:
-            message = decode(fields)
-        except BadMessage:
-            answer(v.Outcome.REFUSED)
-            return
-        if not isinstance(message, ProbeAnswer) or message.incarnation != command.incarnation:
-            answer(v.Outcome.REFUSED)
-        else:
-            answer(v.Outcome.TOMBSTONE if message.is_tombstone else v.Outcome.ALIVE)
-
-    def on_connected(sock: socket.socket) -> None:
-        if is_answered:
-            sock.close()
-            return
-        channel = Channel(
-            loop,
-            sock,
-            on_message=on_message,
-            on_closed=lambda _: answer(v.Outcome.SILENT),
-        )
-        channels.append(channel)
-        channel.send(encode(ProbeRequest(run_id=run_id, incarnation=command.incarnation)))
-
-    def on_failed(error: OSError) -> None:
-        refused = isinstance(error, ConnectionRefusedError)
-        answer(v.Outcome.REFUSED if refused else v.Outcome.SILENT)
-
-    timer = loop.call_at(deadline, lambda: answer(v.Outcome.SILENT))
-    connect(
-        loop,
-        command.address,
-        command.port,
-        timeout_s=command.answer_within_s,
-        on_connected=on_connected,
-        on_failed=on_failed,
-    )

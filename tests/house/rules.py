@@ -134,7 +134,10 @@ PURE = (
     Pure(holds="pytest_elastic.errors"),
     Pure(holds="pytest_elastic.config"),
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
-    Pure(holds="pytest_elastic.rendezvous", drivers=("c10d", "driver", "etcd", "torch_bridge")),
+    Pure(
+        holds="pytest_elastic.rendezvous",
+        drivers=("agent_probe", "c10d", "driver", "etcd", "torch_bridge", "uplink"),
+    ),
     Pure(holds="pytest_elastic.workers.spec"),
     Pure(holds="pytest_elastic.workers.exit_status"),
     Pure(holds="pytest_elastic.workers.messages"),
@@ -262,7 +265,6 @@ LONG_FILES: dict[str, Long] = {
         lines=500, because="torchrun's command line, flag by flag"
     ),
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=650, because=_MACHINE),
-    "pytest_elastic/rendezvous/driver.py": Long(lines=550, because=_DEBT),
     "pytest_elastic/rendezvous/member.py": Long(lines=650, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
