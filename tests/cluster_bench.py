@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from elastic_harness import leaks
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
@@ -59,6 +60,15 @@ class Bench:
         wait_for(self.loop, self.cluster.reset, within_s=LIMIT_S)
         self.events.clear()
         self.folder = folder
+
+    def borrow(self, folder: Path) -> Iterator[Bench]:
+        """Lend the cluster to one test, without nodes, and look afterwards for what it left."""
+        self.reset(folder)
+        pids, fds = self.cluster.own_pids, self.cluster.own_fds
+        before = leaks.snapshot(spared_pids=pids, spared_fds=fds)
+        yield self
+        self.reset(folder)
+        assert leaks.leaks_since(before, spared_pids=pids, spared_fds=fds) == []
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Serve the loop until something holds, for at most `LIMIT_S`."""

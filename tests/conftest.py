@@ -29,7 +29,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Whose tests are looked at before and after: those that start processes and share none of them. A
 # look costs 7 ms, too much for each of a thousand tests with plain values. Tests that share a
 # cluster come here when they say what of it is spared (`ClusterClient.own_pids`, `own_fds`).
-LOOKED_AFTER = ("gpu", "integration/test_example_train.py", "integration/test_launcher.py")
+LOOKED_AFTER = (
+    "gpu",
+    "integration/test_example_train.py",
+    "integration/test_launcher.py",
+    "integration/test_no_survivors.py",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import wait_for
-from elastic_harness.cluster.cluster import ClusterError, NodeGone, NodeSpec, ProcessExited
+from elastic_harness.cluster.client import ClusterClient, wait_for
+from elastic_harness.cluster.cluster import Cluster, ClusterError, NodeGone, NodeSpec, ProcessExited
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
+
+
+def keeps_the_interface(cluster: ClusterClient) -> Cluster:
+    """Have the type checker compare the signatures."""
+    return cluster
+
 
 SLEEP = ("sleep", "1000")
 # A grandchild that has left its session, its parent and its parent's process group.
@@ -48,10 +54,9 @@ def cluster_bench(
 
 
 @pytest.fixture
-def bench(cluster_bench: Bench, tmp_path: Path) -> Bench:
-    """Return the server, without nodes."""
-    cluster_bench.reset(tmp_path)
-    return cluster_bench
+def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+    """Lend the server, without nodes, and look for what the test left."""
+    yield from cluster_bench.borrow(tmp_path)
 
 
 def test_a_started_node_is_listed_with_its_address(bench: Bench) -> None:

@@ -40,10 +40,9 @@ def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def bench(cluster_bench: Bench, tmp_path: Path) -> Bench:
-    """Return the server, without nodes."""
-    cluster_bench.reset(tmp_path)
-    return cluster_bench
+def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+    """Lend the server, without nodes, and look for what the test left."""
+    yield from cluster_bench.borrow(tmp_path)
 
 
 def hears(sock: socket.socket, within_s: float = SILENCE_S) -> bool:
