@@ -75,7 +75,7 @@ def choose_cluster(requested: str = "auto") -> Choice:
     refusal = failures.get("namespaces")
     as_user = failures.get("user_namespaces")
     if requested == "process":
-        return _plain_processes(failures, "it was asked for", "nodes share the host's")
+        return _plain_processes(failures, "it was asked for", "plain processes share the host's")
     if refusal is None or as_user is None:
         reason = "nodes are made by root"
         if refusal is not None:

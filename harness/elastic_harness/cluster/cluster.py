@@ -310,7 +310,8 @@ class Cluster(Protocol):
     def open_socket(self, node: str, on_done: Done[socket.socket]) -> None:
         """Open a TCP socket that lives in the network of a node, or of the gateway.
 
-        The caller binds, listens, connects and closes it, as one of its own.
+        The caller binds, listens, connects and closes it, as one of its own. It hears nothing any
+        more after the next reset.
         """
 
     def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
