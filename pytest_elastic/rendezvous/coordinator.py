@@ -313,6 +313,11 @@ class CoordinatorMachine:
         if incarnation in self._unaware:
             self._unaware.discard(incarnation)
             self._may_return[incarnation] = now
+        is_own = incarnation == self.node.incarnation
+        if is_own and self._own_leave is None and self._ending is None:
+            # In this very process nothing else can end a connection: its agent takes no part.
+            self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
+            self._let_go(peer, now)
 
     def _on_back(self, peer: Peer) -> None:
         """Tell a member again what it may have missed; it knows which it has seen."""
@@ -418,6 +423,7 @@ class CoordinatorMachine:
     def _seal_round(self, reason: str, now: float) -> None:
         roster = self._next_roster()
         incarnations = tuple(peer.node.incarnation for peer in roster)
+        missing = set(incarnations)
         ended = self._committed.as_ended() if self._committed is not None else None
         verdict, why = judge(self._budget, ended, incarnations)
         if verdict is Verdict.JOB_FAILS:
@@ -429,7 +435,7 @@ class CoordinatorMachine:
         spares = tuple(
             peer.node.name
             for incarnation, peer in self._members.ready.items()
-            if incarnation not in set(incarnations)
+            if incarnation not in missing
         )
         restart_count = self._budget.used + (verdict is Verdict.CHARGED)
         message = m.Seal(
@@ -445,7 +451,7 @@ class CoordinatorMachine:
             roster=roster,
             sealed_at=now,
             verdict=verdict,
-            missing=set(incarnations),
+            missing=missing,
         )
         for peer in roster:
             peer.round = self._round

@@ -177,6 +177,8 @@ class MemberMachine:
                     self._on_welcome(message, now)
                 case m.Refusal():
                     self._on_refusal(message, now)
+                case m.ProbeAnswer(is_tombstone=True):
+                    self._on_tombstone(message, now)
             return
         if self.link is not Link.JOINED:
             return
@@ -276,6 +278,13 @@ class MemberMachine:
         self._rest(failed.reason, now)
         if failed.outcome is v.Outcome.TOMBSTONE and self._belongs:
             self._lose_job(f"its agent has ended: {failed.reason}")
+
+    def _on_tombstone(self, tombstone: m.ProbeAnswer, now: float) -> None:
+        """Hear from a keeper at the door that the agent behind it has ended."""
+        self._hang_up(f"{self._where}: the agent there has ended", now)
+        is_its = self._found is not None and self._found.incarnation == tombstone.incarnation
+        if is_its and self._belongs:
+            self._lose_job("its agent has ended; its keeper said so")
 
     def _on_connection_lost(self, reason: str, now: float) -> None:
         if self.link not in {Link.DIALING, Link.GREETING, Link.JOINED}:
