@@ -145,7 +145,14 @@ class Run:
         )
         # The engine's clock starts here: arming holds must come before any worker can say hello.
         self._tell(m.TimePassed())
-        self._stage.begin(scenario.initial_nodes, self._on_begun)
+        # Links draw from the run's own seed, so that the same plan meets the same losses.
+        self._cluster.reset(self._on_ready, seed=str(self._setup.plan.seed.value))
+
+    def _on_ready(self, outcome: ClusterError | None) -> None:
+        if isinstance(outcome, ClusterError):
+            self._on_begun(outcome)
+        elif self._end is None:
+            self._stage.begin(self._setup.plan.scenario.initial_nodes, self._on_begun)
 
     def on_cluster_event(self, event: ClusterEvent) -> None:
         """Pass on what happens on the cluster."""
