@@ -25,12 +25,13 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.budget import Budget, Verdict, judge
+from pytest_elastic.rendezvous.farewell import Farewell
 from pytest_elastic.rendezvous.membership import Back, Came, Change, Membership, Suspected, Went
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.ordering import natural_key, rank_order
+from pytest_elastic.rendezvous.ordering import natural_key
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
-from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
+from pytest_elastic.rendezvous.round import CommittedRound, SealedRound, choose_roster
 from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
@@ -45,8 +46,6 @@ __all__ = ["ALLOWED", "CoordinatorMachine", "Phase"]
 
 # What a stop may take beyond its grace before the member is given up: SIGKILL, and its report.
 EVICTION_MARGIN_S = 5.0
-# How long after its loss a member may still come and ask what has become of the job.
-_MAY_RETURN_S = 5.0
 
 
 class Phase(Enum):
@@ -91,13 +90,12 @@ class CoordinatorMachine:
         self._not_before = now
         self._too_few_since: float | None = now
         self._enough_since: float | None = None
-        self._may_return: dict[str, float] = {}
+        self._farewell = Farewell(settings)
         self._leaving: dict[str, Peer] = {}
         self._own_leave: str | None = None
         self._ending: m.JobEnding | None = None
         self._ending_at = 0.0
         self._over_at = 0.0
-        self._unaware: set[str] = set()
         self._is_finished = False
         self._wake: float | None = None
 
@@ -188,7 +186,7 @@ class CoordinatorMachine:
                 if self._seal is not None and round_ == self._seal.number:
                     self._seal.missing.discard(peer.node.incarnation)
             case m.EndAcknowledged(term=self.term):
-                self._unaware.discard(peer.node.incarnation)
+                self._farewell.forget(peer.node.incarnation)
             case ports.StoreOpened() | ports.StoreFailed():
                 self._on_store(peer, message, now)
             case ports.GroupSucceeded(round=round_):
@@ -292,7 +290,7 @@ class CoordinatorMachine:
                 assert_never(change)
 
     def _on_came(self, peer: Peer) -> None:
-        self._may_return.pop(peer.node.incarnation, None)
+        self._farewell.meet(peer.node.incarnation)
         if self._members.newest_round > self._round:
             # An earlier coordinator's workers may be running on nodes that have not come back.
             self._round = self._members.newest_round
@@ -310,9 +308,7 @@ class CoordinatorMachine:
         incarnation = peer.node.incarnation
         if self._seal is not None and peer.standing is Standing.SEALED:
             self._seal.missing.add(incarnation)  # the commit could not reach it
-        if incarnation in self._unaware:
-            self._unaware.discard(incarnation)
-            self._may_return[incarnation] = now
+        self._farewell.lose(incarnation, now)
         is_own = incarnation == self.node.incarnation
         if is_own and self._own_leave is None and self._ending is None:
             # In this very process nothing else can end a connection: its agent takes no part.
@@ -321,7 +317,7 @@ class CoordinatorMachine:
 
     def _on_back(self, peer: Peer) -> None:
         """Tell a member again what it may have missed; it knows which it has seen."""
-        self._may_return.pop(peer.node.incarnation, None)
+        self._farewell.meet(peer.node.incarnation)
         if self._ending is not None:
             self._tell_ending(peer)
         elif peer.standing is Standing.SEALED and self._seal is not None:
@@ -339,11 +335,12 @@ class CoordinatorMachine:
     def _on_went(self, gone: Went, now: float) -> None:
         incarnation = gone.peer.node.incarnation
         if gone.may_return:
-            self._may_return[incarnation] = now
+            self._farewell.part_from(incarnation, now)
+        else:
+            self._farewell.forget(incarnation)
         if gone.safe_at is not None:
             self._not_before = max(self._not_before, gone.safe_at)
         self._leaving.pop(incarnation, None)
-        self._unaware.discard(incarnation)
         seal, committed = self._seal, self._committed
         if seal is not None and gone.peer.standing is Standing.SEALED:
             seal.broken_by = gone.reason
@@ -407,21 +404,9 @@ class CoordinatorMachine:
             reason += f"; missing since round {self._committed.number}: {', '.join(missing)}"
         self._end("lost", reason, now)
 
-    def _next_roster(self) -> tuple[Peer, ...]:
-        """Choose who is in the next round: survivors first, then whoever waits longest (R7)."""
-        committed = self._committed
-        old = committed.incarnation_set if committed is not None else frozenset()
-        ready = sorted(
-            self._members.ready.values(),
-            key=lambda peer: (peer.node.incarnation not in old, peer.came_at),
-        )
-        chosen = {peer.node.incarnation: peer for peer in ready[: self.settings.max_nodes]}
-        previous = committed.names if committed is not None else ()
-        order = rank_order((peer.node for peer in chosen.values()), previous)
-        return tuple(chosen[node.incarnation] for node in order)
-
     def _seal_round(self, reason: str, now: float) -> None:
-        roster = self._next_roster()
+        ready = self._members.ready.values()
+        roster = choose_roster(ready, self._committed, self.settings.max_nodes)
         incarnations = tuple(peer.node.incarnation for peer in roster)
         missing = set(incarnations)
         ended = self._committed.as_ended() if self._committed is not None else None
@@ -620,7 +605,7 @@ class CoordinatorMachine:
         self._members.close(now)
         for peer in self._members.peers.values():
             if peer.is_suspect:
-                self._may_return[peer.node.incarnation] = now
+                self._farewell.part_from(peer.node.incarnation, now)
             else:
                 self._tell_ending(peer)
         self._become(Phase.ENDING)
@@ -631,24 +616,23 @@ class CoordinatorMachine:
         if self.phase is Phase.OVER:
             self._out.send(peer, m.JobEnded(term=self.term))
         else:
-            self._unaware.add(peer.node.incarnation)
+            self._farewell.tell(peer.node.incarnation)
 
     def _watch_ending(self, now: float) -> None:
-        if self._unaware and not self._is_due(self._ending_at + self.settings.lease_s, now):
+        """Wait for the acknowledgements, for at most a lease; then say the last word."""
+        deadline = self._ending_at + self.settings.lease_s
+        if not self._farewell.is_known_to_all and not self._is_due(deadline, now):
             return
-        for incarnation in self._unaware:
-            self._may_return[incarnation] = now
+        self._farewell.give_up_the_unaware(now)
         for peer in self._members.peers.values():
             self._out.send(peer, m.JobEnded(term=self.term))
         self._over_at = now
         self._become(Phase.OVER)
 
     def _linger(self, now: float) -> None:
-        """Stay for those who may come to ask; without any, go at once (R10)."""
+        """Stay for those who may come to ask; without any, go at once."""
         assert self._ending is not None, "the end is decided"
-        patience_s = self.settings.lease_s + _MAY_RETURN_S
-        last = max(self._may_return.values(), default=now - patience_s)
-        if self._is_due(min(last + patience_s, self._over_at + self.settings.linger_s), now):
+        if self._is_due(self._farewell.stays_until(self._over_at), now):
             self._out.add(Finished(result=self._ending.result))
             self._is_finished = True
             self._wake = None

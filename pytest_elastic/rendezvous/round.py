@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.budget import EndedRound, Verdict
 from pytest_elastic.rendezvous.messages import Commit, Seal
 from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.ordering import rank_order
 from pytest_elastic.rendezvous.peer import Peer
 
-__all__ = ["CommittedRound", "SealedRound"]
+__all__ = ["CommittedRound", "SealedRound", "choose_roster"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,3 +81,17 @@ class CommittedRound:
             cause=self.stop_reason or "it ended",
             lost_or_gained=self.lost_or_gained,
         )
+
+
+def choose_roster(
+    ready: Iterable[Peer], last: CommittedRound | None, max_nodes: int
+) -> tuple[Peer, ...]:
+    """Choose who is in the next round: survivors first, then whoever waits longest (R7).
+
+    The result is in rank order (R9).
+    """
+    old = last.incarnation_set if last is not None else frozenset()
+    by_claim = sorted(ready, key=lambda peer: (peer.node.incarnation not in old, peer.came_at))
+    chosen = {peer.node.incarnation: peer for peer in by_claim[:max_nodes]}
+    order = rank_order((peer.node for peer in chosen.values()), last.names if last else ())
+    return tuple(chosen[node.incarnation] for node in order)

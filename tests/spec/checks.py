@@ -30,10 +30,10 @@ class Watch:
         running: dict[int, list[str]] = {}
         for process in self.world.every_process:
             agent = process.agent
-            for notice in agent.notices[self._seen.get(process.node.incarnation, 0) :]:
+            for _, notice in agent.timed_notices[self._seen.get(process.node.incarnation, 0) :]:
                 if isinstance(notice, ports.StartWorkers):
                     self._judge_start(process.node.incarnation, notice.assignment)
-            self._seen[process.node.incarnation] = len(agent.notices)
+            self._seen[process.node.incarnation] = len(agent.timed_notices)
             if agent.is_running and not agent.is_held and agent.assignment is not None:
                 running.setdefault(agent.assignment.round, []).append(process.node.incarnation)
         assert len(running) <= 1, f"at {self.world.time:.3f} two worlds run at once: {running}"

@@ -9,7 +9,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
 if TYPE_CHECKING:
-    from tests.spec.world import Process
+    from tests.spec.process import Process
 
 __all__ = ["PlayedAgent"]
 
@@ -29,7 +29,7 @@ class PlayedAgent:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.notices: list[ports.Notice] = []
+        self.timed_notices: list[tuple[float, ports.Notice]] = []
         self.assignment: Assignment | None = None
         self.is_running = False
         self.is_held = False
@@ -50,7 +50,12 @@ class PlayedAgent:
     @property
     def belongs(self) -> bool:
         """Whether the agent was told of a round, and not yet that all is over."""
-        return self.over is None and bool(self.notices)
+        return self.over is None and bool(self.timed_notices)
+
+    @property
+    def notices(self) -> list[ports.Notice]:
+        """What the agent was told, in order."""
+        return [notice for _, notice in self.timed_notices]
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
         self.process.world.later(delay_s, act)
@@ -63,7 +68,7 @@ class PlayedAgent:
     def notice(self, notice: ports.Notice) -> None:
         """Do what the rendezvous asks for."""
         assert self.over is None, f"after JobOver came {notice}"
-        self.notices.append(notice)
+        self.timed_notices.append((self.process.world.time, notice))
         match notice:
             case ports.OpenStore(round=round_):
                 self._open_store(round_)

@@ -1,0 +1,148 @@
+"""Transcripts: what is done to a world, and everything that is said because of it.
+
+A file begins with prose (lines with `#`); a line with `>` does something to the world; the lines
+below it are what followed: messages (`n2 -> n1  workers_gone round=1`), what agents were told
+(`n2 |  start_workers round=1`) and facts (`n1 *  round_sealed round=1`). Beats are left out, and
+so is everything about a lease that is extended.
+
+    python -m tests.spec.transcript          writes all files again
+
+Commit a changed file only when you understand each changed line: it is a changed behaviour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
+from tests.spec.world import World, settings
+
+__all__ = ["FOLDER", "replay"]
+
+FOLDER = Path(__file__).parent / "transcripts"
+
+# What a line does not need to say, because it never differs or is said by the line before.
+_QUIET = {"term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"}
+
+
+def replay(script: Iterable[str]) -> list[str]:
+    """Do what a script's `>` lines say; return prose, commands, and what followed each."""
+    out: list[str] = []
+    reader: _Reader | None = None
+    for line in script:
+        if line.startswith("#") or not line.strip():
+            if line.strip() or (out and out[-1]):
+                out.append(line.rstrip())
+        elif line.startswith(">"):
+            out.append(line.rstrip())
+            words = line[1:].split()
+            if words[0] == "nodes":
+                reader = _Reader(World(settings(words[1], **_options(words[2:]))))
+                continue
+            assert reader is not None, "a script begins with `> nodes MIN:MAX`"
+            reader.act(words)
+            out += reader.news()
+    return out
+
+
+def _options(words: Iterable[str]) -> dict[str, int]:
+    """Read `max_restarts=0`."""
+    return {key: int(value) for key, _, value in (word.partition("=") for word in words)}
+
+
+class _Reader:
+    """Performs commands, and says what has happened since it was last asked."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._told: dict[str, int] = {}
+        self._sent = 0
+        self._emitted = 0
+
+    def act(self, words: list[str]) -> None:
+        """Perform one command, and let a moment pass in which everything follows."""
+        verb, names = words[0], words[1:]
+        world = self.world
+        simple: dict[str, Callable[[str], None]] = {
+            "fail": world.fail,
+            "kill-agent": world.kill_agent,
+            "crash": world.crash,
+            "cut-power": world.cut_power,
+            "reset": world.break_connection,
+            "succeed": lambda name: world.agent(name).succeed(),
+            "drain": lambda name: world.agent(name).drain(grace_s=5.0),
+        }
+        if verb == "start":
+            world.start(*names)
+        elif verb == "wait":
+            world.run(float(names[0].removesuffix("s")))
+            return
+        else:
+            for name in names:
+                simple[verb](name)
+        world.run(0.2)
+
+    def news(self) -> list[str]:
+        """Return the lines of what happened since the last call, in order of time."""
+        lines: list[tuple[float, int, str]] = []
+        world = self.world
+        for at, source, target, message in world.sent[self._sent :]:
+            if not isinstance(message, m.Beat):
+                lines.append((at, 0, f"{source} -> {target}  {_described(message)}"))
+        self._sent = len(world.sent)
+        for at, name, event in world.events[self._emitted :]:
+            lines.append((at, 1, f"{name} *  {_described(event)}"))
+        self._emitted = len(world.events)
+        for name, process in world.processes.items():
+            notices = process.agent.timed_notices
+            for at, notice in notices[self._told.get(name, 0) :]:
+                if not isinstance(notice, ports.LeaseExtended):
+                    lines.append((at, 2, f"{name} |  {_described(notice)}"))
+            self._told[name] = len(notices)
+        lines.sort(key=lambda line: line[:2])
+        return [f"{at:9.4f}  {text}" for at, _, text in lines]
+
+
+def _described(value: object) -> str:
+    """Return a value as one line: its name in snake case, and the fields that matter."""
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
+    fields = [
+        f"{field.name}={_shown(getattr(value, field.name))}"
+        for field in dataclasses.fields(value)  # type: ignore[arg-type]  # only dataclasses come
+        if field.name not in _QUIET and getattr(value, field.name) not in (None, (), "", {})
+    ]
+    return " ".join([kind, *fields])
+
+
+def _shown(value: object) -> str:
+    match value:
+        case Node(name=name) | RosterEntry(name=name):
+            return name
+        case Failure(node=node, rank=rank, exit_code=code):
+            return f"{node}/rank{rank}/{code}"
+        case Assignment():
+            roster = ",".join(entry.name for entry in value.roster)
+            return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
+        case list() | tuple():
+            return ",".join(_shown(item) for item in value)
+        case dict():
+            return f"{value['node']}/rank{value['rank']}/{value['exit_code']}"
+        case float():
+            return f"{value:g}"
+        case str() if " " in value:
+            return f"'{value}'"
+        case _:
+            return str(value)
+
+
+if __name__ == "__main__":
+    for path in sorted(FOLDER.glob("*.txt")):
+        text = "\n".join(replay(path.read_text(encoding="utf-8").splitlines())) + "\n"
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path.name}: {text.count(chr(10))} lines\n")
