@@ -83,7 +83,7 @@ def _median(results: Sequence[Result]) -> float | None:
 
 def _print_line(title: str, results: Sequence[Result]) -> None:
     shown = [f"{r.seconds:.3f}" if r.seconds is not None else "never" for r in results]
-    sys.stdout.write(f"  {title:<18} {' '.join(shown)} s\n")
+    sys.stdout.write(f"  {title:<18} {', '.join(shown)} (seconds)\n")
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         sys.stdout.write(f"    never: {reason}\n")
     sys.stdout.flush()
