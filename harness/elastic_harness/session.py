@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
-from elastic_harness.cluster.cluster import ClusterError, ClusterEvent
+from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.loop_thread import LoopThread
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
-from pytest_elastic.errors import ElasticError
+from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = ["HarnessSession", "OpenRun"]
 
@@ -28,6 +28,8 @@ _START_LIMIT_S = 150.0
 _CLOSE_LIMIT_S = 30.0
 # Beyond the scenario's own limit: healing, looking for survivors, taking nodes away.
 _TEARDOWN_LIMIT_S = 60.0
+# What a Unix socket's path may have, its end included (sockaddr_un).
+_MAX_SOCKET_PATH = 108
 
 
 class OpenRun:
@@ -87,6 +89,7 @@ class HarnessSession:
         self._thread: LoopThread | None = None
         self._cluster: ClusterClient | None = None
         self._open: OpenRun | None = None
+        self._is_lost = False
 
     @property
     def is_started(self) -> bool:
@@ -113,12 +116,13 @@ class HarnessSession:
         is_open: bool = False,
         preloaded: bool = True,
     ) -> OpenRun:
-        """Start a run and return at once; one run at a time."""
+        """Start a run and return at once; raises UsageError while another one runs."""
+        if self._open is not None and not self._open.run.is_over:
+            raise UsageError("one job runs at a time: wait() for the one before, or finish() it")
         cluster = self.cluster
         thread = self._thread
         assert thread is not None, "a started session has a thread"
-        # A Unix socket's path has at most 107 bytes: it cannot lie in just any run directory.
-        socket_dir = tempfile.mkdtemp(prefix="elastic-")
+        socket_dir = _make_socket_dir(cluster.scratch)
         try:
             setup = make_setup(
                 plan,
@@ -172,6 +176,9 @@ class HarnessSession:
             thread.stop()
 
     def _ensure_started(self) -> None:
+        if self._is_lost:
+            self.close()  # what is left of the one before
+            self._is_lost = False
         if self._cluster is not None:
             return
         thread = LoopThread()
@@ -179,12 +186,33 @@ class HarnessSession:
             thread.loop, on_event=self._on_cluster_event, preload=modules_to_preload()
         )
         thread.start()
-        outcome: ClusterError | None = thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
-        if isinstance(outcome, ElasticError):
+        try:
+            outcome: ClusterError | None = thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
+            if isinstance(outcome, ElasticError):
+                raise outcome
+        except BaseException:
+            # A server that is still starting ends with this process, at the latest.
             thread.stop()
-            raise outcome
+            raise
         self._thread, self._cluster = thread, cluster
 
     def _on_cluster_event(self, event: ClusterEvent) -> None:
+        if isinstance(event, ServerLost):
+            self._is_lost = True
         if self._open is not None and not self._open.run.is_over:
             self._open.run.on_cluster_event(event)
+
+
+def _make_socket_dir(scratch: str) -> str:
+    """Return a new folder for a run's socket, removed by the cluster's supervisor at the latest.
+
+    It cannot be the run's own directory, whose path may be longer than a socket's can be.
+    """
+    os.makedirs(scratch, mode=0o700, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="run-", dir=scratch)
+    if len(os.fsencode(os.path.join(folder, "observe"))) >= _MAX_SOCKET_PATH:
+        raise UsageError(
+            f"cannot make a socket in {folder}: its path would be too long",
+            hint="Set TMPDIR to a folder with a shorter path.",
+        )
+    return folder

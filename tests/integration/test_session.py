@@ -1,0 +1,115 @@
+"""A session of runs on one cluster: one at a time, and a cluster that was lost is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.scenario.launchers import launcher_named
+from elastic_harness.scenario.model import Scenario
+from elastic_harness.scenario.planner import make_plan
+from elastic_harness.session import HarnessSession, OpenRun
+
+from pytest_elastic.errors import UsageError
+
+SCRIPT = """
+import os, sys, time
+if sys.argv[1] == "forever":
+    time.sleep(600)
+"""
+
+Start = Callable[[str], OpenRun]
+
+
+@pytest.fixture
+def session() -> Iterator[HarnessSession]:
+    """Return a session of plain processes, ended afterwards."""
+    session = HarnessSession(choose_cluster("process"))
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def start(session: HarnessSession, tmp_path: Path) -> Start:
+    """Return how to start a run whose worker ends at once, or never does by itself."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "runs").mkdir()
+
+    def start(how_long: str) -> OpenRun:
+        job = {"script": "train.py", "args": [how_long]}
+        scenario = Scenario.model_validate(
+            {"version": 1, "id": "session", "title": "One of several", "job": job, "nodes": 1}
+        )
+        directory = tmp_path / "runs" / str(len(os.listdir(tmp_path / "runs")))
+        directory.mkdir()
+        return session.open(
+            make_plan(scenario, seed=1),
+            launcher_named("pytest-elastic"),
+            directory=str(directory),
+            base_dir=str(tmp_path),
+            cwd=str(tmp_path),
+            environ=dict(os.environ),
+        )
+
+    return start
+
+
+def test_one_run_at_a_time(start: Start) -> None:
+    """A second one is refused while the first runs, and welcome when it has been ended."""
+    first = start("forever")
+    with pytest.raises(UsageError, match="one job runs at a time"):
+        start("briefly")
+    assert first.abort("enough").outcome == "aborted"
+    assert start("briefly").wait().outcome == "succeeded"
+
+
+def test_a_run_whose_cluster_is_lost_says_so_and_the_next_one_has_another(
+    start: Start, session: HarnessSession
+) -> None:
+    """The server dies under a run: that run ends and is unknown, and no later one suffers."""
+    doomed = start("forever")
+    deadline = time.monotonic() + 30
+    while doomed.run.history.worlds.current is None:
+        assert time.monotonic() < deadline, "the worker never said hello"
+        time.sleep(0.01)
+    pids = session.cluster.own_pids
+    os.kill(max(pids), signal.SIGKILL)
+    result = doomed.wait()
+    assert result.outcome == "aborted"
+    assert any("the cluster was lost" in problem for problem in result.problems), result.problems
+    assert start("briefly").wait().outcome == "succeeded"
+    assert session.cluster.own_pids.isdisjoint(pids)
+
+
+def test_sockets_of_runs_lie_where_the_supervisor_removes_them(
+    start: Start, session: HarnessSession
+) -> None:
+    """A run takes its folder away; the session's own goes with the cluster."""
+    run = start("forever")
+    scratch = Path(session.cluster.scratch)
+    (socket_dir,) = (path for path in scratch.iterdir() if path.name.startswith("run-"))
+    assert (socket_dir / "observe").is_socket()
+    run.abort("enough")
+    assert not socket_dir.exists()
+    assert scratch.exists()
+    session.close()
+    assert not scratch.exists()
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
+    start: Start, session: HarnessSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel allows 107 bytes, and its own error would name neither path nor limit."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    with pytest.raises(UsageError, match="its path would be too long") as refused:
+        start("briefly")
+    assert "TMPDIR" in (refused.value.hint or "")
+    session.close()
+    assert [path for path in long.iterdir() if path.name.startswith("pytest-elastic")] == []
