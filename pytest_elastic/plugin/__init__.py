@@ -5,28 +5,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_elastic.plugin.fixtures import (
+    JOBS_KEY,
     elastic_chaos,
     elastic_cluster,
     elastic_history,
     elastic_job,
+    elastic_jobs,
     elastic_seed,
 )
 from pytest_elastic.plugin.options import add_options, is_asked_for, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 __all__ = [
     "elastic_chaos",
     "elastic_cluster",
     "elastic_history",
     "elastic_job",
+    "elastic_jobs",
     "elastic_seed",
 ]
 
@@ -44,14 +45,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "elastic(nodes='2:4', nproc=2, max_restarts=3, limit='60s', requires=[...], conf={...}): "
-        "the job of a test that uses elastic_job",
+        "settings for the job of a test that uses the fixture elastic_job; what the call of "
+        "elastic_job says beats the marker, and the marker beats the options --elastic-...",
     )
     if is_asked_for(config):
         options_of(config)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:  # xdist's WorkerController; xdist need not be there
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 (xdist's, and xdist need not be there)
     """Give every xdist worker the seed of this session."""
     node.workerinput["elastic_seed"] = options_of(node.config).seed
 
@@ -81,6 +83,31 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     from pytest_elastic.plugin.scenario_items import ScenarioFile
 
     return ScenarioFile.from_parent(parent, path=file_path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what is to be replayed, if anything is."""
+    if not is_asked_for(config) or not options_of(config).replay:
+        return
+    from pytest_elastic.plugin.replay import keep_replayed
+
+    keep_replayed(config, items)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what we say belongs to the test's call
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Judge a test's jobs as part of the test, or show what they did if it has failed."""
+    try:
+        yield
+    except BaseException as error:
+        if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                jobs.end()  # to be obeyed at once
+            else:
+                jobs.explain(error)
+        raise
+    if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
+        jobs.judge()
 
 
 @pytest.hookimpl(wrapper=True)

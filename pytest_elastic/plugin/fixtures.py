@@ -2,75 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_elastic.plugin.hub import FinishedRun, Hub, hub_of
+from pytest_elastic.plugin.hub import Hub, hub_of
 
 if TYPE_CHECKING:
     from elastic_harness.history.history import History
     from elastic_harness.job import Chaos, Job
 
+    from pytest_elastic.plugin.jobs import JobsOfTest
+
 __all__ = [
-    "RUN_KEY",
+    "JOBS_KEY",
     "elastic_chaos",
     "elastic_cluster",
     "elastic_history",
     "elastic_job",
+    "elastic_jobs",
     "elastic_seed",
 ]
 
-RUN_KEY = pytest.StashKey[FinishedRun]()
-_JOBS_KEY = pytest.StashKey["TestJobs"]()
-
-
-class TestJobs:
-    """The jobs of one test, one after the other; faults declared before a job belong to it."""
-
-    __test__ = False
-
-    def __init__(self, item: pytest.Item, hub: Hub) -> None:
-        self._item = item
-        self._hub = hub
-        self._job: Job | None = None
-        self._runs: list[tuple[Job, list[FinishedRun]]] = []
-
-    def make(self, program: str | Callable[..., Any], *args: Any, **settings: Any) -> Job:
-        """Describe a job; see the fixture `elastic_job`."""
-        from pytest_elastic.plugin.jobs import make_job
-
-        runs: list[FinishedRun] = []
-        job = make_job(self._item, self._hub, runs, program, args, settings)
-        self._job = job
-        self._runs.append((job, runs))
-        return job
-
-    @property
-    def current(self) -> Job:
-        """The newest job."""
-        if self._job is None:
-            pytest.fail("there is no job yet: call elastic_job(...) first", pytrace=False)
-        return self._job
-
-    def finish(self) -> None:
-        """End what still runs, and judge every run by what holds for all of them."""
-        from pytest_elastic.plugin.verdicts import RunFailed, judge_run
-
-        failures: list[str] = []
-        for job, runs in self._runs:
-            result = job.finish()
-            for run in runs:
-                run.result = result
-                self._item.stash[RUN_KEY] = run
-                try:
-                    judge_run(run, self._hub, self._item)
-                except RunFailed as failure:
-                    failures.append(str(failure))
-        if failures:
-            pytest.fail("\n\n".join(failures), pytrace=False)
+JOBS_KEY = pytest.StashKey["JobsOfTest"]()
 
 
 @pytest.fixture
@@ -81,56 +36,62 @@ def elastic_seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture
 def elastic_cluster(pytestconfig: pytest.Config) -> Hub:
-    """The cluster that runs are made on; its server is started at the first run."""
+    """The cluster that runs are made on.
+
+    `kind` is "namespace" or "process", and `has("network")` tells whether links can be broken. Its
+    server is started at the first run.
+    """
     return hub_of(pytestconfig)
 
 
 @pytest.fixture
-def elastic_jobs(request: pytest.FixtureRequest, elastic_cluster: Hub) -> Iterator[TestJobs]:
-    """The jobs of this test (what the other fixtures share)."""
-    jobs = TestJobs(request.node, elastic_cluster)
+def elastic_jobs(
+    request: pytest.FixtureRequest,
+    elastic_cluster: Hub,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[JobsOfTest]:
+    """The jobs of this test: what the other fixtures share."""
+    from pytest_elastic.plugin.jobs import JobsOfTest
+
+    jobs = JobsOfTest(request.node, elastic_cluster, str(tmp_path_factory.getbasetemp()))
     with elastic_cluster.turn():
+        # The plugin's hook judges the jobs when the test has ended: what is wrong with them is a
+        # failure of the test, not an error of its teardown.
+        request.node.stash[JOBS_KEY] = jobs
         yield jobs
-        jobs.finish()
+        jobs.end()
 
 
 @pytest.fixture
-def elastic_job(elastic_jobs: TestJobs) -> Callable[..., Job]:
-    """Describe a job: `elastic_job("train.py", "--steps=40", nodes=2, nproc=2)` or a function.
+def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
+    """Describe a job: `elastic_job("train.py", "--steps=40", nodes=2, nproc=2)`.
 
-    The job starts at its first wait, or with `start()`. Settings given here beat the marker
-    `elastic`, which beats the options. A function runs on every rank; `job.wait().results` has what
-    it returned, by rank.
+    It takes a script, a module (`module=True`), a command (`command=True`) or a function, and what
+    is handed to it. A function runs on every rank, and `job.wait().results` has what it returned,
+    by rank. The job starts at its first wait, or with `start()`.
+
+    Settings: nodes (2 or "2:4"), nproc, max_restarts, limit ("120s"), launcher, env, options (more
+    words for the launcher), conf (of the rendezvous), store_host, requires (capabilities), without
+    (invariants) and seed. Given here they beat those of the marker `elastic`, which beat the
+    command line, which beats the ini file. What holds for every job (ranks agree, no two worlds,
+    nothing is left over ...) is judged when the test ends, as part of the test.
     """
     return elastic_jobs.make
 
 
 @pytest.fixture
-def elastic_chaos(elastic_jobs: TestJobs) -> Chaos:
-    """Put faults on the job's timeline: `elastic_chaos.at(step=22, rank=1).kill("rank 1")`."""
+def elastic_chaos(elastic_jobs: JobsOfTest) -> Chaos:
+    """Put faults on the newest job's timeline: `elastic_chaos.at(step=22, rank=1).kill("rank 1")`.
+
+    `at(step=..., rank=...)` holds the rank there until the fault has fired, `at("3s")` is a time,
+    `when(stable={...})` a condition, `after(other, "1s")` and `now()` say what they mean.
+    """
     from elastic_harness.job import Chaos
 
     return Chaos(lambda: elastic_jobs.current)
 
 
 @pytest.fixture
-def elastic_history(elastic_jobs: TestJobs) -> Callable[[], History]:
+def elastic_history(elastic_jobs: JobsOfTest) -> Callable[[], History]:
     """Return the newest job's history: a function, as the job may not have been started yet."""
     return lambda: elastic_jobs.current.history
-
-
-def marker_settings(item: pytest.Item) -> Mapping[str, Any]:
-    """Return what the markers `elastic` of a test say, the closest one first."""
-    settings: dict[str, Any] = {}
-    for marker in item.iter_markers("elastic"):
-        if marker.args:
-            raise pytest.UsageError(
-                f"{item.nodeid}: the marker elastic takes settings by name, as in nodes=2"
-            )
-        settings = {**marker.kwargs, **settings}
-    return settings
-
-
-def environ_of_tests() -> dict[str, str]:
-    """Return what jobs of tests inherit."""
-    return dict(os.environ)

@@ -5,16 +5,18 @@ Made at the first elastic test; the cluster's server is started at the first run
 
 from __future__ import annotations
 
-import fcntl
 import os
+import select
 import shutil
-import tempfile
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_elastic.errors import UsageError
 from pytest_elastic.plugin.options import ElasticOptions, options_of
 
 if TYPE_CHECKING:
@@ -25,41 +27,68 @@ if TYPE_CHECKING:
     from elastic_harness.scenario.runner import RunResult
     from elastic_harness.session import HarnessSession, OpenRun
 
-__all__ = ["FinishedRun", "Hub", "close_hub", "hub_of"]
+__all__ = ["RUN_KEY", "Hub", "RunOfTest", "close_hub", "hub_of"]
 
 _KEY = pytest.StashKey["Hub"]()
 
+# A test's turn comes when others' tests are over, and those may be long. Whoever waits longer than
+# this waits for something that hangs.
+_TURN_LIMIT_S = 3600.0
+# Between a holder's first sign and its being able to tell when it is done lies one system call.
+_LOOK_AGAIN_S = 0.01
 
-class FinishedRun:
+
+class RunOfTest:
     """A run of a test, for the report: what was asked, what came out, and where its traces are."""
 
     def __init__(self, plan: Plan, directory: RunDirectory) -> None:
         self.plan = plan
         self.directory = directory
         self.result: RunResult | None = None
+        # The screen, where the failure itself does not show it.
+        self.screen = ""
+
+
+# The newest run of a test, for its report.
+RUN_KEY = pytest.StashKey[RunOfTest]()
 
 
 class Hub:
-    """The harness of one pytest process."""
+    """The harness of one pytest process; tests have it as the fixture `elastic_cluster`."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: HarnessSession | None = None
         self._choice: Choice | None = None
+        self._replay: Plan | None = None
         self.options: ElasticOptions = options_of(config)
 
     @property
+    def kind(self) -> str:
+        """What nodes are: "namespace" or "process"."""
+        return self.choice.cluster.kind
+
+    def has(self, capability: str) -> bool:
+        """Tell whether nodes can do something, such as "network"; UsageError for unknown names."""
+        return self.choice.capabilities.has(capability)
+
+    def skip_unless_able(self, capabilities: Sequence[str]) -> None:
+        """Skip the test, with the reasons, if this cluster cannot do what it needs."""
+        missing = self.choice.capabilities.missing(capabilities)
+        if missing:
+            reasons = "; ".join(f"{each.name}: {each.reason}" for each in missing)
+            pytest.skip(f"needs what this cluster lacks: {reasons}")
+
+    @property
     def choice(self) -> Choice:
-        """The kind of cluster, found out at the first question."""
+        """The kind of cluster, found out at the first question; raises UsageError."""
         if self._choice is None:
             from elastic_harness.cluster.choose import choose_cluster
-
-            from pytest_elastic.errors import UsageError
 
             try:
                 self._choice = choose_cluster(self.options.cluster)
             except UsageError as error:
-                raise pytest.UsageError(f"--elastic-cluster: {error}") from error
+                raise UsageError(f"--elastic-cluster: {error.message}", hint=error.hint) from error
         return self._choice
 
     @property
@@ -71,6 +100,23 @@ class Hub:
             self._session = HarnessSession(self.choice)
         return self._session
 
+    @property
+    def replay(self) -> Plan | None:
+        """The plan to be repeated, if one is; raises UsageError for what is none."""
+        path = self.options.replay
+        if path and self._replay is None:
+            from elastic_harness.scenario.planner import decode_plan
+
+            try:
+                with open(path, encoding="utf-8") as file:
+                    self._replay = decode_plan(file.read())
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                raise UsageError(f"--elastic-replay={path}: cannot be read: {why}") from error
+            except UsageError as error:
+                raise UsageError(f"--elastic-replay={path}: {error.message}") from error
+        return self._replay
+
     def launcher(self, name: str | None = None) -> Launcher:
         """Return the launcher under test; raises UsageError for one that is not known."""
         from elastic_harness.scenario.launchers import launcher_named
@@ -81,52 +127,56 @@ class Hub:
         """Return a fresh directory for a run's artifacts; raises UsageError if it cannot be had."""
         from elastic_harness.report.run_directory import create_run_directory
 
-        root = os.path.join(str(self._config.rootpath), self.options.artifacts)
-        return create_run_directory(root, name)
+        return create_run_directory(self.options.artifacts, name)
 
     def open(
         self,
-        plan: Plan,
+        run: RunOfTest,
         launcher: Launcher,
-        directory: RunDirectory,
         *,
         base_dir: str,
         shared: Sequence[str] = (),
         is_open: bool = False,
     ) -> OpenRun:
-        """Start a run."""
+        """Write down what is planned, and start the run."""
+        from elastic_harness.scenario.planner import encode_plan
+
+        plan = run.plan
+        with open(run.directory.plan, "w", encoding="utf-8") as file:
+            file.write(encode_plan(plan))
+        script = plan.scenario.job.script
         return self.session.open(
             plan,
             launcher,
-            directory=directory.path,
+            directory=run.directory.path,
             base_dir=base_dir,
-            cwd=str(self._config.invocation_params.dir),
+            # Where the test is now, as for anything else that it starts.
+            cwd=os.getcwd(),
             environ=dict(os.environ),
-            shared=(str(self._config.rootpath), *shared),
+            shared=(
+                str(self._config.rootpath),
+                *((os.path.dirname(os.path.join(base_dir, script)),) if script else ()),
+                *shared,
+            ),
             is_open=is_open,
         )
 
-    def discard(self, run: FinishedRun) -> None:
+    def discard(self, directory: RunDirectory) -> None:
         """Take away the artifacts of a run that nobody needs to look at."""
-        if self.options.keep != "all":
-            shutil.rmtree(run.directory.path, ignore_errors=True)
+        shutil.rmtree(directory.path, ignore_errors=True)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for a place among the runs of all pytest processes of this user.
 
         A run keeps a processor busy. With more runs than processors, beats come late and runs time
-        out; so `-n 8` on two cores means two runs at a time. The kernel gives a place back when its
-        holder dies.
+        out; so `-n 8` on two cores means two runs at a time. Raises UsageError after an hour.
         """
-        places = max(1, len(os.sched_getaffinity(0)))
-        folder = os.path.join(tempfile.gettempdir(), f"pytest-elastic-{os.getuid()}")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        handle = _take_place(folder, places)
+        place = _take_place(max(1, len(os.sched_getaffinity(0))))
         try:
             yield
         finally:
-            os.close(handle)
+            place.close()
 
     def close(self) -> None:
         """End the cluster."""
@@ -135,20 +185,53 @@ class Hub:
             self._session = None
 
 
-def _take_place(folder: str, places: int) -> int:
-    """Lock one of `places` files, waiting for the one of our own number when all are taken."""
-    mine = os.getpid() % places
-    for number in (*range(mine, places), *range(mine)):
-        handle = os.open(os.path.join(folder, f"place-{number}"), os.O_RDWR | os.O_CREAT, 0o600)
+def _take_place(places: int) -> socket.socket:
+    """Take one of `places` names for as long as the socket that is returned is open.
+
+    The names are abstract socket addresses: the kernel gives them back when their holder ends,
+    however it does, and nothing of them is ever in a file system. Whoever waits is connected to the
+    holders, and is woken when one lets go.
+    """
+    deadline = time.monotonic() + _TURN_LIMIT_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        holders: list[socket.socket] = []
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-        else:
-            return handle
-    handle = os.open(os.path.join(folder, f"place-{mine}"), os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle
+            for number in range(places):
+                name = f"\0pytest-elastic-place-{os.getuid()}-{number}"
+                place = socket.socket(socket.AF_UNIX)
+                try:
+                    place.bind(name)
+                except OSError:
+                    place.close()
+                else:
+                    place.listen(128)
+                    return place
+                holders += _connected(name)
+            poll = select.poll()
+            for holder in holders:
+                poll.register(holder, select.POLLIN | select.POLLHUP)
+            all_seen = len(holders) == places
+            poll.poll(1000 * (left_s if all_seen else _LOOK_AGAIN_S))
+        finally:
+            for holder in holders:
+                holder.close()
+    raise UsageError(
+        f"there was no place for this run within {_TURN_LIMIT_S / 60:g} minutes: {places} runs at "
+        "a time, one for each processor",
+        hint="A pytest of yours holds on to its place: is one stopped, or in a debugger?",
+    )
+
+
+def _connected(name: str) -> list[socket.socket]:
+    """Return a connection to the holder of a place, or none if it has just come or gone."""
+    holder = socket.socket(socket.AF_UNIX)
+    holder.setblocking(False)
+    try:
+        holder.connect(name)
+    except OSError:
+        holder.close()
+        return []
+    return [holder]
 
 
 def hub_of(config: pytest.Config) -> Hub:

@@ -1,135 +1,294 @@
-"""From what a test asks for to a job: settings from the call, the marker and the options."""
+"""From what a test asks for to jobs, and from their runs to what is said about the test."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.registry import FaultRegistry
 from elastic_harness.function_worker import pack, read_results, round_key
+from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
+from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.model import Entry, Scenario
-from elastic_harness.scenario.planner import encode_plan, make_plan
+from elastic_harness.scenario.planner import make_plan
 from elastic_harness.session import OpenRun
+from pydantic import ValidationError
 
 from pytest_elastic.config import parse_nnodes
 from pytest_elastic.errors import UsageError
-from pytest_elastic.plugin.fixtures import marker_settings
-from pytest_elastic.plugin.hub import FinishedRun, Hub
+from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
+from pytest_elastic.plugin.verdicts import explain_failure, judge_job
 
-__all__ = ["make_job"]
+__all__ = ["JobsOfTest"]
 
 # A test's job may run as long as the test's own patience; this is for tests that have none.
 _LIMIT = "120s"
 
 _JOB_KEYS = ("max_restarts", "env", "options")
 _KNOWN = (
+    "command",
+    "conf",
+    "launcher",
+    "limit",
+    "module",
     "nodes",
     "nproc",
-    "limit",
-    "seed",
     "requires",
-    "conf",
+    "seed",
     "store_host",
-    "launcher",
-    "module",
+    "without",
     *_JOB_KEYS,
 )
+# What a scenario calls the settings that are called otherwise here.
+_SETTING_OF = {"nproc_per_node": "nproc", "rdzv": "conf"}
+
+# What a script, a module or a function may be given.
+Program = str | os.PathLike[str] | Callable[..., Any]
 
 
-def make_job(
-    item: pytest.Item,
-    hub: Hub,
-    runs: list[FinishedRun],
-    program: str | Callable[..., Any],
-    args: Sequence[Any],
-    settings: Mapping[str, Any],
-) -> Job:
-    """Return a job of a test, not started; its runs are added to `runs`.
+class JobOfTest:
+    """A job, its directory, and its run once it has been started."""
 
-    `program` is a script (relative to the folder pytest was called in, or to the test's own), a
-    module with `module=True`, or a function. Raises UsageError for what cannot be meant.
-    """
-    merged = {**marker_settings(item), **settings}
-    for name in merged:
-        if name not in _KNOWN:
-            raise UsageError(
-                f"a job has no setting {name!r}: known are {', '.join(sorted(_KNOWN))}"
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.job: Job | None = None
+        self.was_started = False
+        self.run: RunOfTest | None = None
+
+
+class JobsOfTest:
+    """The jobs of one test, one after the other."""
+
+    def __init__(self, item: pytest.Item, hub: Hub, temporary_folder: str) -> None:
+        self._item = item
+        self._hub = hub
+        self._temporary_folder = temporary_folder
+        self._all: list[JobOfTest] = []
+
+    # What the test asks for
+
+    def make(self, program: Program, *args: object, **settings: object) -> Job:
+        """Describe a job; see the fixture `elastic_job`. Raises UsageError."""
+        __tracebackhide__ = True
+        try:
+            return self._make(program, args, settings)
+        except UsageError as error:
+            # The test's line and the message are what its author needs: none of our frames.
+            raise error.with_traceback(None) from None
+
+    def _make(
+        self, program: Program, args: Sequence[object], settings: Mapping[str, object]
+    ) -> Job:
+        item, hub = self._item, self._hub
+        merged = {**_marker_settings(item), **settings}
+        for name in merged:
+            if name not in _KNOWN:
+                raise UsageError(
+                    f"a job has no setting {name!r}: known are {', '.join(sorted(_KNOWN))}"
+                )
+        hub.skip_unless_able(_words(merged, "requires"))
+        default_checks(without=_words(merged, "without"))  # are they known?
+        launcher = hub.launcher(_text(merged, "launcher"))
+        made = JobOfTest(hub.new_directory(item.nodeid))
+        self._all.append(made)
+        functions = os.path.join(made.directory.path, "function")
+        scenario = _scenario(item, hub, merged, _program(program, args, merged, item, functions))
+
+        def start(entries: Sequence[Entry]) -> OpenRun:
+            made.was_started = True
+            complete = scenario.model_copy(update={"timeline": tuple(entries)})
+            seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
+            run = RunOfTest(make_plan(complete, seed), made.directory)
+            opened = hub.open(
+                run,
+                launcher,
+                base_dir=os.path.dirname(os.path.abspath(item.path)),
+                shared=(self._temporary_folder,),
+                is_open=True,
             )
-    missing = hub.choice.capabilities.missing(merged.get("requires", ()))
-    if missing:
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in missing)
-        pytest.skip(f"needs what this cluster lacks: {reasons}")
-    directory = hub.new_directory(item.nodeid)
-    folder = os.path.join(directory.path, "function")
-    job: dict[str, Any] = {key: merged[key] for key in _JOB_KEYS if key in merged}
+            made.run = item.stash[RUN_KEY] = run
+            return opened
+
+        def results(history: History) -> Mapping[int, Any]:
+            return _results(history, functions) if callable(program) else {}
+
+        made.job = Job(start, _AbleCatalog(hub), read_results=results)
+        return made.job
+
+    @property
+    def current(self) -> Job:
+        """The newest job."""
+        if not self._all or self._all[-1].job is None:
+            pytest.fail("there is no job yet: call elastic_job(...) first", pytrace=False)
+        return self._all[-1].job
+
+    # What is said about it
+
+    def judge(self) -> None:
+        """The test has passed: judge its jobs by what holds for every job."""
+        self._end_runs()
+        for made in self._all:
+            if not made.was_started:
+                pytest.fail(
+                    "elastic_job(...) was described and never started, so nothing was tested: "
+                    "call wait() or start()",
+                    pytrace=False,
+                )
+            if made.run is not None:
+                judge_job(made.run, self._hub, self._item)
+
+    def explain(self, error: BaseException) -> None:
+        """The test has failed: end what still runs, and keep its traces for whoever looks."""
+        self._end_runs()
+        for made in self._all:
+            if isinstance(error, pytest.skip.Exception):
+                self._hub.discard(made.directory)
+            elif made.run is not None and made.run.result is not None:
+                explain_failure(made.run, self._hub, self._item, error)
+
+    def end(self) -> None:
+        """End what still runs, and take away what belongs to no run."""
+        self._end_runs()
+        for made in self._all:
+            if made.run is None:
+                self._hub.discard(made.directory)
+
+    def _end_runs(self) -> None:
+        for made in self._all:
+            if made.job is not None and made.run is not None and made.run.result is None:
+                made.run.result = made.job.finish()
+
+
+class _AbleCatalog:
+    """The faults there are; a test that asks for one which this cluster cannot do is skipped."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._faults: FaultRegistry = hub.session.faults
+
+    def names(self) -> Collection[str]:
+        return self._faults.names()
+
+    def parse(self, name: str, value: object) -> Fault:
+        fault = self._faults.parse(name, value)
+        if fault.needs is not None:
+            self._hub.skip_unless_able([fault.needs])
+        return fault
+
+    def schema(self, name: str) -> Mapping[str, Any]:
+        return self._faults.schema(name)
+
+
+def _marker_settings(item: pytest.Item) -> Mapping[str, object]:
+    """Return what the markers `elastic` of a test say, the closest one first."""
+    settings: dict[str, object] = {}
+    for marker in item.iter_markers("elastic"):
+        if marker.args:
+            raise UsageError(
+                f"{item.nodeid}: the marker elastic takes settings by name, as in nodes=2"
+            )
+        settings = {**marker.kwargs, **settings}
+    return settings
+
+
+def _program(
+    program: Program,
+    args: Sequence[object],
+    merged: Mapping[str, object],
+    item: pytest.Item,
+    functions: str,
+) -> dict[str, object]:
+    """Return what the job runs, in a scenario's words."""
+    is_module, is_command = bool(merged.get("module")), bool(merged.get("command"))
+    if is_module and is_command:
+        raise UsageError("a job is a module or a command: leave one of them out")
     if callable(program):
-        pack(folder, program, args)
-        job.update(module="elastic_harness.function_worker", args=[folder])
-    elif merged.get("module"):
-        job.update(module=program, args=[str(arg) for arg in args])
-    else:
-        job.update(script=_script(program, item), args=[str(arg) for arg in args])
-    scenario = _scenario(item, hub, merged, job)
-
-    def start(entries: Sequence[Entry]) -> OpenRun:
-        complete = scenario.model_copy(update={"timeline": tuple(entries)})
-        plan = make_plan(complete, hub.options.seed)
-        with open(directory.plan, "w", encoding="utf-8") as file:
-            file.write(encode_plan(plan))
-        runs.append(FinishedRun(plan, directory))
-        return hub.open(
-            plan,
-            hub.launcher(merged.get("launcher")),
-            directory,
-            base_dir=os.path.dirname(os.path.abspath(item.path)),
-            is_open=True,
-        )
-
-    def results(history: History) -> Mapping[int, Any]:
-        world = history.worlds.current
-        if not callable(program) or world is None:
-            return {}
-        hello = next(iter(world.workers.values())).hello
-        key = round_key(
-            {
-                "MASTER_PORT": str(hello.master_port),
-                "TORCHELASTIC_RESTART_COUNT": str(hello.restart_count),
-                **({} if hello.round is None else {"PYTEST_ELASTIC_ROUND": str(hello.round)}),
-            }
-        )
-        return read_results(folder, key)
-
-    return Job(start, hub.session.faults, read_results=results)
+        if is_module or is_command:
+            raise UsageError("a function is neither a module nor a command: leave that out")
+        pack(functions, program, args)
+        return {"module": "elastic_harness.function_worker", "args": [functions]}
+    name = os.fspath(program)
+    words = [os.fspath(arg) if isinstance(arg, os.PathLike) else str(arg) for arg in args]
+    if is_module:
+        return {"module": name, "args": words}
+    if is_command:
+        return {"command": [name, *words]}
+    return {"script": _script(name, item), "args": words}
 
 
 def _scenario(
-    item: pytest.Item, hub: Hub, merged: Mapping[str, Any], job: Mapping[str, Any]
+    item: pytest.Item, hub: Hub, merged: Mapping[str, object], program: Mapping[str, object]
 ) -> Scenario:
-    low, high = parse_nnodes(str(merged.get("nodes", hub.options.nodes)))
+    nodes = str(merged.get("nodes", hub.options.nodes))
+    try:
+        low, high = parse_nnodes(nodes)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--nnodes", "nodes")) from error
     rdzv = {
         **({"conf": merged["conf"]} if "conf" in merged else {}),
         **({"store_host": merged["store_host"]} if "store_host" in merged else {}),
     }
-    nproc = merged.get("nproc", hub.options.nproc)
-    return Scenario.model_validate(
+    job = {
+        **program,
+        "nproc_per_node": merged.get("nproc", hub.options.nproc),
+        **{key: merged[key] for key in _JOB_KEYS if key in merged},
+        **({"rdzv": rdzv} if rdzv else {}),
+    }
+    try:
+        return Scenario.model_validate(
+            {
+                "version": 1,
+                "id": scenario_id(item.name),
+                "title": item.nodeid,
+                "job": job,
+                "nodes": {"initial": high, "min": low, "max": high},
+                "limit": merged.get("limit", _LIMIT),
+                "expect": {"always": [{name: "off"} for name in _words(merged, "without")]},
+                **({"seed": merged["seed"]} if "seed" in merged else {}),
+            }
+        )
+    except ValidationError as error:
+        raise UsageError(_said_wrong(error)) from error
+
+
+def scenario_id(name: str) -> str:
+    """Return a test's name as a scenario may be called."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)
+    return plain.lstrip("._-") or "test"
+
+
+def _said_wrong(error: ValidationError) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if part != "job"]
+    setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]]) if path else "settings"
+    return f"{setting}={first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _results(history: History, functions: str) -> Mapping[int, Any]:
+    """Return what a function returned on each rank of the last round."""
+    world = history.worlds.current
+    if world is None or not world.workers:
+        return {}
+    hello = next(iter(world.workers.values())).hello
+    key = round_key(
         {
-            "version": 1,
-            "id": "".join(c if c.isalnum() or c in "._-" else "-" for c in item.name).lstrip("._-"),
-            "title": item.nodeid,
-            "job": {**job, "nproc_per_node": nproc, **({"rdzv": rdzv} if rdzv else {})},
-            "nodes": {"initial": high, "min": low, "max": high},
-            "limit": merged.get("limit", _LIMIT),
-            **({"seed": merged["seed"]} if "seed" in merged else {}),
+            "MASTER_PORT": str(hello.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(hello.restart_count),
+            **({} if hello.round is None else {"PYTEST_ELASTIC_ROUND": str(hello.round)}),
         }
     )
+    return read_results(functions, key)
 
 
 def _script(program: str, item: pytest.Item) -> str:
     """Return a script's absolute path: as pytest's caller, or as the test's own folder sees it."""
     folders = (
+        os.getcwd(),
         str(item.config.invocation_params.dir),
         os.path.dirname(os.path.abspath(item.path)),
         str(item.config.rootpath),
@@ -138,6 +297,21 @@ def _script(program: str, item: pytest.Item) -> str:
         path = os.path.normpath(os.path.join(folder, program))
         if os.path.isfile(path):
             return path
-    raise UsageError(
-        f"there is no script {program!r}: looked in {', '.join(dict.fromkeys(folders))}"
-    )
+    where = "" if os.path.isabs(program) else f": looked in {', '.join(dict.fromkeys(folders))}"
+    raise UsageError(f"there is no script {program!r}{where}")
+
+
+def _text(merged: Mapping[str, object], name: str) -> str | None:
+    value = merged.get(name)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name}={value!r}: a text is expected")
+    return value
+
+
+def _words(merged: Mapping[str, object], name: str) -> list[str]:
+    """Return one word, or a list of them, as a list."""
+    value = merged.get(name, ())
+    words = [value] if isinstance(value, str) else value
+    if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
+        return list(words)
+    raise UsageError(f"{name}={value!r}: a name or a list of names is expected")

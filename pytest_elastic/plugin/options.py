@@ -1,12 +1,15 @@
-"""The plugin's options: command line over marker over ini over default.
+"""The plugin's options: command line over ini over default.
 
-Each option has an ini twin of the same name with underscores. Values are plain and JSON-safe, so
-that pytest-xdist can carry them to its workers.
+What a test says about its job, in the call or in its marker, beats all of them. Each option has an
+ini twin of the same name with underscores. Values are plain, so that pytest-xdist can carry them to
+its workers.
 """
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -23,6 +26,8 @@ class _Option:
     metavar: str
     help: str
     choices: tuple[str, ...] | None = None
+    # Said again in the command that repeats a run, because it changes what is run.
+    changes_runs: bool = True
 
     @property
     def flag(self) -> str:
@@ -72,6 +77,7 @@ _OPTIONS = (
         default=".elastic",
         metavar="DIR",
         help="where runs leave history, logs and timeline",
+        changes_runs=False,
     ),
     _Option(
         name="keep",
@@ -79,19 +85,26 @@ _OPTIONS = (
         metavar="WHICH",
         choices=("failed", "all"),
         help="which runs' artifacts stay when the test is over",
+        changes_runs=False,
     ),
     _Option(
         name="replay",
         default="",
         metavar="PLAN",
-        help="repeat the plan.json of an earlier run instead of planning anew",
+        help="repeat the plan.json of an earlier run, and run nothing else",
+        changes_runs=False,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticOptions:
-    """What was asked for. `seed_text` is how the seed came about, for the header."""
+    """What was asked for.
+
+    `artifacts` and `replay` are absolute paths (`replay` is "" when nothing is to be replayed).
+    `given` are the options of the command line that change what is run, for a command that shall do
+    the same again.
+    """
 
     nodes: str
     nproc: int
@@ -101,11 +114,12 @@ class ElasticOptions:
     artifacts: str
     keep: str
     replay: str
+    given: Mapping[str, str]
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and their ini twins."""
-    group = parser.getgroup("elastic", "elastic training and fault injection")
+    group = parser.getgroup("elastic", "elastic (training jobs on a cluster in a box, with faults)")
     for option in _OPTIONS:
         default = f" (default: {option.default})" if option.default else ""
         group.addoption(
@@ -120,8 +134,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def is_asked_for(config: pytest.Config) -> bool:
-    """Tell whether any of the options was given on the command line."""
-    return any(config.getoption(option.ini) is not None for option in _OPTIONS)
+    """Tell whether any of the options was given, on the command line or in an ini file."""
+    return any(
+        config.getoption(option.ini) is not None or config.getini(option.ini) != option.default
+        for option in _OPTIONS
+    )
 
 
 def options_of(config: pytest.Config) -> ElasticOptions:
@@ -133,22 +150,36 @@ def options_of(config: pytest.Config) -> ElasticOptions:
 
 def _merge(config: pytest.Config) -> ElasticOptions:
     values: dict[str, str] = {}
+    given: dict[str, str] = {}
     for option in _OPTIONS:
-        given = config.getoption(option.ini)
-        values[option.name] = str(config.getini(option.ini) if given is None else given)
+        on_command_line = config.getoption(option.ini)
+        if on_command_line is None:
+            values[option.name] = str(config.getini(option.ini))
+        else:
+            values[option.name] = given[option.name] = str(on_command_line)
         if option.choices and values[option.name] not in option.choices:
             raise pytest.UsageError(
                 f"{option.ini} = {values[option.name]}: expected one of {', '.join(option.choices)}"
             )
+    called_in = str(config.invocation_params.dir)
     return ElasticOptions(
         nodes=_check_nodes(values["nodes"]),
         nproc=_number("nproc", values["nproc"], at_least=1),
-        launcher=values["launcher"],
+        launcher=_check_launcher(values["launcher"]),
         cluster=values["cluster"],
         seed=_seed(config, values["seed"]),
-        artifacts=values["artifacts"],
+        # As pytest's own options: a path on the command line is seen from where pytest was called,
+        # one in an ini file from the root.
+        artifacts=os.path.join(
+            called_in if "artifacts" in given else str(config.rootpath), values["artifacts"]
+        ),
         keep=values["keep"],
-        replay=values["replay"],
+        replay=values["replay"] and os.path.join(called_in, values["replay"]),
+        given={
+            option.flag: given[option.name]
+            for option in _OPTIONS
+            if option.changes_runs and option.name in given
+        },
     )
 
 
@@ -160,6 +191,20 @@ def _check_nodes(text: str) -> str:
         parse_nnodes(text)
     except UsageError as error:
         raise pytest.UsageError(str(error).replace("--nnodes", "--elastic-nodes")) from error
+    return text
+
+
+def _check_launcher(text: str) -> str:
+    from pytest_elastic.errors import UsageError
+
+    if text == "pytest-elastic":
+        return text  # spares the import where nobody asked for another
+    from elastic_harness.scenario.launchers import launcher_named
+
+    try:
+        launcher_named(text)
+    except UsageError as error:
+        raise pytest.UsageError(f"--elastic-launcher: {error}") from error
     return text
 
 

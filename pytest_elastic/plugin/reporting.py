@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from pytest_elastic.plugin.hub import hub_of
-
-if TYPE_CHECKING:
-    from pytest_elastic.plugin.hub import Hub
+from pytest_elastic.errors import UsageError
+from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_of
 
 __all__ = ["complete_report", "header_lines"]
 
@@ -17,27 +13,30 @@ __all__ = ["complete_report", "header_lines"]
 def header_lines(config: pytest.Config) -> list[str]:
     """Return the lines that say which cluster runs are made on, why, and with which seed."""
     hub: Hub = hub_of(config)
-    choice = hub.choice
+    try:
+        choice = hub.choice
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
     able = [entry.name for entry in choice.capabilities.entries if entry.available]
-    lines = [
-        f"elastic: {choice.cluster.kind} cluster ({choice.reason}); "
-        f"launcher {hub.options.launcher}; seed {hub.options.seed}",
+    unable: dict[str, list[str]] = {}
+    for entry in choice.capabilities.entries:
+        if not entry.available:
+            unable.setdefault(entry.reason, []).append(entry.name)
+    launcher, seed = hub.options.launcher, hub.options.seed
+    return [
+        f"elastic: {hub.kind} cluster ({choice.reason}); launcher {launcher}; seed {seed}",
         f"elastic: can do {', '.join(able) or 'nothing but processes'}",
+        *(f"elastic: cannot do {', '.join(names)}: {why}" for why, names in unable.items()),
     ]
-    lines += [
-        f"elastic: cannot do {entry.name}: {entry.reason}"
-        for entry in choice.capabilities.entries
-        if not entry.available
-    ]
-    return lines
 
 
 def complete_report(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Add to a failed report where the run's traces are, for JUnit and its like."""
-    from pytest_elastic.plugin.fixtures import RUN_KEY
-
+    """Add to a failed report what its run has left: the screen, and the directory for JUnit."""
     run = item.stash.get(RUN_KEY, None)
-    if run is not None and report.failed and call.when == "call":
-        report.user_properties.append(("elastic_run_directory", run.directory.path))
+    if run is None or not report.failed or call.when != "call":
+        return
+    report.user_properties.append(("elastic_run_directory", run.directory.path))
+    if run.screen:
+        report.sections.append(("elastic job", run.screen))

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.checkers import bind
 from elastic_harness.scenario.checks import needed_capabilities
 from elastic_harness.scenario.loader import LoadedScenario, load_file
-from elastic_harness.scenario.planner import decode_plan, encode_plan, make_plan
+from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.problems import ScenarioError
 
-from pytest_elastic.errors import UsageError
-from pytest_elastic.plugin.hub import FinishedRun, Hub
-from pytest_elastic.plugin.verdicts import RunFailed, judge_run
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.planner import Plan
+from pytest_elastic.errors import ElasticError, InternalError
+from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
+from pytest_elastic.plugin.verdicts import judge_scenario
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
 
@@ -40,7 +37,7 @@ class ScenarioFile(pytest.File):
             scenarios = load_file(
                 _shown_path(self.path, self.config),
                 built_in_faults(),
-                check_clause=_check_clause,
+                check_clause=lambda _, name, expected: bind(name, expected),
             )
         except ScenarioError as error:
             raise self.CollectError(str(error)) from error
@@ -53,7 +50,7 @@ class ScenarioFile(pytest.File):
 class ScenarioItem(pytest.Function):
     """One scenario."""
 
-    def __init__(self, *, loaded: LoadedScenario, **rest: Any) -> None:  # pytest's own arguments
+    def __init__(self, *, loaded: LoadedScenario, **rest: Any) -> None:  # noqa: ANN401 (pytest's)
         super().__init__(**rest)
         self.loaded = loaded
         for name in loaded.scenario.marks:
@@ -63,11 +60,12 @@ class ScenarioItem(pytest.Function):
         """Point at the scenario's own line."""
         return self.path, self.loaded.locate().line - 1, self.name
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any) -> Any:
-        """Show a failed run as its one screen, and our errors without a traceback."""
-        if isinstance(excinfo.value, (RunFailed, UsageError)):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, *args)
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]  # noqa: ANN401 (pytest's own)
+        """Show errors of those who wrote the scenario, or called pytest, without a traceback."""
+        error = excinfo.value
+        if isinstance(error, ElasticError) and not isinstance(error, InternalError):
+            return str(error)
+        return super().repr_failure(excinfo)
 
 
 def _shown_path(path: os.PathLike[str], config: pytest.Config) -> str:
@@ -76,49 +74,32 @@ def _shown_path(path: os.PathLike[str], config: pytest.Config) -> str:
     return os.fspath(path) if relative.startswith("..") else relative
 
 
-def _check_clause(bucket: str, name: str, expected: object) -> None:
-    """Refuse clauses that no checker knows, while the file is read."""
-    bind(name, expected)
-
-
 def _call_for(loaded: LoadedScenario) -> Callable[..., None]:
-    def run_scenario(elastic_cluster: Hub, request: pytest.FixtureRequest) -> None:
-        run_loaded(loaded, elastic_cluster, request.node)
+    def run_scenario(
+        elastic_cluster: Hub,
+        tmp_path_factory: pytest.TempPathFactory,
+        request: pytest.FixtureRequest,
+    ) -> None:
+        _run(loaded, elastic_cluster, request.node, str(tmp_path_factory.getbasetemp()))
 
     return run_scenario
 
 
-def run_loaded(loaded: LoadedScenario, hub: Hub, item: pytest.Item) -> None:
-    """Run a scenario and judge it; raises RunFailed, or skips what the cluster cannot do."""
+def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: str) -> None:
+    """Run a scenario and judge it; skips what the cluster cannot do."""
     scenario = loaded.scenario
-    missing = hub.choice.capabilities.missing(needed_capabilities(scenario, hub.session.faults))
-    if missing:
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in missing)
-        pytest.skip(f"needs what this cluster lacks: {reasons}")
-    plan = _plan(loaded, hub)
-    directory = hub.new_directory(item.nodeid)
-    directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
-    with open(directory.plan, "w", encoding="utf-8") as file:
-        file.write(encode_plan(plan))
-    run = FinishedRun(plan, directory)
+    hub.skip_unless_able(needed_capabilities(scenario, hub.session.faults))
+    launcher = hub.launcher(scenario.job.launcher)
+    plan = hub.replay or make_plan(scenario, hub.options.seed)
+    run = RunOfTest(plan, hub.new_directory(item.nodeid))
+    item.stash[RUN_KEY] = run
+    run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
     with hub.turn():
         opened = hub.open(
-            plan,
-            hub.launcher(scenario.job.launcher),
-            directory,
+            run,
+            launcher,
             base_dir=os.path.dirname(os.path.abspath(item.path)),
+            shared=(temporary_folder,),
         )
         run.result = opened.wait()
-    judge_run(run, hub, item, loaded)
-
-
-def _plan(loaded: LoadedScenario, hub: Hub) -> Plan:
-    if not hub.options.replay:
-        return make_plan(loaded.scenario, hub.options.seed)
-    try:
-        with open(hub.options.replay, encoding="utf-8") as file:
-            return decode_plan(file.read())
-    except OSError as error:
-        raise UsageError(
-            f"--elastic-replay={hub.options.replay}: cannot be read: {error.strerror}"
-        ) from error
+    judge_scenario(run, hub, item, loaded)

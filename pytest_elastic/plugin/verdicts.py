@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from elastic_harness.history.checkers.registry import as_text
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 
@@ -14,103 +16,159 @@ if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
     from elastic_harness.scenario.runner import RunResult
 
-    from pytest_elastic.plugin.hub import FinishedRun, Hub
+    from pytest_elastic.plugin.hub import Hub, RunOfTest
 
-__all__ = ["RunFailed", "judge_run", "replay_command"]
-
-
-class RunFailed(AssertionError):
-    """A run's verdict is invalid or unknown; the message is the screen."""
+__all__ = ["explain_failure", "judge_job", "judge_scenario", "repeat_command"]
 
 
-def judge_run(
-    run: FinishedRun, hub: Hub, item: pytest.Item, loaded: LoadedScenario | None = None
-) -> None:
-    """Raise RunFailed unless every clause of a finished run is valid; else discard its traces."""
-    result = run.result
-    assert result is not None, "only finished runs are judged"
-    unmet = _unmet(result, loaded)
-    command = replay_command(item, hub, run)
-    if not unmet:
-        hub.discard(run)
-        return
-    run.directory.write_reports(result.history, result.judgements, command=command)
-    screen = failure_screen(
-        result.history,
-        unmet,
-        run_directory=_short(run.directory.path),
-        command=command,
-    )
-    raise RunFailed(screen)
-
-
-def replay_command(item: pytest.Item, hub: Hub, run: FinishedRun) -> str:
-    """Return the command that runs this very plan again."""
-    options = hub.options
-    words = ["pytest", item.nodeid, f"--elastic-seed={run.plan.seed.value}"]
-    if options.launcher != "pytest-elastic":
-        words.append(f"--elastic-launcher={options.launcher}")
-    if options.cluster != "auto":
-        words.append(f"--elastic-cluster={options.cluster}")
-    return shlex.join(words)
-
-
-def _unmet(result: RunResult, loaded: LoadedScenario | None) -> list[UnmetClause]:
+def judge_scenario(run: RunOfTest, hub: Hub, item: pytest.Item, loaded: LoadedScenario) -> None:
+    """Fail the test unless every clause of its scenario is valid; then discard the traces."""
+    result = _result_of(run)
     unmet = [
-        UnmetClause(
-            text="the harness did its part", outcome=Outcome.UNKNOWN, reason=problem, place=None
-        )
-        for problem in result.problems
+        *_problems(result),
+        *_unmet_clauses(result, loaded),
+        *_unmet_judgements(result, loaded),
     ]
-    for clause in result.clauses:
-        if clause.verdict is not None and not clause.verdict.is_valid:
-            unmet.append(
-                UnmetClause(
-                    text=f"{clause.bucket.value}: {clause.text}",
-                    outcome=clause.verdict.outcome,
-                    reason=clause.verdict.reason,
-                    place=_place_of_key(clause.key, loaded),
-                    events=clause.verdict.events,
-                )
-            )
-    for judgement in result.judgements:
-        if not judgement.verdict.is_valid:
-            unmet.append(
-                UnmetClause(
-                    text=judgement.text,
-                    outcome=judgement.verdict.outcome,
-                    reason=judgement.verdict.reason,
-                    place=_place_of_clause(judgement.name, loaded),
-                    events=judgement.verdict.events,
-                )
-            )
     if result.outcome == "aborted" and not unmet:
         unmet.append(
             UnmetClause(
                 text="the run ends by itself", outcome=Outcome.UNKNOWN, reason=result.reason
             )
         )
-    return unmet
+    _conclude(run, hub, item, unmet)
 
 
-def _place_of_key(key: str, loaded: LoadedScenario | None) -> Place | None:
+def judge_job(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
+    """Fail a test that has passed unless what holds for every run held for its job.
+
+    What the test waited for is its own business: it has raised, or the test expected that. A job
+    that runs on when the test is over is ended then; what could not be judged of it does not count,
+    because the test did not want to know.
+    """
+    result = _result_of(run)
+    unmet = [*_problems(result), *_unmet_judgements(result, None)]
+    if result.outcome == "aborted":
+        unmet = [clause for clause in unmet if clause.outcome is Outcome.INVALID]
+    _conclude(run, hub, item, unmet)
+
+
+def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseException) -> None:
+    """Write down what happened in a job of a test that has failed, and keep the screen for it."""
+    result = _result_of(run)
+    said = str(error).strip().splitlines()
+    first = UnmetClause(
+        text=f"test {item.name}",
+        outcome=Outcome.INVALID,
+        reason=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
+    )
+    unmet = [first, *_problems(result), *_unmet_judgements(result, None)]
+    run.screen = _screen(run, hub, item, unmet)
+
+
+def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
+    """Return the command that makes this very run again, from where pytest was called."""
+    config = item.config
+    inside = item.nodeid.partition("::")[2]
+    words = ["pytest", f"{_short(str(item.path), config)}::{inside}"]
+    if config.option.inifilename:
+        words += ["-c", str(config.option.inifilename)]
+    if config.option.rootdir:
+        words.append(f"--rootdir={config.option.rootdir}")
+    for setting in config.getoption("override_ini") or ():
+        words += ["-o", setting]
+    given = {**hub.options.given, "--elastic-seed": str(run.plan.seed.value)}
+    words += [f"{flag}={value}" for flag, value in given.items()]
+    return shlex.join(words)
+
+
+def _conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> None:
+    if unmet:
+        # The screen says all there is: a traceback could only show how it was made.
+        pytest.fail(_screen(run, hub, item, unmet), pytrace=False)
+    if hub.options.keep == "all":
+        _write_reports(run, hub, item)
+    else:
+        hub.discard(run.directory)
+
+
+def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> str:
+    """Write a failed run's reports, and return its screen."""
+    _write_reports(run, hub, item)
+    return failure_screen(
+        _result_of(run).history,
+        unmet,
+        run_directory=_short(run.directory.path, item.config),
+        command=repeat_command(item, hub, run),
+    )
+
+
+def _write_reports(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
+    result = _result_of(run)
+    run.directory.write_reports(
+        result.history, result.judgements, command=repeat_command(item, hub, run)
+    )
+
+
+def _result_of(run: RunOfTest) -> RunResult:
+    assert run.result is not None, "only finished runs are judged"
+    return run.result
+
+
+def _problems(result: RunResult) -> Iterator[UnmetClause]:
+    for problem in result.problems:
+        yield UnmetClause(
+            text="the harness did its part", outcome=Outcome.UNKNOWN, reason=problem, place=None
+        )
+
+
+def _unmet_clauses(result: RunResult, loaded: LoadedScenario) -> Iterator[UnmetClause]:
+    for clause in result.clauses:
+        if clause.verdict is not None and not clause.verdict.is_valid:
+            yield UnmetClause(
+                text=f"{clause.bucket.value}: {clause.text}",
+                outcome=clause.verdict.outcome,
+                reason=clause.verdict.reason,
+                place=_place_of_key(clause.key, loaded),
+                events=clause.verdict.events,
+            )
+
+
+def _unmet_judgements(result: RunResult, loaded: LoadedScenario | None) -> Iterator[UnmetClause]:
+    for judgement in result.judgements:
+        if not judgement.verdict.is_valid:
+            yield UnmetClause(
+                text=judgement.text,
+                outcome=judgement.verdict.outcome,
+                reason=judgement.verdict.reason,
+                place=None if loaded is None else _place_of_clause(judgement.text, loaded),
+                events=judgement.verdict.events,
+            )
+
+
+def _place_of_key(key: str, loaded: LoadedScenario) -> Place | None:
     """Return where a clause of the engine stands; its key is `bucket[index]`."""
     bucket, _, rest = key.partition("[")
-    if loaded is None or not rest.endswith("]"):
-        return None
-    return _place(loaded, ("expect", bucket, int(rest[:-1])))
+    index = rest.removesuffix("]")
+    return _place(loaded, ("expect", bucket, int(index))) if index.isdecimal() else None
 
 
-def _place_of_clause(name: str, loaded: LoadedScenario | None) -> Place | None:
+def _place_of_clause(text: str, loaded: LoadedScenario) -> Place | None:
     """Return where a checker's clause stands, or None for an invariant that is on by default."""
-    if loaded is None:
-        return None
     expect = loaded.tree.data.get("expect") if isinstance(loaded.tree.data, dict) else None
     for bucket, clauses in (expect or {}).items():
         for index, clause in enumerate(clauses if isinstance(clauses, list) else [clauses]):
-            if clause == name or (isinstance(clause, dict) and name in clause):
+            if text in _texts(clause):
                 return _place(loaded, ("expect", bucket, index))
     return None
+
+
+def _texts(clause: object) -> Iterator[str]:
+    """Yield what a checker's clause is called in a judgement: a name, or `name: value`."""
+    if isinstance(clause, str):
+        yield clause
+    elif isinstance(clause, dict):
+        for name, value in clause.items():
+            yield str(name) if value is None or value is True else f"{name}: {as_text(value)}"
 
 
 def _place(loaded: LoadedScenario, path: tuple[str | int, ...]) -> Place:
@@ -118,6 +176,7 @@ def _place(loaded: LoadedScenario, path: tuple[str | int, ...]) -> Place:
     return Place(file=at.path, line=at.line, column=at.column, source=at.text)
 
 
-def _short(path: str) -> str:
-    relative = os.path.relpath(path)
+def _short(path: str, config: pytest.Config) -> str:
+    """Return a path as it is seen from where pytest was called, if it lies below."""
+    relative = os.path.relpath(path, config.invocation_params.dir)
     return path if relative.startswith("..") else relative

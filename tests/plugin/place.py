@@ -1,0 +1,175 @@
+"""A folder with tests in it, and pytest called there as a user would call it.
+
+The inner pytest is a process of its own, with the plugin loaded by its entry point. Scripts import
+no torch: what is tested here is the plugin, and a worker may be any program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["SCRIPTS", "Called", "Place", "scenario", "wait_until"]
+
+# Of a pytest with a handful of runs on two busy cores; most take a tenth of it.
+LIMIT_S = 120.0
+
+SCRIPTS = {
+    # Writes down that it was there: one line for each worker that was ever started.
+    "hello.py": """
+        import os, sys
+        print("hello from rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+    """,
+    # Runs until it is ended; the file says that it got this far.
+    "forever.py": """
+        import os, pathlib, sys, time
+        name = f"alive-{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+        pathlib.Path(os.environ.get("ALIVE_DIR", "."), name).write_text("here\\n")
+        time.sleep(600)
+    """,
+    # Ends well once it has been restarted.
+    "second_try.py": """
+        import os, time
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(600)
+    """,
+    "exits_3.py": """
+        import sys
+        sys.exit(3)
+    """,
+    "broken.py": """
+        def train(:
+            pass
+    """,
+}
+
+
+def _plain(text: str) -> str:
+    """Take the indentation of our source away, and the line that opens it."""
+    lines = text.strip("\n").rstrip().splitlines()
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join(line[indent:] for line in lines) + "\n"
+
+
+def scenario(id: str, body: str = "", *, script: str = "hello.py", nodes: str = "2") -> str:
+    """Return a scenario that expects its job to succeed, with more to it in `body`."""
+    expect = "expect: {finally: [{job: succeeded}]}\n" if "expect:" not in body else ""
+    return (
+        f"version: 1\nid: {id}\ntitle: About {id}\njob: {{script: {script}}}\nnodes: {nodes}\n"
+        f"{_plain(body) if body else ''}{expect}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """What became of a pytest that was called."""
+
+    code: int
+    out: str
+    seconds: float
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Each test's outcome by what stands behind the last `::`, as `-rA` says it."""
+        found: dict[str, str] = {}
+        for line in self.out.splitlines():
+            word, _, rest = line.partition(" ")
+            if word in {"PASSED", "FAILED", "ERROR", "XFAIL", "XPASS"} and "::" in rest:
+                found[rest.partition(" - ")[0].rpartition("::")[2]] = word
+        return found
+
+    def about(self, test: str) -> str:
+        """Return what stands under the heading of one failed test."""
+        lines = self.out.splitlines()
+        begin = next(
+            number
+            for number, line in enumerate(lines)
+            if line.startswith("___") and f" {test} " in line
+        )
+        end = next(
+            number
+            for number, line in enumerate(lines[begin + 1 :], begin + 1)
+            if line.startswith(("___", "===")) and line.endswith(("___", "==="))
+        )
+        return "\n".join(lines[begin + 1 : end])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with tests in it."""
+
+    folder: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, text: str) -> Path:
+        """Write one file, without the indentation of our own source."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_plain(text))
+        return path
+
+    def add_scripts(self) -> None:
+        """Write all scripts."""
+        for name, text in SCRIPTS.items():
+            self.add(name, text)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start pytest with some arguments, in a process group of its own."""
+        return self.start_command([sys.executable, "-m", "pytest", *arguments])
+
+    def start_command(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        """Start a command as one would type it here."""
+        return subprocess.Popen(
+            list(command),
+            cwd=self.folder,
+            env=self._environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def pytest(self, *arguments: str, limit_s: float = LIMIT_S) -> Called:
+        """Call pytest and wait for its end."""
+        return self.call([sys.executable, "-m", "pytest", *arguments], limit_s=limit_s)
+
+    def call(self, command: Sequence[str], *, limit_s: float = LIMIT_S) -> Called:
+        """Call a command and wait for its end; one that takes too long is ended, and that fails."""
+        begin = time.monotonic()
+        process = self.start_command(command)
+        try:
+            out, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # faulthandler says where it hangs
+            out, _ = process.communicate(timeout=LIMIT_S)
+            raise AssertionError(f"no end within {limit_s:g} s:\n{out}") from None
+        return Called(code=process.returncode, out=out, seconds=time.monotonic() - begin)
+
+    @property
+    def runs(self) -> list[str]:
+        """The directories of runs that were kept, by name."""
+        kept = self.folder / ".elastic"
+        return sorted(path.name for path in kept.iterdir()) if kept.is_dir() else []
+
+    def _environ(self) -> dict[str, str]:
+        # What the outer pytest is told is not meant for the inner one.
+        foreign = ("PYTEST_", "PET_", "ELASTIC_", "COV_", "COVERAGE_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
+        return {**kept, "PATH": path, "COLUMNS": "120", **self.environ}
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float = 60.0, what: str = "") -> None:
+    """Look again until something holds; AssertionError when it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what}")
+        time.sleep(0.02)

@@ -1,0 +1,101 @@
+"""Options, ini settings, the marker and the fixtures, as a user meets them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin.place import Place
+
+NAMES = ("nodes", "nproc", "launcher", "cluster", "seed", "artifacts", "keep", "replay")
+
+
+def test_help_shows_every_option_under_one_heading_and_every_ini_twin(place: Place) -> None:
+    """`pytest --help` has a group "elastic" with all options, and each has an ini setting."""
+    called = place.pytest("--help")
+    assert called.code == 0
+    lines = called.out.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("elastic "))
+    end = next(i for i, line in enumerate(lines[begin + 1 :], begin + 1) if line[:1].strip())
+    group = "\n".join(lines[begin:end])
+    settings = called.out[called.out.index("[pytest] configuration options") :]
+    for name in NAMES:
+        assert f"  --elastic-{name}=" in group
+        assert f"  elastic_{name} (string):" in settings
+    assert called.out.count("--elastic-nodes=") == 1
+
+
+def test_markers_and_fixtures_explain_themselves(place: Place) -> None:
+    """`--markers` says what the marker takes and what beats it, `--fixtures` how to use each."""
+    markers = place.pytest("--markers").out
+    marker = next(line for line in markers.splitlines() if "@pytest.mark.elastic(" in line)
+    assert "nproc=2, max_restarts=3" in marker
+    fixtures = place.pytest("--fixtures").out
+    for name, sentence in {
+        "elastic_job": "Describe a job: `elastic_job(",
+        "elastic_chaos": "Put faults on the newest job's timeline",
+        "elastic_history": "Return the newest job's history",
+        "elastic_seed": "The number that all chance of this session comes from",
+        "elastic_cluster": "The cluster that runs are made on.",
+    }.items():
+        assert f"\n{name} -- " in fixtures
+        assert sentence in fixtures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--elastic-nodes=4:2"], "--elastic-nodes=4:2 asks for at least 4 and at most 2 nodes"),
+        (["--elastic-nodes=many"], "--elastic-nodes='many' is not a number of nodes"),
+        (["--elastic-nproc=0"], "--elastic-nproc=0: expected a whole number of at least 1"),
+        (["--elastic-seed=x"], "--elastic-seed=x: expected a whole number of at least 0"),
+        (["--elastic-cluster=cloud"], "argument --elastic-cluster: invalid choice: 'cloud'"),
+        (["--elastic-launcher=mpirun"], "--elastic-launcher: there is no launcher 'mpirun'"),
+        (["--elastic-replay=nothing.json"], "nothing.json: cannot be read: No such file"),
+        (["--elastic-replay=pytest.ini"], "pytest.ini: cannot replay this plan"),
+        (["-o", "elastic_keep=some"], "elastic_keep = some: expected one of failed, all"),
+        (["-o", "elastic_nproc=none"], "--elastic-nproc=none: expected a whole number"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_before_anything_runs(
+    place: Place, arguments: list[str], message: str
+) -> None:
+    """One clear line, exit code 4, no traceback; ini settings are looked at as well."""
+    place.add("test_it.py", "def test_it(): print('it ran')")
+    called = place.pytest(*arguments)
+    assert called.code == pytest.ExitCode.USAGE_ERROR, called.out
+    assert [line for line in called.out.splitlines() if message in line], called.out
+    assert "Traceback" not in called.out
+    assert "test_it.py" not in called.out
+
+
+def test_without_the_plugin_nothing_of_it_is_there(place: Place) -> None:
+    """`-p no:elastic`: no option, no fixture, and scenario files are files like any other."""
+    place.add("a.elastic.yaml", "not: a scenario")
+    place.add("test_it.py", "def test_it(elastic_seed): pass")
+    called = place.pytest("-p", "no:elastic")
+    assert "fixture 'elastic_seed' not found" in called.out
+    assert "elastic.yaml" not in called.out
+    assert "--elastic-nodes" not in place.pytest("-p", "no:elastic", "--help").out
+    refused = place.pytest("-p", "no:elastic", "--elastic-nodes=3")
+    assert "unrecognized arguments: --elastic-nodes=3" in refused.out
+
+
+def test_the_seed_is_said_before_anything_runs_and_is_the_one_asked_for(place: Place) -> None:
+    """A session that uses us says so in its header, or once it knows; another one never does."""
+    place.add("test_it.py", "def test_it(elastic_seed): assert elastic_seed == 17")
+    called = place.pytest("--elastic-seed=17", "--elastic-cluster=process")
+    assert called.code == 0, called.out
+    before_collecting = called.out.partition("collected")[0]
+    assert "elastic: process cluster (" in before_collecting
+    assert "seed 17" in before_collecting
+    by_ini = place.pytest("-o", "elastic_seed=17", "-o", "elastic_cluster=process")
+    assert "seed 17" in by_ini.out
+    place.add("test_it.py", "def test_it(elastic_seed): print(f'<{elastic_seed}>')")
+    drawn = place.pytest("-s")
+    seed = drawn.out.partition("<")[2].partition(">")[0]
+    said = [line for line in drawn.out.splitlines() if line.startswith("elastic: ")]
+    assert seed.isdecimal()
+    assert said[0].endswith(f"seed {seed}")
+    assert drawn.out.index(said[0]) < drawn.out.index("test_it.py")
+    place.add("test_it.py", "def test_it(): pass")
+    assert "elastic:" not in place.pytest().out
