@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,9 @@ __all__ = [
     "LaunchConfig",
     "ProgramConfig",
     "RendezvousConf",
+    "fill_in",
     "parse_endpoint",
+    "parse_filters",
     "parse_nnodes",
     "parse_rdzv_conf",
     "parse_signals",
@@ -86,8 +89,9 @@ class RendezvousConf:
 class LaunchConfig:
     """Everything one node needs to take part in a job.
 
-    `origins` says for each field where its value came from: "command line", "environment PET_…" or
-    "default". `node_name` is None unless the user named the node.
+    `origins` says for each option where its value came from: "command line", "environment PET_…"
+    or "default". `node_name` is None unless the user named the node. `error_file` is where whoever
+    started this agent looks for the reason of a failure.
     """
 
     run_id: str
@@ -107,12 +111,18 @@ class LaunchConfig:
     redirects: str = "0"
     tee: str = "0"
     local_ranks_filter: Sequence[int] = ()
+    stdout_filters: Sequence[str] = ()
+    stderr_filters: Sequence[str] = ()
     log_line_prefix: str | None = None
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     signals: Sequence[int] = ()
     worker_start: str = "auto"
     preload: Sequence[str] = DEFAULT_PRELOAD
+    virtual_local_rank: bool = False
+    numa_binding: str | None = None
     events: str | None = None
+    event_log_handler: str = "null"
+    error_file: str | None = None
     standalone: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -172,7 +182,14 @@ _CONF_FIELDS: dict[str, str | None] = {
     "close_timeout": None,  # closing is acknowledged here, never waited out
     "heartbeat_timeout": None,  # beats have no thread that could hang
     "timeout": None,  # torchrun's c10d ignores it as well
+    "rank": None,  # torchrun overwrites it with --node-rank
+    "store_type": None,  # checked below
 }
+# Settings of torchrun's etcd backends.
+_ETCD_SETTINGS = (
+    *("protocol", "etcd_prefix", "cert", "key", "cacert"),
+    *("ssl_cert", "ssl_cert_key", "ca_cert"),
+)
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
@@ -187,6 +204,8 @@ def parse_rdzv_conf(text: str) -> RendezvousConf:
             raise UsageError(
                 f"--rdzv-conf={text!r}: {item!r} is not a setting; expected key=value,key=value"
             )
+        if key in _ETCD_SETTINGS:
+            raise UsageError(f"--rdzv-conf {key} is a setting of etcd; the backend here is c10d")
         if key not in _CONF_FIELDS:
             close = difflib.get_close_matches(key, _CONF_FIELDS, n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
@@ -195,6 +214,11 @@ def parse_rdzv_conf(text: str) -> RendezvousConf:
                 + guess
             )
         values[key] = value
+    if values.get("store_type", "tcp").lower() != "tcp":
+        raise UsageError(
+            f"--rdzv-conf store_type={values['store_type']}: nodes meet in a TCPStore only "
+            "(store_type=tcp); a store in a file cannot tell a dead node from a silent one"
+        )
     fields: dict[str, float | bool | str] = {}
     for key, value in values.items():
         name = _CONF_FIELDS[key]
@@ -233,6 +257,24 @@ def _conf_number(key: str, value: str) -> float:
     if not 0 < number < float("inf"):
         raise UsageError(f"--rdzv-conf {key}={value}: expected a number of seconds above 0")
     return number
+
+
+def fill_in(text: str, *, local_rank: int) -> str:
+    """Return the text with `${local_rank}` replaced, and `$$` by `$`; as torchrun's macros do.
+
+    Any other `$` stays as it is.
+    """
+    return string.Template(text).safe_substitute(local_rank=str(local_rank))
+
+
+def parse_filters(text: str) -> tuple[str, ...]:
+    """Return the texts of "apple,orange"; two commas stand for one within a text.
+
+    As with torchrun, an empty text between commas is one that every line contains.
+    """
+    if not text:
+        return ()
+    return tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
 
 
 def parse_signals(text: str, known: Mapping[str, int]) -> tuple[int, ...]:

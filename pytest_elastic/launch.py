@@ -10,14 +10,16 @@ import os
 import secrets
 import socket
 import sys
+import time
 from dataclasses import asdict
 
 from pytest_elastic.agent.agent import Agent
-from pytest_elastic.agent.console import describe_event, describe_outcome
+from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import AgentStarted, ConfigResolved, Event, Record
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
@@ -26,7 +28,10 @@ from pytest_elastic.rendezvous.driver import C10dRendezvous
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.workers.affinity import choose_cpus
+from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
+from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
 __all__ = ["keeper_linger_s", "launch", "settings_of"]
 
@@ -105,6 +110,9 @@ class _Launch:
                 linger_s=keeper_linger_s(config),
             )
         try:
+            if config.numa_binding is not None:
+                topology = read_topology(find_gpus())
+                self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
@@ -158,6 +166,8 @@ class _Launch:
             incarnation=self._incarnation,
         )
         self._sink.send(record)
+        if self._config.event_log_handler == "console":
+            self._say(encode_record(record))
         line = describe_event(event)
         if line is not None:
             self._say(f"[pytest-elastic {self._name}] {line}")
@@ -166,6 +176,35 @@ class _Launch:
         text = describe_outcome(over)
         if text is not None:
             self._say(text)
+            self._pass_on(over)
+
+    def _pass_on(self, over: ports.JobOver) -> None:
+        """Leave the reason where whoever started this agent looks for it, as torchrun does.
+
+        It is the job's first failure, not this node's: every agent of a job says the same.
+        """
+        target, failure = self._config.error_file, over.first_failure
+        if target is None:
+            return
+        own, error_code = None, None
+        message, traceback = over.reason, ""
+        if failure is not None:
+            # Ranks are unique in a round: this is a worker of ours, or there is no such file.
+            own, error_code = self._plan.error_file(failure.round, failure.rank), failure.exit_code
+            message = failure.message or describe_failure(failure)
+            traceback = failure.traceback
+        try:
+            if own is not None and forward_error_file(own, target, error_code or 0):
+                return
+            reason = WorkerError(
+                message=message,
+                traceback=traceback,
+                timestamp=int(time.time()),
+                error_code=error_code,
+            )
+            write_error_file(target, reason)
+        except OSError as error:
+            self._say(f"cannot write the reason to {target}: {error.strerror}")
 
     def _say(self, text: str) -> None:
         sys.stderr.write(text + "\n")

@@ -9,7 +9,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ports import JobOver
 
-__all__ = ["describe_event", "describe_outcome"]
+__all__ = ["describe_event", "describe_failure", "describe_outcome"]
 
 _RULE = "=" * 72
 # The end of a traceback says what went wrong; what is cut is in the error file and in the events.
@@ -60,16 +60,21 @@ def describe_outcome(over: JobOver) -> str | None:
 _VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be joined"}
 
 
-def _failure_lines(failure: Failure) -> list[str]:
+def describe_failure(failure: Failure) -> str:
+    """Return one line: who failed, where and how, without what it said about it."""
     how = (
         f"killed by {failure.signal_name or f'signal {-failure.exit_code}'}"
         if failure.exit_code < 0
         else f"exit code {failure.exit_code}"
     )
-    lines = [
-        f"first failure: rank {failure.rank} (node {failure.node}, local rank "
-        f"{failure.local_rank}, pid {failure.pid}) in round {failure.round}: {how}"
-    ]
+    return (
+        f"rank {failure.rank} (node {failure.node}, local rank {failure.local_rank}, "
+        f"pid {failure.pid}) in round {failure.round}: {how}"
+    )
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    lines = [f"first failure: {describe_failure(failure)}"]
     if failure.message:
         lines.append(f"  {failure.message}")
     traceback = failure.traceback.rstrip().splitlines()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
 import signal
 import sys
@@ -17,182 +18,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from pytest_elastic.agent.environ import visible_device
+from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT, Option
 from pytest_elastic.config import (
-    DEFAULT_PORT,
-    DEFAULT_PRELOAD,
     DEFAULT_SHUTDOWN_TIMEOUT_S,
     Endpoint,
     LaunchConfig,
     ProgramConfig,
+    fill_in,
     parse_endpoint,
+    parse_filters,
     parse_nnodes,
     parse_rdzv_conf,
     parse_signals,
 )
 from pytest_elastic.errors import UsageError
+from pytest_elastic.workers.logs import parse_streams
 
 __all__ = ["build_parser", "parse_run_command"]
-
-_STATIC_PORT = 29500  # torchrun's default --master-port
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
-    """One option: what argparse needs to know, and what it means when nobody gives it."""
-
-    flags: tuple[str, ...]
-    help: str
-    default: str | None = None
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None
-    is_flag: bool = False
-
-    @property
-    def dest(self) -> str:
-        return self.flags[-1].lstrip("-").replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        return f"PET_{self.dest.upper()}"
-
-
-_OPTIONS = (
-    _Option(
-        flags=("--nnodes",),
-        metavar="N|MIN:MAX",
-        default="1:1",
-        help="how many nodes the job has; with MIN:MAX it goes on with any number in between",
-    ),
-    _Option(
-        flags=("--nproc-per-node",),
-        metavar="N|auto|cpu|gpu",
-        default="1",
-        help="how many workers each node runs",
-    ),
-    _Option(
-        flags=("--rdzv-backend",),
-        metavar="NAME",
-        default="static",
-        help="how nodes find each other: c10d, or static (fixed nodes, --master-addr)",
-    ),
-    _Option(
-        flags=("--rdzv-endpoint",),
-        metavar="HOST[:PORT]",
-        default="",
-        help=f"where nodes meet; the node that owns the address hosts it (port {DEFAULT_PORT})",
-    ),
-    _Option(flags=("--rdzv-id",), metavar="ID", default="none", help="the job's name"),
-    _Option(
-        flags=("--rdzv-conf",),
-        metavar="KEY=VALUE,...",
-        default="",
-        help="settings of the rendezvous, such as lease=5,beat_interval=1,last_call_timeout=30",
-    ),
-    _Option(
-        flags=("--standalone",),
-        is_flag=True,
-        help="a job of this node alone: any free port, a name of its own",
-    ),
-    _Option(
-        flags=("--max-restarts",),
-        metavar="N",
-        default="0",
-        help="how often the whole job may restart after failures of workers",
-    ),
-    _Option(
-        flags=("--monitor-interval",),
-        metavar="SECONDS",
-        default="0.1",
-        help="accepted for torchrun's sake: workers are watched without polling",
-    ),
-    _Option(
-        flags=("--start-method",),
-        choices=("spawn", "fork", "forkserver"),
-        default="spawn",
-        help="accepted for torchrun's sake: it never applied to scripts",
-    ),
-    _Option(flags=("--role",), metavar="NAME", default="default", help="the role of this node"),
-    _Option(flags=("-m", "--module"), is_flag=True, help="run a module, as `python -m`"),
-    _Option(
-        flags=("--no-python",), is_flag=True, help="run the program itself, not through Python"
-    ),
-    _Option(flags=("--run-path",), is_flag=True, help="run the file as runpy.run_path does"),
-    _Option(flags=("--log-dir",), metavar="DIR", help="where redirected output goes"),
-    _Option(
-        flags=("-r", "--redirects"),
-        metavar="STD",
-        default="0",
-        help="output to files: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:1,1:3",
-    ),
-    _Option(
-        flags=("-t", "--tee"),
-        metavar="STD",
-        default="0",
-        help="output to files and to the console, same values as --redirects",
-    ),
-    _Option(
-        flags=("--local-ranks-filter",),
-        metavar="R,R,...",
-        default="",
-        help="only these local ranks write to the console",
-    ),
-    _Option(
-        flags=("--node-rank",),
-        metavar="N",
-        default=None,
-        help="this node's place in the order of nodes (gaps are allowed)",
-    ),
-    _Option(
-        flags=("--master-addr",),
-        metavar="HOST",
-        default="127.0.0.1",
-        help="with --rdzv-backend=static: the address of node 0",
-    ),
-    _Option(
-        flags=("--master-port",),
-        metavar="PORT",
-        default=None,
-        help=f"with --rdzv-backend=static: the port on node 0 ({_STATIC_PORT})",
-    ),
-    _Option(
-        flags=("--local-addr",),
-        metavar="ADDR",
-        default=None,
-        help="the address of this node that the others shall use",
-    ),
-    _Option(
-        flags=("--signals-to-handle",),
-        metavar="SIG,SIG,...",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="signals that make this node leave the job",
-    ),
-    _Option(
-        flags=("--shutdown-timeout",),
-        metavar="SECONDS",
-        default=None,
-        help="how long workers may take to end, on every path "
-        f"({DEFAULT_SHUTDOWN_TIMEOUT_S:g}, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
-    ),
-    _Option(
-        flags=("--node-name",),
-        metavar="NAME",
-        default=None,
-        help="this node's name in the job (default: its host name)",
-    ),
-    _Option(
-        flags=("--worker-start",),
-        choices=("auto", "exec"),
-        default="auto",
-        help="auto: workers start from a warm interpreter where that cannot be told from "
-        "`python script.py`; exec: always a fresh one",
-    ),
-    _Option(
-        flags=("--preload",),
-        metavar="MODULE,...",
-        default=",".join(DEFAULT_PRELOAD),
-        help="what the warm interpreter imports",
-    ),
-)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -203,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
         prefix = "unrecognized arguments: "
         if message.startswith(prefix):
             unknown = message.removeprefix(prefix).split()[0].partition("=")[0]
-            known = [flag for option in _OPTIONS for flag in option.flags]
+            known = [flag for option in OPTIONS for flag in option.flags]
             close = difflib.get_close_matches(unknown.replace("_", "-"), known, n=1)
             message = f"there is no option {unknown}"
             hint = f"Did you mean {close[0]}? " + hint if close else hint
@@ -217,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run a training program on one or many nodes, and keep it running.",
         epilog="Every option can also be given as an environment variable PET_<NAME>.",
     )
-    for option in _OPTIONS:
+    for option in OPTIONS:
         flags = list(option.flags)
         flags += [f"--{flag[2:].replace('-', '_')}" for flag in option.flags if "-" in flag[2:]]
         default = "" if option.default in (None, "") else f" (default: {option.default})"
@@ -282,7 +125,7 @@ class _Values:
 def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> _Values:
     by_dest: dict[str, str | None] = {}
     origins: dict[str, str] = {}
-    for option in _OPTIONS:
+    for option in OPTIONS:
         given = getattr(arguments, option.dest)
         variable = environ.get(option.variable)
         if given is not None:
@@ -297,9 +140,11 @@ def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> _Values
     return _Values(by_dest, origins)
 
 
-def _from_variable(option: _Option, text: str) -> str:
-    if option.is_flag and text not in ("0", "1"):
-        raise UsageError(f"{option.variable}={text}: expected 0 or 1")
+def _from_variable(option: Option, text: str) -> str:
+    if option.is_flag:
+        if not text.strip().isdecimal():
+            raise UsageError(f"{option.variable}={text}: expected 0 or 1")
+        return "1" if int(text) else "0"
     if option.choices and text not in option.choices:
         raise UsageError(f"{option.variable}={text}: expected one of {', '.join(option.choices)}")
     return text
@@ -315,16 +160,20 @@ def parse_run_command(
     """
     arguments = build_parser().parse_args(argv)
     values = _merge(arguments, environ)
+    _check_what_has_no_effect(values)
     min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
     conf = parse_rdzv_conf(values.text("rdzv_conf"))
     backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
+    workers = _nproc(values, count_devices)
+    if values.is_set("virtual_local_rank"):
+        visible_device(environ, workers - 1)
     return LaunchConfig(
         run_id=run_id,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        nproc_per_node=_nproc(values, count_devices),
+        nproc_per_node=workers,
         backend=backend,
         endpoint=endpoint,
         rendezvous=conf,
@@ -336,10 +185,12 @@ def parse_run_command(
             values.number("node_rank", at_least=0) if values.optional("node_rank") else None
         ),
         node_name=values.optional("node_name"),
-        log_dir=values.optional("log_dir"),
-        redirects=values.text("redirects"),
-        tee=values.text("tee"),
-        local_ranks_filter=_ranks_filter(values.text("local_ranks_filter")),
+        log_dir=_log_dir(values),
+        redirects=_streams(values, "redirects"),
+        tee=_streams(values, "tee"),
+        local_ranks_filter=_ranks_filter(values),
+        stdout_filters=parse_filters(values.text("duplicate_stdout_filters")),
+        stderr_filters=parse_filters(values.text("duplicate_stderr_filters")),
         log_line_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         shutdown_timeout_s=_shutdown_timeout(values, environ),
         signals=parse_signals(
@@ -347,7 +198,11 @@ def parse_run_command(
         ),
         worker_start=values.text("worker_start"),
         preload=tuple(filter(None, values.text("preload").split(","))),
+        virtual_local_rank=values.is_set("virtual_local_rank"),
+        numa_binding=values.optional("numa_binding"),
         events=environ.get("PYTEST_ELASTIC_EVENTS"),
+        event_log_handler=_event_log_handler(values),
+        error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         standalone=values.is_set("standalone"),
         origins=values.origins,
     )
@@ -367,15 +222,18 @@ def _meeting_point(values: _Values, max_nodes: int) -> tuple[str, Endpoint, bool
             )
         return "c10d", Endpoint(host="localhost", port=0), True, str(uuid.uuid4())
     if backend == "static" and not endpoint and master_port is None and max_nodes == 1:
+        # As torchrun: a bare command is a job like --standalone. A name that was given is kept.
+        if values.origins["rdzv_id"] == "default":
+            run_id = str(uuid.uuid4())
         return "c10d", Endpoint(host="localhost", port=0), True, run_id
     if backend == "static":
         # torchrun's static rendezvous: node 0 is where --master-addr points, and nobody comes late.
         if not endpoint:
-            port = values.number("master_port", at_least=0) if master_port else _STATIC_PORT
+            port = values.number("master_port", at_least=0) if master_port else STATIC_PORT
             endpoint = f"{values.text('master_addr')}:{port}"
         node_rank = values.optional("node_rank")
         rank = values.number("node_rank", at_least=0) if node_rank else 0
-        return "static", parse_endpoint(endpoint, default_port=_STATIC_PORT), rank == 0, run_id
+        return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), rank == 0, run_id
     if backend != "c10d":
         raise UsageError(f"{values.name('rdzv_backend')}={backend}: known are c10d and static")
     return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
@@ -398,27 +256,25 @@ def _program(
 ) -> ProgramConfig:
     target: str = arguments.training_script
     is_module, no_python = values.is_set("module"), values.is_set("no_python")
-    is_run_path = values.is_set("run_path")
-    if is_module and no_python:
+    passes_local_rank = values.is_set("pass_local_rank")
+    if passes_local_rank and values.is_set("use_env"):
+        raise UsageError("--use-env and --pass-local-rank contradict each other: leave one out")
+    if values.is_set("run_path"):
+        kind = "run_path"  # it takes precedence, as with torchrun
+    elif is_module and no_python:
         raise UsageError("--no-python and --module contradict each other: a module needs Python")
-    if is_run_path and (is_module or no_python):
-        raise UsageError("--run-path runs a file: leave --module and --no-python out")
-    kind = (
-        "module"
-        if is_module
-        else "binary"
-        if no_python
-        else "run_path"
-        if is_run_path
-        else "script"
-    )
-    if kind in ("script", "run_path"):
-        _check_script(target)
+    else:
+        kind = "module" if is_module else "binary" if no_python else "script"
+    python = environ.get("PYTHON_EXEC")
+    if kind == "run_path" or (kind == "script" and not python):
+        # What PYTHON_EXEC names may look for the script elsewhere, as in a container.
+        _check_script(fill_in(target, local_rank=0))
+    args = tuple(arguments.training_script_args)
     return ProgramConfig(
         kind=kind,
         target=target,
-        args=tuple(arguments.training_script_args),
-        python=environ.get("PYTHON_EXEC") or sys.executable,
+        args=("--local-rank=${local_rank}", *args) if passes_local_rank else args,
+        python=sys.executable if kind == "run_path" or not python else python,
     )
 
 
@@ -432,10 +288,55 @@ def _check_script(path: str) -> None:
         raise UsageError(f"the script {path!r} cannot be read: no permission")
 
 
-def _ranks_filter(text: str) -> tuple[int, ...]:
+def _check_what_has_no_effect(values: _Values) -> None:
+    """Refuse impossible values of what is accepted for torchrun's sake only."""
+    text = values.text("monitor_interval")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"{values.name('monitor_interval')}={text}: expected a number of seconds")
+    specs = values.optional("logs_specs")
+    if specs:
+        raise UsageError(
+            f"{values.name('logs_specs')}={specs}: classes of the group torchrun.logs_specs cannot "
+            "be used here, because this agent does not import torch",
+            hint="Try --log-dir, --redirects, --tee and TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.",
+        )
+
+
+def _log_dir(values: _Values) -> str | None:
+    path = values.optional("log_dir")
+    if path and path != os.devnull and os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{values.name('log_dir')}={path}: it is not a folder")
+    return path or None
+
+
+def _streams(values: _Values, dest: str) -> str:
+    text = values.text(dest)
+    parse_streams(text, option=values.name(dest))
+    return text
+
+
+def _event_log_handler(values: _Values) -> str:
+    name = values.text("event_log_handler")
+    # "dynamic_rendezvous" is a name of torch's registry and forgets what it is given.
+    if name not in ("null", "console", "dynamic_rendezvous"):
+        raise UsageError(
+            f"{values.name('event_log_handler')}={name}: known are null and console",
+            hint="PYTEST_ELASTIC_EVENTS=file:/path writes events to a file.",
+        )
+    return name
+
+
+def _ranks_filter(values: _Values) -> tuple[int, ...]:
+    text = values.text("local_ranks_filter")
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--local-ranks-filter={text}: expected local ranks, as in 0,1")
+        raise UsageError(
+            f"{values.name('local_ranks_filter')}={text}: expected local ranks, as in 0,1"
+        )
     return tuple(int(part) for part in parts)
 
 

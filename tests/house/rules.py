@@ -261,9 +261,6 @@ LONG_FILES: dict[str, Long] = {
     "harness/elastic_harness/scenario/engine.py": Long(lines=650, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
-    "pytest_elastic/cli/options.py": Long(
-        lines=500, because="torchrun's command line, flag by flag"
-    ),
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=650, because=_MACHINE),
     "pytest_elastic/rendezvous/member.py": Long(lines=650, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),

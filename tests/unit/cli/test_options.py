@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_elastic.agent.program import command_line
 from pytest_elastic.cli.options import build_parser, parse_run_command
 from pytest_elastic.config import Endpoint, LaunchConfig
 from pytest_elastic.errors import UsageError
@@ -89,6 +90,99 @@ def test_what_stands_behind_the_script_is_the_scripts(script: str) -> None:
     assert tuple(config.program.args) == ("--nnodes=9", "--", "-x")
 
 
+def test_the_job_of_a_bare_command_has_a_name_of_its_own(script: str) -> None:
+    """As with torchrun, so that two of them write into different folders; a given name is kept."""
+    first, second = parse(script), parse(script)
+    assert first.run_id != second.run_id != "none"
+    assert parse("--rdzv-id=mine", script).run_id == "mine"
+    assert parse("--nnodes=2", "--master-addr=h", script).run_id == "none"
+
+
+def test_a_script_of_the_old_launcher_gets_its_local_rank(script: str) -> None:
+    """--pass-local-rank does what torch.distributed.launch does; --use-env is accepted."""
+    program = parse("--pass-local-rank", script, "--steps=3").program
+    assert command_line(program, 1)[-3:] == [script, "--local-rank=1", "--steps=3"]
+    assert parse("--use-env", script).program.args == ()
+
+
+def test_the_local_rank_can_stand_in_every_word(script: str) -> None:
+    """`${local_rank}` is filled in, `$$` is one dollar, and any other dollar stays; as torchrun."""
+    args = ("--out=${local_rank}.txt", "$HOME", "cost=$$5", "$${local_rank}", "${other}")
+    program = parse(script, *args).program
+    assert command_line(program, 3)[-5:] == [
+        "--out=3.txt",
+        "$HOME",
+        "cost=$5",
+        "${local_rank}",
+        "${other}",
+    ]
+    named_by_rank = script.replace("train", "train_${local_rank}")
+    Path(script.replace("train", "train_0")).touch()
+    program = parse(named_by_rank).program
+    assert command_line(program, 1)[-1] == script.replace("train", "train_1")
+
+
+def test_another_interpreter_looks_for_its_script_itself(script: str) -> None:
+    """PYTHON_EXEC is what runs the script, and may see other files than we do."""
+    program = parse("/in/the/container.py", environ={"PYTHON_EXEC": "/opt/python"}).program
+    assert command_line(program, 0) == ["/opt/python", "-u", "/in/the/container.py"]
+    assert parse(script, environ={"PYTHON_EXEC": ""}).program.python == sys.executable
+
+
+def test_run_path_takes_precedence(script: str) -> None:
+    """--run-path beside --no-python or --module is --run-path, as torchrun's help says."""
+    for other in ("--no-python", "--module"):
+        assert parse("--run-path", other, script).program.kind == "run_path"
+
+
+def test_filters_are_texts_between_commas(script: str) -> None:
+    """Two commas stand for one."""
+    config = parse(
+        "--duplicate-stdout-filters=loss,a,,b", "--duplicate_stderr_filters", "WARN", script
+    )
+    assert config.stdout_filters == ("loss", "a,b")
+    assert config.stderr_filters == ("WARN",)
+    assert parse(script).stdout_filters == ()
+    by_variable = parse(script, environ={"PET_DUPLICATE_STDOUT_FILTERS": "x,y"})
+    assert by_variable.stdout_filters == ("x", "y")
+
+
+def test_settings_that_only_torchrun_needs_are_accepted(script: str) -> None:
+    """Commands that work today go on to work, though some settings have nothing to set here."""
+    conf = "store_type=tcp,close_timeout=30,heartbeat_timeout=5,timeout=900,rank=1,read_timeout=60"
+    assert parse("--rdzv-conf", conf, script).rendezvous.lease_s == 5
+    assert parse("--event-log-handler=null", "--monitor-interval=5", script).events is None
+    assert parse("--event_log_handler=console", script).event_log_handler == "console"
+    assert parse("--numa_binding", "core-complex", script).numa_binding == "core-complex"
+
+
+def test_signals_can_be_named_that_do_not_end_the_job(script: str) -> None:
+    """SIGUSR1 and SIGUSR2, as Slurm sends them."""
+    config = parse("--signals-to-handle=SIGTERM, sigusr1", script)
+    assert config.signals == (signal.SIGTERM, signal.SIGUSR1)
+
+
+def test_with_virtual_local_ranks_each_worker_needs_a_device(script: str) -> None:
+    """Without CUDA_VISIBLE_DEVICES nobody knows before; with it, too few are refused."""
+    options = ("--virtual-local-rank", "--nproc-per-node=2")
+    assert parse(*options, script).virtual_local_rank
+    assert parse(*options, script, environ={"CUDA_VISIBLE_DEVICES": "5, 6"}).virtual_local_rank
+    with pytest.raises(UsageError, match="local rank 1 has no device, because CUDA_VISIBLE_DEV"):
+        parse(*options, script, environ={"CUDA_VISIBLE_DEVICES": "5"})
+
+
+def test_the_error_file_of_this_agent_is_what_its_environment_says(script: str) -> None:
+    """An empty one is none."""
+    assert parse(script, environ={"TORCHELASTIC_ERROR_FILE": "/e.json"}).error_file == "/e.json"
+    assert parse(script, environ={"TORCHELASTIC_ERROR_FILE": ""}).error_file is None
+
+
+def test_a_variable_of_a_flag_is_a_number(script: str) -> None:
+    """As with torchrun, any number but 0 sets it."""
+    assert parse(script, environ={"PET_STANDALONE": "2"}).standalone
+    assert not parse(script, environ={"PET_STANDALONE": "0"}).standalone
+
+
 def test_a_module_needs_no_file(script: str) -> None:
     """-m names a module; --no-python a program."""
     assert parse("-m", "package.train").program.kind == "module"
@@ -118,6 +212,16 @@ REFUSED = [
     (("--signals-to-handle=SIGFOO",), "SIGFOO is not a signal"),
     (("--local-ranks-filter=a",), "expected local ranks"),
     (("--start-method=teleport",), "invalid choice"),
+    (("--monitor-interval=often",), "--monitor-interval=often: expected a number of seconds"),
+    (("--event-log-handler=kafka",), "known are null and console"),
+    (("--logs-specs=mine",), "--logs-specs=mine: classes of the group torchrun.logs_specs"),
+    (("--numa-binding=near",), "invalid choice: 'near'"),
+    (("--redirects=4",), "--redirects=4 names no streams"),
+    (("-t", "0:1,x:2"), "--tee=0:1,x:2 names no streams"),
+    (("--log-dir=/dev/zero",), "--log-dir=/dev/zero: it is not a folder"),
+    (("--rdzv-conf=store_type=file",), "nodes meet in a TCPStore only"),
+    (("--rdzv-conf=protocol=https",), "protocol is a setting of etcd"),
+    (("--use-env", "--pass-local-rank"), "contradict each other"),
     (("--max-restart=1", "--max-restrats=2"), "there is no option --max-restrats"),
 ]
 
@@ -157,6 +261,10 @@ def test_a_wrong_variable_is_named(script: str) -> None:
         parse(script, environ={"PET_NPROC_PER_NODE": "zero"})
     with pytest.raises(UsageError, match="PET_MODULE=yes"):
         parse(script, environ={"PET_MODULE": "yes"})
+    with pytest.raises(UsageError, match="PET_TEE=9"):
+        parse(script, environ={"PET_TEE": "9"})
+    with pytest.raises(UsageError, match="PET_LOCAL_RANKS_FILTER=all"):
+        parse(script, environ={"PET_LOCAL_RANKS_FILTER": "all"})
 
 
 def test_help_names_every_option() -> None:
