@@ -42,6 +42,10 @@ LEAVE_TIMEOUT_S = 3.0
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
 
+# What schedulers send as a hint (Slurm's --signal): the program decides what to do about it. torchrun
+# ends the job on them.
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
 
 
@@ -409,6 +413,10 @@ class AgentMachine:
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
         group = self._group
         has_workers = group is not None and not group.is_gone
+        if given.signal in _PASSED_ON:
+            if group is not None and has_workers:
+                self._out.append(m.Signal(round=group.round, signal=given.signal, to="leaders"))
+            return
         if self._drain_signal is not None or self._ending is not None:
             # The second signal: no more patience.
             if group is not None and has_workers:

@@ -234,6 +234,25 @@ def test_a_drain_signals_leaders_and_leaves_when_they_are_gone() -> None:
     assert bench.exits() == [(143, "drained")]
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_hint_of_the_scheduler_is_passed_on_to_the_leaders(number: signal.Signals) -> None:
+    """SIGUSR1 and SIGUSR2 are for the program: the node stays, and none of its children hears."""
+    bench = Bench()
+    bench.give(m.SignalArrived(signal=number, name=number.name))
+    assert bench.orders == [], "before there are workers there is nobody to tell"
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=number, name=number.name))
+    assert bench.orders == [m.Signal(round=1, signal=number, to="leaders")]
+    assert bench.machine.phase is Phase.RUNNING
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.give(m.SignalArrived(signal=number, name=number.name))
+    assert not bench.has_killed(), "it is no second signal to leave"
+    assert bench.signalled() == [(number, "leaders")]
+    bench.give(m.GroupVanished(round=1))
+    bench.give(m.SignalArrived(signal=number, name=number.name))
+    assert bench.orders == []
+
+
 def test_a_second_signal_while_draining_kills_at_once() -> None:
     """Whoever signals twice has no more patience."""
     bench = Bench()
