@@ -42,8 +42,8 @@ LEAVE_TIMEOUT_S = 3.0
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
 
-# What schedulers send as a hint (Slurm's --signal): the program decides what to do about it. torchrun
-# ends the job on them.
+# What schedulers send as a hint (Slurm's --signal): the program decides what to do about it, while
+# torchrun ends the job.
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
