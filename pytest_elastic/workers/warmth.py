@@ -60,6 +60,7 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
     reason = (
         _odd_command(spec.command[1:])
         or _different_start(spec.environ, host.environ)
+        or _counted_processors(spec)
         or _shadowed_module(reach, host.modules)
         or _missing_folder(spec, host)
     )
@@ -114,6 +115,13 @@ def _different_start(wanted: Mapping[str, str], found: Mapping[str, str]) -> str
     threads = wanted.get("OMP_NUM_THREADS", "1")
     if not threads.isdecimal():
         return f"OMP_NUM_THREADS={threads} is not one number"
+    return ""
+
+
+def _counted_processors(spec: WorkerSpec) -> str:
+    """Say whether a fresh interpreter would have counted other processors than the host did."""
+    if spec.cpus is not None and "OMP_NUM_THREADS" not in spec.environ:
+        return "OpenMP counts the processors it may use at start, and this worker has its own"
     return ""
 
 

@@ -44,6 +44,14 @@ def worker(
     return WorkerSpec(**{**values, **fields})
 
 
+def test_a_worker_bound_to_processors_is_fresh_unless_its_threads_are_counted() -> None:
+    """OpenMP takes as many threads as it found processors when it was loaded."""
+    is_warm, reason = warm_reason(worker(cpus=[0, 1]), host(), NOWHERE)
+    assert (is_warm, reason[:27]) == (False, "OpenMP counts the processor")
+    environ = {"OMP_NUM_THREADS": "2"}
+    assert warm_reason(worker(cpus=[0, 1], environ=environ), host(), NOWHERE)[0]
+
+
 def test_a_plain_script_is_warm() -> None:
     """The usual case, with what differs from worker to worker in its environment."""
     environ = {
