@@ -1,21 +1,26 @@
 """Waits for lines in the output of launchers and workers, without reading more than is asked for.
 
-Files are looked at on a timer, and only while somebody waits for a pattern.
+Files are looked at on a timer, and only while somebody waits for a pattern. A file that grows
+faster is read in pieces, one after the other with the loop's other work in between, so that neither
+memory nor answers suffer from a job that prints a gigabyte.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["LogWatch"]
 
 _LOOK_S = 0.05
-# What one look reads of one file; a job that prints a gigabyte is read a little at a time.
+# What one look reads of one file: it takes a millisecond or two.
 _CHUNK = 256 * 1024
+# A pattern that every line matches shall not make a history of every line.
+_MOST_PER_LOOK = 20
 
 
 class LogWatch:
@@ -37,6 +42,17 @@ class LogWatch:
         if self._timer is None:
             self._look()
 
+    @property
+    def unread(self) -> list[str]:
+        """The files that are waited on and were not read to their end yet, by node and name."""
+        if not self._patterns:
+            return []
+        return [
+            f"{node}/{os.path.basename(path)}"
+            for path, node in self._files()
+            if _size(path) > self._offsets.get(path, 0)
+        ]
+
     def close(self) -> None:
         """Stop looking."""
         self._is_closed = True
@@ -46,28 +62,48 @@ class LogWatch:
     def _look(self) -> None:
         if self._is_closed:
             return
+        is_behind = False
+        for path, node in self._files():
+            is_behind |= self._read(path, node)
+        wait_s = 0.0 if is_behind else _LOOK_S
+        self._timer = self._loop.call_at(self._loop.now() + wait_s, self._look)
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """Yield every log with its node."""
         for folder, _, names in os.walk(self._folder):
             node = os.path.relpath(folder, self._folder).split(os.sep)[0]
             for name in sorted(names):
                 if name.endswith(".log"):
-                    self._read(os.path.join(folder, name), node)
-        self._timer = self._loop.call_at(self._loop.now() + _LOOK_S, self._look)
+                    yield os.path.join(folder, name), node
 
-    def _read(self, path: str, node: str) -> None:
+    def _read(self, path: str, node: str) -> bool:
+        """Read a piece of a file; tell whether there may be more."""
         offset = self._offsets.get(path, 0)
         try:
             with open(path, "rb") as log:
                 log.seek(offset)
                 data = log.read(_CHUNK)
         except OSError:
-            return
+            return False
         if not data:
-            return
+            return False
         self._offsets[path] = offset + len(data)
         *lines, rest = (self._rests.get(path, b"") + data).split(b"\n")
         self._rests[path] = rest[-_CHUNK:]
-        for line in lines:
-            text = line.decode("utf-8", "replace")
-            for pattern, only in self._patterns:
-                if only in (None, node) and pattern.search(text):
-                    self._on_line(node, pattern.pattern, text[:1000])
+        for pattern, only in self._patterns:
+            if only in (None, node):
+                self._report(pattern, node, lines)
+        return len(data) == _CHUNK
+
+    def _report(self, pattern: re.Pattern[str], node: str, lines: list[bytes]) -> None:
+        texts = (line.decode("utf-8", "replace") for line in lines)
+        matching = (text for text in texts if pattern.search(text))
+        for text in itertools.islice(matching, _MOST_PER_LOOK):
+            self._on_line(node, pattern.pattern, text[:1000])
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -260,6 +260,11 @@ class Run:
         self._end = end
         if self._timer is not None:
             self._timer.cancel()
+        if end.outcome not in {"aborted", "unmet"} and (unread := self._logs.unread):
+            self._problems.append(
+                f"what {', '.join(unread)} says was not read to its end: clauses on it are not "
+                "judged by all of it"
+            )
         exit_codes = {**end.exit_codes, **self._stage.exit_codes}
         self._on_fact("engine", "", RunEnded(outcome=end.outcome, exit_codes=exit_codes))
         # Not from inside the engine's turn: what follows makes inputs of its own.
