@@ -223,9 +223,12 @@ class CoordinatorMachine:
 
     def _on_failure(self, peer: Peer, failed: ports.GroupFailed) -> None:
         committed = self._committed
-        if committed is None or failed.round != committed.number or not failed.failures:
+        if committed is None or failed.round != committed.number:
             return
-        if peer.standing is not Standing.RUNNING or committed.first_failure is not None:
+        if self.phase is not Phase.RUNNING or peer.standing is not Standing.RUNNING:
+            return  # what ends after the stop order was told to end
+        if not failed.failures:
+            committed.stop_because(f"workers of {peer.node.name} failed")
             return
         first = failed.failures[0]
         committed.first_failure = dataclasses.replace(first, node=peer.node.name)

@@ -50,7 +50,8 @@ class PlayedAgent:
     @property
     def belongs(self) -> bool:
         """Whether the agent was told of a round, and not yet that all is over."""
-        return self.over is None and bool(self.timed_notices)
+        told = any(isinstance(each, ports.StartWorkers | ports.Spared) for each in self.notices)
+        return told and self.over is None
 
     @property
     def notices(self) -> list[ports.Notice]:

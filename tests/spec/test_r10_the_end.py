@@ -48,6 +48,20 @@ def test_r10_the_first_failure_of_the_job_is_named_on_every_node() -> None:
     assert [each.first_failure["node"] for each in ended] == ["n3"] * 3
 
 
+def test_r10_what_ends_after_the_stop_order_is_not_the_first_failure() -> None:
+    """The round was over already: the failure that ended the job is another one."""
+    world = formed("n1", "n2", "n3", config=settings("3:3", max_restarts=0))
+    world.agent("n2").stop_s = 0.5
+    world.fail("n3", exit_code=7)
+    world.run_until(lambda: bool(world.agent("n2").stop_orders), within_s=1.0)
+    world.fail("n2", exit_code=-15)
+    world.run(2.0)
+    over = world.over("n1")
+    assert over is not None
+    assert over.first_failure is not None
+    assert over.first_failure.exit_code == 7
+
+
 def test_r10_who_holds_the_announcement_takes_losing_the_coordinator_for_that_end() -> None:
     """The coordinator dies between its announcement and its last word: still a success."""
     world = formed("n1", "n2")

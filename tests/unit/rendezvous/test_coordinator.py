@@ -145,7 +145,6 @@ def test_words_of_an_unknown_connection_are_not_heard() -> None:
         ports.WorkersGone(round=7),
         ports.GroupSucceeded(round=7),
         ports.GroupFailed(round=7, failures=()),
-        ports.GroupFailed(round=1, failures=()),
         ports.StoreOpened(round=1, address="a", port=5),
         m.SealAcknowledged(term=1, round=1),
         m.EndAcknowledged(term=1),
