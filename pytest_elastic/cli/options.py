@@ -181,9 +181,7 @@ def parse_run_command(
         role=values.text("role"),
         program=_program(arguments, values, environ),
         local_addr=values.optional("local_addr"),
-        node_rank=(
-            values.number("node_rank", at_least=0) if values.optional("node_rank") else None
-        ),
+        node_rank=_node_rank(values, backend),
         node_name=values.optional("node_name"),
         log_dir=_log_dir(values),
         redirects=_streams(values, "redirects"),
@@ -231,12 +229,18 @@ def _meeting_point(values: _Values, max_nodes: int) -> tuple[str, Endpoint, bool
         if not endpoint:
             port = values.number("master_port", at_least=0) if master_port else STATIC_PORT
             endpoint = f"{values.text('master_addr')}:{port}"
-        node_rank = values.optional("node_rank")
-        rank = values.number("node_rank", at_least=0) if node_rank else 0
-        return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), rank == 0, run_id
+        is_host = _node_rank(values, backend) == 0
+        return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), is_host, run_id
     if backend != "c10d":
         raise UsageError(f"{values.name('rdzv_backend')}={backend}: known are c10d and static")
     return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
+
+
+def _node_rank(values: _Values, backend: str) -> int | None:
+    """Return the node's place in the order; a fixed set of nodes has one that nobody numbers: 0."""
+    if values.optional("node_rank"):
+        return values.number("node_rank", at_least=0)
+    return 0 if backend == "static" else None
 
 
 def _nproc(values: _Values, count_devices: Callable[[str], int]) -> int:
