@@ -60,17 +60,23 @@ def failure_screen(
     run_directory: str,
     command: str,
     last_seen: str = "",
+    last_words: str = "",
     width: int = _WIDTH,
     height: int = _HEIGHT,
 ) -> str:
     """Return the report of a failed run: at most `height` lines of at most `width` columns.
 
     The worst clause is shown in full, invalid before unknown; `last_seen` replaces what the history
-    itself says about how far the job had come.
+    itself says about how far the job had come; `last_words` are what the first failure has printed.
     """
     ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
     head = _head(ordered, width)
-    tail = _tail(history, run_directory, command, last_seen, width)
+    tail = [
+        *_standing(history, last_seen, last_words, width),
+        # These two are to be copied: they are never cut.
+        f"run directory  {run_directory}",
+        f"again          {command}",
+    ]
     room = height - len(head) - len(tail) - 2
     proof = {seq for clause in ordered[:1] for seq in clause.events}
     strip = _strip(history, proof, width, room) if room >= 3 else []
@@ -107,15 +113,13 @@ def _excerpt(place: Place, width: int) -> list[str]:
     return lines
 
 
-def _tail(
-    history: History, run_directory: str, command: str, last_seen: str, width: int
-) -> list[str]:
+def _standing(history: History, last_seen: str, last_words: str, width: int) -> list[str]:
     lines = [_cut(f"last seen      {last_seen or where_it_stood(history)}", width)]
     failure = first_failure(history)
     if failure:
         lines.append(_cut(f"first failure  {failure}", width))
-    # These two are to be copied: they are never cut.
-    lines += [f"run directory  {run_directory}", f"again          {command}"]
+        if last_words and last_words not in failure:
+            lines.append(_cut(f"               {last_words}", width))
     return lines
 
 

@@ -43,7 +43,15 @@ from pytest_elastic.events.model import (
     WorkerExited,
 )
 
-__all__ = ["Moment", "exit_text", "first_failure", "moments", "number_list", "where_it_stood"]
+__all__ = [
+    "Moment",
+    "exit_text",
+    "first_failure",
+    "moments",
+    "node_of_first_failure",
+    "number_list",
+    "where_it_stood",
+]
 
 # Workers of a node that come or go within this time share a line.
 _TOGETHER_S = 0.25
@@ -227,16 +235,30 @@ def first_failure(history: History) -> str:
             event = failed.event
             message = f": {event.message.strip().splitlines()[-1]}" if event.message.strip() else ""
             return f"rank {event.rank} on {failed.node}, {exit_text(event.exit_code)}{message}"
+    # Whoever goes when the run is over has not failed: the nodes are being taken away.
+    ended = history.last(RunEnded)
+    end = ended.at if ended is not None else float("inf")
     gone = [
         worker
         for world in history.worlds.rounds
         for worker in world.workers.values()
-        if worker.gone_at is not None and not worker.finished
+        if worker.gone_at is not None and worker.gone_at < end and not worker.finished
     ]
     if not gone:
         return ""
     worker = min(gone, key=lambda each: each.gone_at or 0.0)
     return f"rank {worker.rank} on {worker.node} was gone first (pid {worker.pid})"
+
+
+def node_of_first_failure(history: History) -> str:
+    """Return the node of the job's first failure; empty when there was none, or nobody knows."""
+    for entry in history.of_kind(JobEnded):
+        if entry.event.first_failure:
+            return str(entry.event.first_failure.get("node", ""))
+    for failed in history.of_kind(WorkerExited):
+        if failed.event.cause == "failed":
+            return failed.node
+    return ""
 
 
 def _failure_text(failure: Mapping[str, Any]) -> str:

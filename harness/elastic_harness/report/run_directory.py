@@ -32,6 +32,8 @@ __all__ = ["RunDirectory", "create_run_directory", "safe_name"]
 # File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
 _MAX_NAME = 120
 _MAX_TRIES = 10_000
+# The end of a log is where a failure stands; a job may have printed a gigabyte before.
+_TAIL = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,16 @@ class RunDirectory:
         folder = os.path.join(self.logs, safe_name(node))
         os.makedirs(folder, exist_ok=True)
         return folder
+
+    def end_of_log(self, node: str) -> str:
+        """Return the end of what a node's launcher and workers have printed; "" if nothing."""
+        try:
+            with open(os.path.join(self.logs, safe_name(node), "launcher.log"), "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - _TAIL))
+                return log.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
 
     def write_plan(self, plan: object) -> None:
         """Write the plan, anything that JSON can hold."""

@@ -8,6 +8,8 @@ from elastic_harness.history.events import FaultFired, NodeStarted, NodeStopped
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
+from elastic_harness.report.last_words import last_words
+from elastic_harness.report.moments import node_of_first_failure
 
 from pytest_elastic.events.model import JobEnded, RoundEnded, RoundSealed, WorkerExited
 from tests.unit.history.story import Story
@@ -158,3 +160,47 @@ def test_the_job_wide_first_failure_is_what_the_launcher_decided() -> None:
     text = failure_screen(history, [], run_directory="/x", command="y", last_seen="step 5")
     assert "first failure  rank 3 on n2, exit code 1: ValueError: loss is nan" in text
     assert "last seen      step 5" in text
+
+
+def test_who_is_ended_with_the_run_has_not_failed() -> None:
+    """At the limit all workers are killed; none of them failed first."""
+    story = Story(nodes=1).round(1, ["n1"]).wait(0.5)
+    story.end("limit").wait(0.1).gone(1)
+    assert "first failure" not in failure_screen(story.history, [], run_directory="/x", command="y")
+
+
+def test_the_last_words_of_the_first_failure_stand_below_it() -> None:
+    """What it printed says more than its exit code, unless the launcher has said it already."""
+    story = Story().round(1, ["n1", "n2"])
+    failed = WorkerExited(
+        round=1, local_rank=0, rank=1, pid=1001, exit_code=1, signal=0, cause="failed"
+    )
+    history = story.tell("agent", "n2", failed).end("failed").history
+    assert node_of_first_failure(history) == "n2"
+    words = "SyntaxError: invalid syntax"
+    text = failure_screen(history, [], run_directory="/x", command="y", last_words=words)
+    lines = text.splitlines()
+    at = lines.index("first failure  rank 1 on n2, exit code 1")
+    assert lines[at + 1] == f"               {words}"
+    failure = {"node": "n1", "rank": 0, "exit_code": 1, "message": words}
+    ended = JobEnded(result="failed", reason="budget used up", first_failure=failure)
+    history = story.tell("agent", "n1", ended).history
+    assert node_of_first_failure(history) == "n1"
+    text = failure_screen(history, [], run_directory="/x", command="y", last_words=words)
+    assert text.count(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ("loss 0.5\n[agent n1] ValueError: of its own\nthe job failed: no restart left\n", ""),
+        ("Traceback\n  frame\nValueError: nan\n====\nthe job failed: rank 0\n", "ValueError: nan"),
+        ("KeyError: 1\ntorch.cuda.OutOfMemoryError: CUDA\n", "torch.cuda.OutOfMemoryError: CUDA"),
+        ("[default0]:KeyError: 'x'\n", "KeyError: 'x'"),
+        ("ValueError: x\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+    ],
+)
+def test_last_words_are_the_last_line_that_names_an_exception(text: str, words: str) -> None:
+    """The launcher's own lines, and its summary of the job, are none."""
+    assert last_words(text) == words

@@ -63,3 +63,14 @@ def test_artifacts_that_cannot_be_kept_are_refused_with_the_reason(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot keep the run 'x' in"):
         create_run_directory(str(tmp_path / "file"), "x")
+
+
+def test_of_a_log_the_end_is_read(tmp_path: Path) -> None:
+    """A failure stands at the end, and a job may have printed a gigabyte before it."""
+    run = create_run_directory(str(tmp_path), "run")
+    assert run.end_of_log("n1") == ""
+    log = Path(run.logs_of("n1")) / "launcher.log"
+    log.write_bytes(b"x" * 1_000_000 + b"\xff\nthe end\n")
+    end = run.end_of_log("n1")
+    assert end.endswith("\nthe end\n")
+    assert len(end) <= 64 * 1024
