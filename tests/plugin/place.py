@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["SCRIPTS", "Called", "Place", "scenario", "wait_until"]
+__all__ = ["LIMIT_S", "SCRIPTS", "Called", "Place", "scenario"]
 
 # Of a pytest with a handful of runs on two busy cores; most take a tenth of it.
 LIMIT_S = 120.0
@@ -26,11 +26,12 @@ SCRIPTS = {
         import os, sys
         print("hello from rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
     """,
-    # Runs until it is ended; the file says that it got this far.
+    # Runs until it is ended; says that it got this far, if somebody wants to know.
     "forever.py": """
-        import os, pathlib, sys, time
-        name = f"alive-{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
-        pathlib.Path(os.environ.get("ALIVE_DIR", "."), name).write_text("here\\n")
+        import os, time
+        if "BELL" in os.environ:
+            with open(os.environ["BELL"], "w") as bell:
+                bell.write(os.environ["RANK"])
         time.sleep(600)
     """,
     # Ends well once it has been restarted.
@@ -164,12 +165,3 @@ class Place:
         kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
         path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
         return {**kept, "PATH": path, "COLUMNS": "120", **self.environ}
-
-
-def wait_until(condition: Callable[[], bool], *, within_s: float = 60.0, what: str = "") -> None:
-    """Look again until something holds; AssertionError when it does not in time."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.02)

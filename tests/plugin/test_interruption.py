@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 from elastic_harness import leaks
 from elastic_harness.cluster import leftovers, process_table
 
-from tests.plugin.place import Place, scenario, wait_until
+from tests.plugin.place import LIMIT_S, Place, scenario
+
+Start = Callable[..., tuple[subprocess.Popen[str], "Traces"]]
 
 TEST_IN_PYTHON = """
     def test_forever(elastic_job):
@@ -23,67 +28,97 @@ TEST_IN_PYTHON = """
 class Traces:
     """What a pytest in the middle of a run has on the machine: processes, and their tag."""
 
-    processes: frozenset[tuple[int, int]]
+    pidfds: tuple[int, ...]
     tag: str
 
+    def wait_for_ends(self, within_s: float) -> list[int]:
+        """Wait until every process has ended; returns those that have not."""
+        poll = select.poll()
+        for pidfd in self.pidfds:
+            poll.register(pidfd, select.POLLIN)
+        left = list(self.pidfds)
+        deadline = time.monotonic() + within_s
+        while left and (ended := poll.poll(1000 * max(0.0, deadline - time.monotonic()))):
+            for pidfd, _ in ended:
+                poll.unregister(pidfd)
+                left.remove(pidfd)
+        return left
+
     @property
-    def left(self) -> list[str]:
-        """What of it is still there."""
-        rows = [(pid, process_table.row_of(pid)) for pid, _ in sorted(self.processes)]
-        alive = [
-            f"process {pid}"
-            for pid, row in rows
-            if row is not None and (pid, row.start_ticks) in self.processes and row.state != "Z"
-        ]
-        folder = leftovers.scratch_folder(self.tag)
-        return [*alive, folder] if os.path.exists(folder) else alive
+    def folder(self) -> str:
+        """Where its sockets lie."""
+        return leftovers.scratch_folder(self.tag)
 
 
 def traces_of(pid: int) -> Traces:
     """Look at everything that descends from a pytest."""
     rows = process_table.descendants(pid)
-    environs = [process_table.environ_of(row.pid) for row in rows]
-    tags = {environ.get(leftovers.ENVIRONMENT_MARK, "") for environ in environs} - {""}
-    assert len(tags) == 1, f"one cluster is expected, with one tag: {tags}"
-    return Traces(processes=frozenset((row.pid, row.start_ticks) for row in rows), tag=tags.pop())
+    tags = {process_table.environ_of(row.pid).get(leftovers.ENVIRONMENT_MARK) for row in rows}
+    (tag,) = tags - {None}
+    return Traces(pidfds=tuple(os.pidfd_open(row.pid) for row in rows), tag=str(tag))
 
 
-def start_and_wait_for_workers(place: Place, *arguments: str) -> subprocess.Popen[str]:
-    """Start pytest on a job that never ends, and return it when both workers are at work."""
+@pytest.fixture
+def start(place: Place) -> Iterator[Start]:
+    """Return how to start pytest on a job that never ends; waits until both workers are at work."""
+    started: list[subprocess.Popen[str]] = []
+    traces: list[Traces] = []
     place.add_scripts()
     place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
     place.add("test_forever.py", TEST_IN_PYTHON)
-    process = place.start("--elastic-seed=1", *arguments)
+    place.environ["BELL"] = str(place.folder / "bell")
+    os.mkfifo(place.environ["BELL"])
 
-    def are_at_work() -> bool:
-        return all((place.folder / f"alive-{rank}-0").exists() for rank in range(2))
+    def start(*arguments: str) -> tuple[subprocess.Popen[str], Traces]:
+        # Open for writing too, so that the first worker's end of it is not the end.
+        bell = os.open(place.environ["BELL"], os.O_RDWR | os.O_NONBLOCK)
+        process = place.start("--elastic-seed=1", *arguments)
+        started.append(process)
+        pidfd = os.pidfd_open(process.pid)
+        rung = b""
+        while len(rung) < 2:
+            ready, _, _ = select.select([bell, pidfd], [], [], LIMIT_S)
+            if bell not in ready:
+                process.kill()
+                pytest.fail(f"no workers: {process.communicate(timeout=30)[0]}")
+            rung += os.read(bell, 2)
+        os.close(bell)
+        os.close(pidfd)
+        assert sorted(rung) == sorted(b"01")
+        traces.append(traces_of(process.pid))
+        return process, traces[-1]
 
-    wait_until(lambda: are_at_work() or process.poll() is not None, what="both workers are at work")
-    if process.poll() is not None:
-        pytest.fail(process.communicate(timeout=30)[0])
-    return process
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=30)
+    for each in traces:
+        for pidfd in each.pidfds:
+            os.close(pidfd)
 
 
 @pytest.mark.parametrize(
     ("cluster", "test"),
     [("namespace", "forever.elastic.yaml"), ("process", "test_forever.py")],
 )
-def test_ctrl_c_ends_the_run_and_then_pytest(place: Place, cluster: str, test: str) -> None:
+def test_ctrl_c_ends_the_run_and_then_pytest(
+    place: Place, start: Start, cluster: str, test: str
+) -> None:
     """Exit code 2 and pytest's own word for it; every process has gone before pytest goes."""
     before = leaks.snapshot()
-    process = start_and_wait_for_workers(place, f"--elastic-cluster={cluster}", test)
-    traces = traces_of(process.pid)
-    assert len(traces.processes) >= 6, "supervisor, server, two launchers, two workers"
+    process, traces = start(f"--elastic-cluster={cluster}", test)
+    assert len(traces.pidfds) >= 6, "supervisor, server, two launchers, two workers"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, out
     assert "KeyboardInterrupt" in out
     assert "INTERNALERROR" not in out
-    assert traces.left == []
-    assert leaks.leaks_since(before) == []
+    assert traces.wait_for_ends(within_s=0) == []
+    assert not os.path.exists(traces.folder)
     (run,) = place.runs
     history = (place.folder / ".elastic" / run / "history.jsonl").read_text()
     assert '"run_ended"' in history, "the run was ended, not abandoned"
+    assert left_since(before) == []
 
 
 @pytest.mark.parametrize(
@@ -91,16 +126,21 @@ def test_ctrl_c_ends_the_run_and_then_pytest(place: Place, cluster: str, test: s
     [("namespace", "test_forever.py"), ("process", "forever.elastic.yaml")],
 )
 def test_a_killed_pytest_leaves_nothing_but_the_artifacts(
-    place: Place, cluster: str, test: str
+    place: Place, start: Start, cluster: str, test: str
 ) -> None:
     """SIGKILL cannot be handled: the supervisor sees to processes, sockets and folders."""
     before = leaks.snapshot()
-    process = start_and_wait_for_workers(place, f"--elastic-cluster={cluster}", test)
-    traces = traces_of(process.pid)
-    assert os.path.exists(leftovers.scratch_folder(traces.tag)), "there is something to remove"
+    process, traces = start(f"--elastic-cluster={cluster}", test)
+    assert os.path.exists(traces.folder), "there is something to remove"
     process.kill()
     process.communicate(timeout=30)
-    wait_until(lambda: not traces.left, within_s=20, what=f"gone: {traces.left}")
-    assert leaks.leaks_since(before) == []
+    assert traces.wait_for_ends(within_s=20) == []
+    assert not os.path.exists(traces.folder)
     (run,) = place.runs
     assert (place.folder / ".elastic" / run / "plan.json").exists()
+    assert left_since(before) == []
+
+
+def left_since(before: leaks.Snapshot) -> list[str]:
+    """Return what is left, save what this test itself still holds."""
+    return [line for line in leaks.leaks_since(before) if "anon_inode:[pidfd]" not in line]
