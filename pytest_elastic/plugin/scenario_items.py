@@ -7,18 +7,19 @@ they do for any test.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.checkers import bind
 from elastic_harness.scenario.checks import needed_capabilities
+from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.loader import LoadedScenario, load_file
 from elastic_harness.scenario.planner import make_plan
-from elastic_harness.scenario.problems import ScenarioError
+from elastic_harness.scenario.problems import Problem, ScenarioError
 
-from pytest_elastic.errors import ElasticError, InternalError
+from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
 from pytest_elastic.plugin.verdicts import judge_scenario
 
@@ -39,6 +40,9 @@ class ScenarioFile(pytest.File):
                 built_in_faults(),
                 check_clause=lambda _, name, expected: bind(name, expected),
             )
+            problems = [problem for loaded in scenarios for problem in _problems_here(loaded)]
+            if problems:
+                raise ScenarioError(problems)
         except ScenarioError as error:
             raise self.CollectError(str(error)) from error
         for loaded in scenarios:
@@ -72,6 +76,20 @@ def _shown_path(path: os.PathLike[str], config: pytest.Config) -> str:
     """Return the path as messages show it: relative to where pytest was called, if it is below."""
     relative = os.path.relpath(path, config.invocation_params.dir)
     return os.fspath(path) if relative.startswith("..") else relative
+
+
+def _problems_here(loaded: LoadedScenario) -> Iterator[Problem]:
+    """Yield what is wrong with a scenario for this pytest: marks and a launcher nobody knows."""
+    for index, name in enumerate(loaded.scenario.marks):
+        try:
+            getattr(pytest.mark, name)
+        except (pytest.fail.Exception, AttributeError) as error:
+            yield Problem(at=loaded.locate(("marks", index)), message=str(error))
+    if loaded.scenario.job.launcher is not None:
+        try:
+            launcher_named(loaded.scenario.job.launcher)
+        except UsageError as error:
+            yield Problem(at=loaded.locate(("job", "launcher")), message=error.message)
 
 
 def _call_for(loaded: LoadedScenario) -> Callable[..., None]:

@@ -11,6 +11,8 @@ import pytest
 from elastic_harness.history.checkers.registry import as_text
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
+from elastic_harness.report.last_words import last_words
+from elastic_harness.report.moments import node_of_first_failure
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
@@ -94,9 +96,12 @@ def _conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClau
 def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> str:
     """Write a failed run's reports, and return its screen."""
     _write_reports(run, hub, item)
+    history = _result_of(run).history
+    failed_on = node_of_first_failure(history)
     return failure_screen(
-        _result_of(run).history,
+        history,
         unmet,
+        last_words=last_words(run.directory.end_of_log(failed_on)) if failed_on else "",
         run_directory=_short(run.directory.path, item.config),
         command=repeat_command(item, hub, run),
     )
