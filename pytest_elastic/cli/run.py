@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
-from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.errors import ElasticError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from pytest_elastic.boot.role import Program, Role
+    from pytest_elastic.workers.keeper_client import AdoptedKeeper
 
 __all__ = ["LauncherRole", "launcher_role", "main", "read_config"]
 
@@ -24,10 +26,21 @@ _ACCELERATOR_MODULES = {"gpu": "cuda", "xpu": "xpu", "auto": "accelerator"}
 
 def main(argv: Sequence[str]) -> int:
     """Run a job's share on this node; return the exit code."""
-    config = read_config(argv, os.environ)
+    return _launch(read_config(argv, os.environ), None)
+
+
+def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
+    """Launch; whatever nobody expected becomes an InternalError, with its traceback shown."""
     from pytest_elastic.launch import launch
 
-    return launch(config)
+    try:
+        return launch(config, adopted=adopted)
+    except ElasticError:
+        raise
+    except Exception as error:
+        # An agent that ends with 1, as by Python's default, would say that the job failed.
+        traceback.print_exc()
+        raise InternalError(f"the agent ended by an unexpected {type(error).__name__}") from error
 
 
 def read_config(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
@@ -46,7 +59,7 @@ class LauncherRole:
 
     def run(self) -> Role | Program:
         """Launch, and end the process with the launch's exit code; returns in the keeper only."""
-        from pytest_elastic.launch import keeper_linger_s, launch
+        from pytest_elastic.launch import keeper_linger_s
         from pytest_elastic.workers.keeper_client import AdoptedKeeper, fork_keeper
 
         try:
@@ -54,7 +67,7 @@ class LauncherRole:
             keeper = fork_keeper(linger_s=keeper_linger_s(config))
             if not isinstance(keeper, AdoptedKeeper):
                 return keeper
-            code = launch(config, adopted=keeper)
+            code = _launch(config, keeper)
         except ElasticError as error:
             sys.stderr.write(f"pytest-elastic run: {error}\n")
             code = error.exit_code
