@@ -143,7 +143,19 @@ PURE = (
     Pure(holds="pytest_elastic.workers.messages"),
     Pure(holds="pytest_elastic.agent", drivers=("agent", "program", "store_calls")),
     Pure(holds="elastic_harness.cluster.cluster"),
-    Pure(holds="elastic_harness.network", drivers=("switch", "toxiproxy", "toxiproxy_client")),
+    Pure(
+        holds="elastic_harness.network",
+        drivers=(
+            "switch",
+            "toxiproxy",
+            "toxiproxy_address",
+            "toxiproxy_api",
+            "toxiproxy_client",
+            "toxiproxy_connection",
+            "toxiproxy_listener",
+            "toxiproxy_proxy",
+        ),
+    ),
     Pure(
         holds="elastic_harness.scenario",
         drivers=("loader", "log_watch", "runner", "setup", "stage"),
