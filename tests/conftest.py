@@ -30,6 +30,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # look costs 7 ms, too much for each of a thousand tests with plain values. Tests that share a
 # cluster come here when they say what of it is spared (`ClusterClient.own_pids`, `own_fds`).
 LOOKED_AFTER = (
+    "conformance/test_torchrun_behaviour.py",
     "gpu",
     "integration/test_example_train.py",
     "integration/test_launcher.py",
