@@ -68,8 +68,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Say the same once it has turned out that there are elastic tests."""
-    if is_asked_for(config) or not any(_is_elastic(item) for item in items):
+    """Say the same once it has turned out that there are elastic tests to run."""
+    is_said = is_asked_for(config) or config.option.collectonly
+    if is_said or not any(_is_elastic(item) for item in items):
         return []
     from pytest_elastic.plugin.reporting import header_lines
 

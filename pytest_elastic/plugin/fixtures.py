@@ -28,13 +28,13 @@ __all__ = [
 JOBS_KEY = pytest.StashKey["JobsOfTest"]()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def elastic_seed(pytestconfig: pytest.Config) -> int:
     """The number that all chance of this session comes from (`--elastic-seed`)."""
     return hub_of(pytestconfig).options.seed
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def elastic_cluster(pytestconfig: pytest.Config) -> Hub:
     """The cluster that runs are made on.
 

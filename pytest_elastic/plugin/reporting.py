@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_of
+from pytest_elastic.plugin.hub import __file__ as hub_file
 
 __all__ = ["complete_report", "header_lines"]
 
@@ -33,7 +36,11 @@ def header_lines(config: pytest.Config) -> list[str]:
 def complete_report(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Add to a failed report what its run has left: the screen, and the directory for JUnit."""
+    """Add to a failed report what its run has left, and say of a skipped test where it stands."""
+    if isinstance(report.longrepr, tuple) and report.longrepr[0] == hub_file:
+        # pytest shows where `skip` was called, and counts all skips of one line as one.
+        path, line, _ = item.reportinfo()
+        report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     run = item.stash.get(RUN_KEY, None)
     if run is None or not report.failed or call.when != "call":
         return

@@ -34,6 +34,14 @@ SCRIPTS = {
                 bell.write(os.environ["RANK"])
         time.sleep(600)
     """,
+    # Prints 200 MB, and then one line of another kind.
+    "prints_much.py": """
+        import sys
+        line = "x" * 1023 + "\\n"
+        for _ in range(200 * 1024):
+            sys.stdout.write(line)
+        print("that was all")
+    """,
     # Ends well once it has been restarted.
     "second_try.py": """
         import os, time
@@ -58,11 +66,19 @@ def _plain(text: str) -> str:
     return "\n".join(line[indent:] for line in lines) + "\n"
 
 
-def scenario(id: str, body: str = "", *, script: str = "hello.py", nodes: str = "2") -> str:
+def scenario(
+    id: str,
+    body: str = "",
+    *,
+    script: str = "hello.py",
+    nodes: str = "2",
+    max_restarts: int = 0,
+) -> str:
     """Return a scenario that expects its job to succeed, with more to it in `body`."""
     expect = "expect: {finally: [{job: succeeded}]}\n" if "expect:" not in body else ""
     return (
-        f"version: 1\nid: {id}\ntitle: About {id}\njob: {{script: {script}}}\nnodes: {nodes}\n"
+        f"version: 1\nid: {id}\ntitle: About {id}\n"
+        f"job: {{script: {script}, max_restarts: {max_restarts}}}\nnodes: {nodes}\n"
         f"{_plain(body) if body else ''}{expect}"
     )
 
@@ -107,6 +123,7 @@ class Place:
 
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
+    user: int | None = None
 
     def add(self, name: str, text: str) -> Path:
         """Write one file, without the indentation of our own source."""
@@ -114,6 +131,14 @@ class Place:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_plain(text))
         return path
+
+    def add_ini(self, *lines: str) -> None:
+        """Write an ini file, so that no other one is found, with some lines of its own.
+
+        Plugins that have nothing to do with ours are left out: they take a second of every call.
+        """
+        without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker", "timeout"))
+        self.add("pytest.ini", "\n".join(("[pytest]", f"addopts = {without}", *lines)))
 
     def add_scripts(self) -> None:
         """Write all scripts."""
@@ -135,6 +160,9 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            user=self.user,
+            group=self.user,
+            extra_groups=None if self.user is None else [],
         )
 
     def pytest(self, *arguments: str, limit_s: float = LIMIT_S) -> Called:

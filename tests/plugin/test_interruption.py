@@ -99,7 +99,10 @@ def start(place: Place) -> Iterator[Start]:
 
 @pytest.mark.parametrize(
     ("cluster", "test"),
-    [("namespace", "forever.elastic.yaml"), ("process", "test_forever.py")],
+    [
+        ("namespace", "forever.elastic.yaml"),
+        pytest.param("process", "test_forever.py", marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_ends_the_run_and_then_pytest(
     place: Place, start: Start, cluster: str, test: str
@@ -123,7 +126,10 @@ def test_ctrl_c_ends_the_run_and_then_pytest(
 
 @pytest.mark.parametrize(
     ("cluster", "test"),
-    [("namespace", "test_forever.py"), ("process", "forever.elastic.yaml")],
+    [
+        pytest.param("namespace", "test_forever.py", marks=pytest.mark.slow),
+        ("process", "forever.elastic.yaml"),
+    ],
 )
 def test_a_killed_pytest_leaves_nothing_but_the_artifacts(
     place: Place, start: Start, cluster: str, test: str

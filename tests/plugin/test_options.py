@@ -37,7 +37,7 @@ def test_markers_and_fixtures_explain_themselves(place: Place) -> None:
         "elastic_seed": "The number that all chance of this session comes from",
         "elastic_cluster": "The cluster that runs are made on.",
     }.items():
-        assert f"\n{name} -- " in fixtures
+        assert f"\n{name} -- " in fixtures or f"\n{name} [session scope] -- " in fixtures
         assert sentence in fixtures
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import make_place
 from tests.plugin.place import Called, Place
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +172,8 @@ TESTS = """
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Return the folder that the session was run in."""
-    place = make_place(tmp_path_factory.mktemp("python-api"))
+    place = Place(tmp_path_factory.mktemp("python-api"))
+    place.add_ini()
     place.environ["TRAIN"] = str(ROOT / "examples" / "train.py")
     place.add_scripts()
     place.add("some_module.py", "import sys\nprint('it is', sys.argv[1], 'here')")

@@ -1,0 +1,59 @@
+"""What the plugin costs a pytest run that does not use it: next to nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tests.plugin.place import Place
+
+# It is 10 ms here; ten more and somebody has imported what a run without us does not need.
+LIMIT_MS = 30.0
+
+# What may not be there before it is used, and what nobody else brings.
+HEAVY = ("elastic_harness", "pydantic", "yaml", "torch", "numpy", "jinja2", "cloudpickle", "rich")
+
+
+def test_a_run_without_elastic_tests_loads_none_of_what_costs(place: Place) -> None:
+    """Not with options given, not for the help: the harness comes with the first elastic test."""
+    place.add("test_other.py", "def test_other(): pass")
+    place.add(
+        "conftest.py",
+        f"""
+        import sys
+        def pytest_unconfigure(config):
+            heavy = {HEAVY!r}
+            print("loaded:", sorted(m for m in sys.modules if m.partition(".")[0] in heavy))
+            print("plugin:", config.pluginmanager.hasplugin("elastic"))
+        """,
+    )
+    for arguments in ([], ["--help"], ["--fixtures"]):
+        called = place.pytest(*arguments)
+        assert "loaded: []" in called.out
+        assert "plugin: True" in called.out
+    place.add("test_seed.py", "def test_seed(elastic_seed): pass")
+    assert "'elastic_harness'" in place.pytest().out, "this way of looking does see it"
+
+
+def test_importing_the_plugin_takes_less_than_it_may() -> None:
+    """In interpreters that have pytest already; the fastest is the one that was left alone."""
+    times = []
+    for _ in range(7):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-X",
+                "importtime",
+                "-c",
+                "import pytest; import pytest_elastic.plugin",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        found = re.search(r"\| +(\d+) \| +pytest_elastic\.plugin$", done.stderr, re.MULTILINE)
+        assert found is not None, done.stderr[-2000:]
+        times.append(int(found[1]) / 1000)
+    assert min(times) < LIMIT_MS, times
