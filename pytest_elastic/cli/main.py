@@ -20,6 +20,7 @@ _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
     "check": ("pytest_elastic.cli.check", "judge a recorded run again"),
     "schema": ("pytest_elastic.cli.schema", "print the JSON Schema of scenario files"),
+    "toxiproxy": ("pytest_elastic.cli.toxiproxy", "serve TCP proxies with faults, over HTTP"),
 }
 
 

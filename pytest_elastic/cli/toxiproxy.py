@@ -1,0 +1,66 @@
+"""`pytest-elastic toxiproxy`: a Toxiproxy server, until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+from collections.abc import Sequence
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
+
+__all__ = ["main"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM; return 0."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-elastic toxiproxy",
+        description="Serve the HTTP API of Toxiproxy: TCP proxies with latency, lost connections "
+        "and other faults. The first line printed says where.",
+    )
+    parser.add_argument("--host", default="localhost", help="address of the API (%(default)s)")
+    parser.add_argument("--port", type=int, default=8474, help="its port, 0 for any (%(default)s)")
+    parser.add_argument("--config", metavar="FILE", help="proxies to begin with: a JSON list")
+    parser.add_argument("--seed", type=int, default=0, help="where chance begins (%(default)s)")
+    options = parser.parse_args(argv)
+    # Held back until the loop can be told, lest a signal ends us in the middle of beginning.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    from elastic_harness.network.toxiproxy import Toxiproxy
+
+    loop = Loop()
+    server = Toxiproxy(loop, host=options.host, port=options.port, seed=options.seed)
+    try:
+        server.start()
+        if options.config is not None:
+            made = server.api.populate(_proxies_in(options.config))
+            if made.status != 201:
+                raise UsageError(
+                    f"cannot make the proxies in {options.config}: {made.body.decode()}"
+                )
+        bell, clapper = socket.socketpair()
+        with bell, clapper:
+            clapper.setblocking(False)
+            signal.set_wakeup_fd(clapper.fileno(), warn_on_full_buffer=False)
+            for number in _ENDING:
+                signal.signal(number, lambda *_: None)
+            loop.watch(bell.fileno(), on_readable=loop.stop)
+            print(f"serving the Toxiproxy API at {server.url}", flush=True)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+            loop.run()
+            signal.set_wakeup_fd(-1)
+    finally:
+        server.close()
+        loop.close()
+    return 0
+
+
+def _proxies_in(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"cannot read the proxies in {path}: {error.strerror}") from error

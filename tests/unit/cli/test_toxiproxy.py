@@ -1,0 +1,61 @@
+"""The command that serves proxies, as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elastic_harness.network.toxiproxy_client import ToxiproxyClient
+
+COMMAND = (sys.executable, "-m", "pytest_elastic", "toxiproxy", "--host=127.0.0.1")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, ending: signal.Signals) -> None:
+    """It says where, begins with what its file lists, and ends with 0."""
+    config = tmp_path / "proxies.json"
+    config.write_text(json.dumps([{"name": "a", "upstream": "x:1", "listen": "127.0.0.1:0"}]))
+    with subprocess.Popen(
+        [*COMMAND, "--port=0", f"--config={config}"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            client = ToxiproxyClient(url)
+            assert list(client.proxies()) == ["a"]
+            process.send_signal(ending)
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+    assert not client.running()
+
+
+def test_a_port_that_is_taken_is_the_users_to_change(tmp_path: Path) -> None:
+    """One line, what to try, and the exit code of a wrong option."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [*COMMAND, f"--port={port}"], capture_output=True, text=True, timeout=30, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"pytest-elastic toxiproxy: cannot serve the Toxiproxy API at 127.0.0.1:{port}: listen tcp "
+        f"127.0.0.1:{port}: bind: address already in use\n"
+        "Take another --port; 0 picks one that is free.\n"
+    )
+    bad = tmp_path / "bad.json"
+    bad.write_text("[{}]")
+    refused = subprocess.run(
+        [*COMMAND, "--port=0", f"--config={bad}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "missing required field: name at proxy 1" in refused.stderr
