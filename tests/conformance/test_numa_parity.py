@@ -100,10 +100,14 @@ def address(gpu: int) -> str:
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     """Draw a machine with one to five GPUs, of which this process may use a part."""
-    small = st.integers(min_value=1, max_value=3)
     shape = {
-        name: draw(small)
-        for name in ("sockets", "nodes_per_socket", "caches_per_node", "cores_per_cache")
+        name: draw(st.integers(min_value=1, max_value=most))
+        for name, most in (
+            ("sockets", 2),
+            ("nodes_per_socket", 2),
+            ("caches_per_node", 2),
+            ("cores_per_cache", 3),
+        )
     }
     threads = draw(st.sampled_from([1, 2]))
     nodes = shape["sockets"] * shape["nodes_per_socket"]
