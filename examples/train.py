@@ -72,6 +72,7 @@ CHECKPOINTS_KEPT = 2  # the newest may be torn by the crash that makes us need i
 LEFT_BY_SIGTERM = 128 + signal.SIGTERM
 # Our launcher stops the others within milliseconds; on torchrun every second here is lost time.
 PEERS_LEFT_WAIT_S = 5.0
+_KEPT: list[object] = []  # see Job.close
 
 
 def say(text: str) -> None:
@@ -548,12 +549,15 @@ class Job:
     def close(self) -> None:
         """End the process group when rank 0 has written its last; all ranks come here at one step.
 
-        The barrier has a second use. Gloo's threads need Python's lock to let go of the tensors of
-        a collective, and one that asks for it while Python finalises aborts the process. A barrier
-        has no tensors, and while it waits those of the collectives before it are let go.
+        The barrier has a second use. Gloo's threads need Python's lock to let go of a collective's
+        tensors. To ask for it while Python finalises aborts the process; to ask for it while the
+        replica's end, which waits for those threads, has it hangs (one job in ten did). While the
+        barrier waits, what came before it is let go; its own tensors are kept to the end.
         """
         if self.world.grouped:
-            dist.barrier()
+            _KEPT.append(barrier := dist.barrier(async_op=True))
+            if barrier is not None:  # None: this rank is not in the group
+                barrier.wait()
             dist.destroy_process_group()
 
 
