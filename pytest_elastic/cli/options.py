@@ -11,10 +11,12 @@ import argparse
 import difflib
 import math
 import os
+import re
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -121,6 +123,16 @@ class _Values:
             else "--" + dest.replace("_", "-")
         )
 
+    @contextmanager
+    def blamed(self, dest: str) -> Iterator[None]:
+        """Have complaints about an option name what the user wrote."""
+        try:
+            yield
+        except UsageError as error:
+            flag = "--" + dest.replace("_", "-")
+            message = error.message.replace(flag, self.name(dest), 1)
+            raise UsageError(message, hint=error.hint) from error
+
 
 def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> _Values:
     by_dest: dict[str, str | None] = {}
@@ -161,8 +173,14 @@ def parse_run_command(
     arguments = build_parser().parse_args(argv)
     values = _merge(arguments, environ)
     _check_what_has_no_effect(values)
-    min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
-    conf = parse_rdzv_conf(values.text("rdzv_conf"))
+    with values.blamed("nnodes"):
+        min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
+    with values.blamed("rdzv_conf"):
+        conf = parse_rdzv_conf(values.text("rdzv_conf"))
+    with values.blamed("signals_to_handle"):
+        signals = parse_signals(
+            values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
+        )
     backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
@@ -191,9 +209,7 @@ def parse_run_command(
         stderr_filters=parse_filters(values.text("duplicate_stderr_filters")),
         log_line_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         shutdown_timeout_s=_shutdown_timeout(values, environ),
-        signals=parse_signals(
-            values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
-        ),
+        signals=signals,
         worker_start=values.text("worker_start"),
         preload=tuple(filter(None, values.text("preload").split(","))),
         virtual_local_rank=values.is_set("virtual_local_rank"),
@@ -226,14 +242,29 @@ def _meeting_point(values: _Values, max_nodes: int) -> tuple[str, Endpoint, bool
         return "c10d", Endpoint(host="localhost", port=0), True, run_id
     if backend == "static":
         # torchrun's static rendezvous: node 0 is where --master-addr points, and nobody comes late.
-        if not endpoint:
-            port = values.number("master_port", at_least=0) if master_port else STATIC_PORT
-            endpoint = f"{values.text('master_addr')}:{port}"
         is_host = _node_rank(values, backend) == 0
-        return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), is_host, run_id
+        if not endpoint:
+            return "static", _master(values), is_host, run_id
+        with values.blamed("rdzv_endpoint"):
+            return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), is_host, run_id
     if backend != "c10d":
         raise UsageError(f"{values.name('rdzv_backend')}={backend}: known are c10d and static")
-    return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
+    with values.blamed("rdzv_endpoint"):
+        return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
+
+
+def _master(values: _Values) -> Endpoint:
+    """Return where --master-addr and --master-port point; an IPv6 address may have brackets."""
+    address = values.text("master_addr")
+    host = address[1:-1] if address[:1] + address[-1:] == "[]" else address
+    if not re.fullmatch(r"[\w.:%-]+", host):
+        raise UsageError(f"{values.name('master_addr')}={address!r} is no name and no address")
+    port = STATIC_PORT
+    if values.optional("master_port") is not None:
+        port = values.number("master_port", at_least=0)
+    if port > 65535:
+        raise UsageError(f"{values.name('master_port')}={port}: ports end at 65535")
+    return Endpoint(host=host, port=port)
 
 
 def _node_rank(values: _Values, backend: str) -> int | None:

@@ -69,6 +69,13 @@ def test_static_rendezvous_meets_at_node_0(script: str) -> None:
     assert (first.node_rank, second.node_rank) == (0, 1)
 
 
+@pytest.mark.parametrize("address", ["[0:0:0:0:0:0:0:1]", "0:0:0:0:0:0:0:1"])
+def test_node_0_may_have_an_ipv6_address(script: str, address: str) -> None:
+    """In brackets as torchrun's help has it, or without."""
+    endpoint = parse("--nnodes=2", "--master-addr", address, script).endpoint
+    assert endpoint == Endpoint(host="0:0:0:0:0:0:0:1", port=29500)
+
+
 def test_keep_alive_settings_of_torchrun_become_beat_and_lease(script: str) -> None:
     """keep_alive_interval and its attempts say after which silence a node is given up."""
     conf = "keep_alive_interval=2,keep_alive_max_attempt=4,last_call_timeout=7"
@@ -212,6 +219,10 @@ REFUSED = [
     (("--signals-to-handle=SIGFOO",), "SIGFOO is not a signal"),
     (("--local-ranks-filter=a",), "expected local ranks"),
     (("--start-method=teleport",), "invalid choice"),
+    (("--nnodes=2", "--master-port=99999"), "--master-port=99999: ports end at 65535"),
+    (("--nnodes=2", "--master-port=http"), "--master-port=http: expected a whole number"),
+    (("--nnodes=2", "--master-addr=a b"), "--master-addr='a b' is no name and no address"),
+    (("--node-rank=first",), "--node-rank=first: expected a whole number"),
     (("--monitor-interval=often",), "--monitor-interval=often: expected a number of seconds"),
     (("--event-log-handler=kafka",), "known are null and console"),
     (("--logs-specs=mine",), "--logs-specs=mine: classes of the group torchrun.logs_specs"),
@@ -265,6 +276,17 @@ def test_a_wrong_variable_is_named(script: str) -> None:
         parse(script, environ={"PET_TEE": "9"})
     with pytest.raises(UsageError, match="PET_LOCAL_RANKS_FILTER=all"):
         parse(script, environ={"PET_LOCAL_RANKS_FILTER": "all"})
+    for name, text in (
+        ("NNODES", "4:2"),
+        ("RDZV_CONF", "lase=3"),
+        ("SIGNALS_TO_HANDLE", "SIGKILL"),
+        ("MASTER_PORT", "99999"),
+    ):
+        with pytest.raises(UsageError, match=f"^PET_{name}") as caught:
+            parse(script, environ={"PET_MASTER_ADDR": "node0", f"PET_{name}": text})
+        assert "--" not in str(caught.value).splitlines()[0]
+    with pytest.raises(UsageError, match=r"^PET_RDZV_ENDPOINT='a b' is not an endpoint"):
+        parse("--rdzv-backend=c10d", script, environ={"PET_RDZV_ENDPOINT": "a b"})
 
 
 def test_help_names_every_option() -> None:
