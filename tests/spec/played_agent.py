@@ -92,6 +92,10 @@ class PlayedAgent:
             case ports.Spared() | ports.PeerDraining():
                 pass
 
+    def take(self, given: object) -> None:
+        """Take an input of the agent's own machine: there is none here."""
+        raise AssertionError(f"a played agent got {given}")
+
     def _open_store(self, round_: int) -> None:
         answer: ports.Request = ports.StoreOpened(
             round=round_, address=self.process.name, port=20000 + round_

@@ -6,17 +6,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_elastic.agent.messages import AgentInput
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
-from tests.spec.played_agent import PlayedAgent
 
 if TYPE_CHECKING:
     from tests.spec.world import World
 
 __all__ = ["Direction", "Pipe", "Process"]
+
+_Given = v.MemberInput | v.CoordinatorInput | AgentInput
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +52,15 @@ class Process:
         self._rate = rate
         self.member = MemberMachine(node=node, settings=config)
         self.coordinator: CoordinatorMachine | None = None
-        self.agent = PlayedAgent(self)
+        self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None
         self.is_alive = True
         self.has_tombstone = False
         self.has_power = True
         self.is_frozen = False
         self.finished: str | None = None
-        self._inbox: deque[tuple[str, v.MemberInput | v.CoordinatorInput]] = deque()
+        self._inbox: deque[tuple[str, _Given]] = deque()
+        self._is_pumping = False
 
     @property
     def name(self) -> str:
@@ -71,38 +74,57 @@ class Process:
         """Return how long it is, in true seconds, until a moment of this node's clock."""
         return max(moment - self.now(), 0.0) / self._rate
 
-    def feed(self, which: str, given: v.MemberInput | v.CoordinatorInput) -> None:
-        """Hand an input to "member" or "coordinator", or keep it while the agent is frozen."""
-        if not self.is_alive:
-            return
-        if self.is_frozen:
+    def feed(self, which: str, given: _Given) -> None:
+        """Queue an input for "member", "coordinator" or "agent".
+
+        One at a time, as in the real driver: the commands of one step are performed before the
+        next input. A frozen agent does not get to its queue.
+        """
+        if self.is_alive:
             self._inbox.append((which, given))
-            return
-        self._step(which, given, self.now())
+            self._pump()
 
     def thaw(self) -> None:
         """Go on after a freeze: overdue timers first, as in the real loop."""
+        waiting, self._inbox = self._inbox, deque()
         self.is_frozen = False
         for which in ("member", "coordinator"):
             self.feed_if_due(which)
-        while self._inbox and not self.is_frozen:
-            self.feed(*self._inbox.popleft())
+        self._inbox += waiting
+        self._pump()
 
     def feed_if_due(self, which: str) -> None:
         """Wake a machine whose time has come, on this node's clock."""
-        machine = self.member if which == "member" else self.coordinator
-        wake = machine.wake_at() if machine is not None else None
-        if wake is None or not self.is_alive or self.is_frozen:
-            return
-        if wake <= self.now() + 1e-9:
-            self._step(which, v.TimePassed(), max(self.now(), wake))
+        wake = self._wake_at(which)
+        if wake is not None and not self.is_frozen and wake <= self.now() + 1e-9:
+            self.feed(which, v.TimePassed())
 
-    def _step(self, which: str, given: v.MemberInput | v.CoordinatorInput, now: float) -> None:
+    def _wake_at(self, which: str) -> float | None:
+        machine = self.member if which == "member" else self.coordinator
+        return machine.wake_at() if machine is not None else None
+
+    def _pump(self) -> None:
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._inbox and self.is_alive and not self.is_frozen:
+                self._step(*self._inbox.popleft())
+        finally:
+            self._is_pumping = False
+
+    def _step(self, which: str, given: _Given) -> None:
+        if which == "agent":
+            self.agent.take(given)
+            return
+        now = self.now()
+        wake = self._wake_at(which)
+        if isinstance(given, v.TimePassed) and wake is not None and wake <= now + 1e-9:
+            now = max(now, wake)  # no rounding of clocks makes a timer early
         if which == "member":
             for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 self.world.perform_member(self, command)
-            self.world.wake(self, which, self.member.wake_at())
         elif self.coordinator is not None:
             for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
                 self.world.perform_coordinator(self, order)
-            self.world.wake(self, which, self.coordinator.wake_at())
+        self.world.wake(self, which, self._wake_at(which))

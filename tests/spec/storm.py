@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from tests.spec.checks import Watch
-from tests.spec.played_agent import STOP_S
+from tests.spec.played_agent import STOP_S, PlayedAgent
 from tests.spec.world import World, settings
 
 __all__ = ["Storm", "weather"]
@@ -27,7 +27,7 @@ class Storm:
     is_host_hit: bool = False
 
 
-def weather(seed: int) -> Storm:
+def weather(seed: int, agent_class: type[PlayedAgent] = PlayedAgent) -> Storm:
     """Run a storm and its calm; raises AssertionError when a promise was broken."""
     draw = random.Random(seed)
     count = draw.randint(2, 5)
@@ -41,7 +41,7 @@ def weather(seed: int) -> Storm:
         shutdown_timeout_s=1.0,
         join_timeout_s=60.0,
     )
-    world = World(config, checks_wire=False)
+    world = World(config, checks_wire=False, agent_class=agent_class)
     world.latency_s = draw.choice([0.0005, 0.01, 0.1])
     names = [f"n{number + 1}" for number in range(count)]
     for name in names:
@@ -157,7 +157,9 @@ def _join(storm: Storm, draw: random.Random) -> None:
 def _drain(storm: Storm, draw: random.Random) -> None:
     name = _pick(storm, draw)
     agent = storm.world.agent(name)
-    if storm.world.processes[name].is_alive and agent.over is None and name != _host(storm):
+    can_leave = storm.world.processes[name].is_alive and agent.over is None
+    # Held workers of a node that is told to leave go on, to save what they have (see R5).
+    if can_leave and not agent.is_held and name != _host(storm):
         _say(storm, f"drain {name}")
         agent.drain(grace_s=draw.choice([0.1, 2.0]), takes_s=draw.choice([0.05, 1.0]))
 

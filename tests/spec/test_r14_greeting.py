@@ -64,6 +64,18 @@ def test_r14_the_same_explicit_name_takes_the_place_of_a_silent_one() -> None:
     assert world.lost() == [("n2", "silent")]
 
 
+def test_r14_one_that_inherits_a_name_and_is_silent_itself_is_given_up_too() -> None:
+    """Found by a storm: it inherited in the very moment in which silence was judged."""
+    world = formed("n1", "n2")
+    for _ in range(2):
+        world.cut_power("n2")
+        world.run(0.3)
+        world.start("n2")
+        world.run(0.1)
+    world.run_until(lambda: world.all_run("n1", "n2"), within_s=5.0)
+    assert world.lost() == [("n2", "silent"), ("n2", "silent")]
+
+
 def test_r14_a_restarted_agent_takes_the_place_of_the_killed_one_at_once() -> None:
     """A supervisor restarts an agent: its tombstone clears the way."""
     world = formed("n1", "n2", "n3")

@@ -66,8 +66,15 @@ def settings(
 class World:
     """All of it. `processes` holds the newest start of each node."""
 
-    def __init__(self, config: Settings, *, checks_wire: bool = True) -> None:
+    def __init__(
+        self,
+        config: Settings,
+        *,
+        checks_wire: bool = True,
+        agent_class: type[PlayedAgent] = PlayedAgent,
+    ) -> None:
         self.config = config
+        self.agent_class = agent_class
         self.time = 0.0
         self.processes: dict[str, Process] = {}
         self.every_process: list[Process] = []
