@@ -306,3 +306,26 @@ def test_requests_from_many_sides_are_all_answered(bench: Bench) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: bench.request("POST", "/proxies", body).status, range(8)))
     assert sorted(answers) == [201, *[409] * 7]
+
+
+def test_the_package_itself_drives_the_server(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever uses toxiproxy-python without our client can go on doing so."""
+    from toxiproxy import Toxiproxy
+    from toxiproxy.api import APIConsumer
+
+    host, _, port = bench.url.removeprefix("http://").partition(":")
+    monkeypatch.setattr(APIConsumer, "host", host)
+    monkeypatch.setattr(APIConsumer, "port", int(port))
+    package, name = Toxiproxy(), bench.name()
+    assert package.running()
+    proxy = package.create("127.0.0.1:1", name)
+    proxy.add_toxic(type="latency", attributes={"latency": 5})
+    assert proxy.get_toxic("latency_downstream").attributes == {"latency": 5, "jitter": 0}
+    with proxy.down():
+        assert not package.get_proxy(name).enabled
+    assert package.reset()
+    assert package.get_proxy(name).toxics() == {}
+    package.destroy_all()
+    assert package.proxies() == {}

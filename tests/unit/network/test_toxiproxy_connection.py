@@ -1,0 +1,156 @@
+"""Proxied connections on a loop that the test turns itself: nothing spins, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from elastic_harness.network.toxiproxy import Toxiproxy
+from elastic_harness.network.toxiproxy_http import Request
+
+from pytest_elastic.loop import Loop
+from tests.conformance.toxiproxy_bench import reset
+
+WAIT_S = 5.0
+REST_S = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Both ends of a connection through a proxy."""
+
+    client: socket.socket
+    server: socket.socket
+
+
+class Table:
+    """A server on a loop of its own, one proxy, and an upstream to lead to."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.toxiproxy = Toxiproxy(self.loop)
+        self.toxiproxy.start()
+        self.upstream = socket.create_server(("127.0.0.1", 0))
+        host, port = self.upstream.getsockname()
+        body = {"name": "p", "upstream": f"{host}:{port}", "listen": "127.0.0.1:0"}
+        listen = str(self.ask("POST", "/proxies", body)["listen"])
+        self.address = ("127.0.0.1", int(listen.rpartition(":")[2]))
+        self._opened: list[socket.socket] = []
+
+    def close(self) -> None:
+        """Close everything."""
+        for opened in self._opened:
+            opened.close()
+        self.upstream.close()
+        self.toxiproxy.close()
+        self.loop.close()
+
+    def ask(self, method: str, path: str, body: object = None) -> dict[str, object]:
+        """Ask the API, without its sockets."""
+        request = Request(method=method, target=path, body=json.dumps(body).encode())
+        answer = self.toxiproxy.api.answer(request)
+        assert answer.status < 300, answer.body
+        return dict(json.loads(answer.body)) if answer.body else {}
+
+    def add(self, kind: str, name: str, **attributes: int) -> None:
+        """Add a toxic."""
+        body = {"type": kind, "name": name, "attributes": attributes}
+        self.ask("POST", "/proxies/p/toxics", body)
+
+    def connect(self) -> Ends:
+        """Connect both ends."""
+        client = socket.create_connection(self.address, WAIT_S)
+        self.upstream.setblocking(False)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            assert time.monotonic() < deadline, "nobody connects to the upstream"
+            self.loop.run_once(0.01)
+            with contextlib.suppress(BlockingIOError):
+                server, _ = self.upstream.accept()
+                break
+        self._opened += [client, server]
+        self.rest()
+        return Ends(client=client, server=server)
+
+    def rest(self) -> None:
+        """Turn the loop until it sleeps for a while by itself; fail if it never does."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            assert time.monotonic() < deadline, "the loop does not come to rest"
+            began = time.monotonic()
+            self.loop.run_once(REST_S)
+            if time.monotonic() - began >= REST_S * 0.9:
+                return
+
+
+@pytest.fixture
+def table() -> Iterator[Table]:
+    """Lend a table, and see to it that no descriptor is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    made = Table()
+    yield made
+    made.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+TOXICS = [
+    ("noop", {}),
+    ("latency", {"latency": 600_000}),
+    ("latency", {"latency": 1}),
+    ("bandwidth", {"rate": 0}),
+    ("bandwidth", {"rate": 1_000_000}),
+    ("slow_close", {"delay": 600_000}),
+    ("timeout", {}),
+    ("timeout", {"timeout": 600_000}),
+    ("slicer", {"average_size": 1000}),
+    ("limit_data", {"bytes": 3}),
+    ("reset_peer", {"timeout": 600_000}),
+]
+
+
+@pytest.mark.parametrize("trouble", ["quiet", "ended", "both ended", "stalled", "reset"])
+@pytest.mark.parametrize(("kind", "attributes"), TOXICS)
+def test_the_loop_sleeps_when_nothing_happens(
+    table: Table, kind: str, attributes: dict[str, int], trouble: str
+) -> None:
+    """Whatever toxic, twice in a chain, and whatever became of a peer."""
+    ends = table.connect()
+    table.add(kind, "first", **attributes)
+    table.add(kind, "second", **attributes)
+    ends.server.sendall(b"x")
+    if trouble == "stalled":
+        ends.server.setblocking(False)
+        for _ in range(100):
+            with contextlib.suppress(OSError):  # full, or closed by limit_data
+                ends.server.send(bytes(65536))
+            table.loop.run_once(0)
+    if trouble in ("ended", "both ended"):
+        ends.server.shutdown(socket.SHUT_WR)
+    if trouble == "both ended":
+        ends.client.shutdown(socket.SHUT_WR)
+    if trouble == "reset":
+        reset(ends.server)
+    table.rest()
+    table.ask("DELETE", "/proxies/p/toxics/first")
+    table.rest()
+    table.ask("POST", "/reset")
+    table.rest()
+
+
+def test_connections_that_are_over_leave_nothing(table: Table) -> None:
+    """Descriptors are given back as soon as both sides have ended."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        ends = table.connect()
+        assert len(os.listdir("/proc/self/fd")) == before + 4
+        ends.client.close()
+        table.rest()
+        ends.server.close()
+        table.rest()
+        assert len(os.listdir("/proc/self/fd")) == before
