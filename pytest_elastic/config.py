@@ -114,6 +114,7 @@ class LaunchConfig:
     stdout_filters: Sequence[str] = ()
     stderr_filters: Sequence[str] = ()
     log_line_prefix: str | None = None
+    logs_specs: str | None = None
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     signals: Sequence[int] = ()
     worker_start: str = "auto"

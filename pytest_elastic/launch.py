@@ -20,7 +20,7 @@ from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
-from pytest_elastic.events.model import AgentStarted, ConfigResolved, Event, Record
+from pytest_elastic.events.model import AgentExited, AgentStarted, ConfigResolved, Event, Record
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
@@ -85,6 +85,7 @@ class _Launch:
         self._incarnation = secrets.token_hex(8)
         self._sink = make_sink(config.events or "", watcher=self._loop)
         self._plan = ProgramPlan(config, self._loop, os.environ, os.getcwd())
+        self._is_explained = False
 
     def run(self, adopted: AdoptedKeeper | None) -> int:
         """Wire, run, and take everything apart again."""
@@ -113,6 +114,8 @@ class _Launch:
             if config.numa_binding is not None:
                 topology = read_topology(find_gpus())
                 self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
+            if config.logs_specs is not None:
+                self._plan.use_plugin()
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
@@ -171,8 +174,12 @@ class _Launch:
         line = describe_event(event)
         if line is not None:
             self._say(f"[pytest-elastic {self._name}] {line}")
+        if isinstance(event, AgentExited) and event.exit_code and not self._is_explained:
+            # Not the job is over, but this node's part in it: only this event knows why.
+            self._say(f"[pytest-elastic {self._name}] this node cannot go on: {event.reason}")
 
     def _report(self, over: ports.JobOver) -> None:
+        self._is_explained = True
         text = describe_outcome(over)
         if text is not None:
             self._say(text)

@@ -31,6 +31,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # cluster come here when they say what of it is spared (`ClusterClient.own_pids`, `own_fds`).
 LOOKED_AFTER = (
     "conformance/test_torchrun_behaviour.py",
+    "conformance/test_torchrun_errors.py",
+    "conformance/test_torchrun_output.py",
     "gpu",
     "integration/test_example_train.py",
     "integration/test_launcher.py",

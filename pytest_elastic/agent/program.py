@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from pytest_elastic.agent.environ import worker_environ
-from pytest_elastic.agent.ranks import worker_ranks
+from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
 from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
+from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.tee import Console, Tee, TeeStream, tee_streams
 
@@ -60,6 +61,7 @@ class ProgramPlan:
             stderr_filters=config.stderr_filters,
         )
         self._logs = LogDirectory(self._log_settings, config.run_id)
+        self._plugin: LogsPlugin | None = None
         self._cpus: Sequence[Sequence[int]] | None = None
         self._error_files: dict[tuple[int, int], str | None] = {}  # of the last round
         self._consoles: tuple[Console, Console] | None = None
@@ -70,6 +72,12 @@ class ProgramPlan:
         """Bind the workers to these processors, by local rank."""
         self._cpus = cpus
 
+    def use_plugin(self) -> None:
+        """Have the class that `--logs-specs` names place the output; blocks until it is loaded."""
+        assert self._config.logs_specs is not None, "there is a class to use"
+        self._plugin = LogsPlugin(self._config.logs_specs, self._log_settings)
+        self._plugin.wait_until_ready()
+
     def error_file(self, round: int, rank: int) -> str | None:
         """Return where a worker of this node in the last round leaves its error, if it may."""
         return self._error_files.get((round, rank))
@@ -77,36 +85,81 @@ class ProgramPlan:
     def workers(self, assignment: Assignment) -> Sequence[WorkerSpec]:
         """Return one spec per worker of this node; makes the folders for their logs."""
         ranks = worker_ranks(assignment)
-        logs = self._logs.prepare_round(assignment.round, assignment.restart_count, len(ranks))
-        program = self._config.program
         self._streams = []
         self._error_files = {}
+        if self._plugin is not None:
+            return self._placed_by_plugin(self._plugin, assignment, ranks)
+        logs = self._logs.prepare_round(assignment.round, assignment.restart_count, len(ranks))
         specs = []
         for worker, files in zip(ranks, logs, strict=True):
-            specs.append(
-                WorkerSpec(
-                    local_rank=worker.local_rank,
-                    rank=worker.rank,
-                    command=command_line(program, worker.local_rank),
-                    environ=worker_environ(
-                        self._environ,
-                        assignment,
-                        worker,
-                        run_id=self._config.run_id,
-                        error_file=files.error_file,
-                        signals=self._config.signals,
-                        virtual_local_rank=self._config.virtual_local_rank,
-                    ),
-                    cwd=self._cwd,
-                    stdout=files.stdout,
-                    stderr=files.stderr,
-                    error_file=files.error_file,
-                    is_python=program.kind != "binary" and program.python == sys.executable,
-                    cpus=None if self._cpus is None else self._cpus[worker.local_rank],
-                )
-            )
+            environ = self._environ_of(self._environ, assignment, worker, files.error_file)
             self._error_files[assignment.round, worker.rank] = files.error_file
             self._add_streams(files, worker.rank)
+            specs.append(self._spec(worker, environ, files.stdout, files.stderr, files.error_file))
+        return specs
+
+    def _environ_of(
+        self,
+        base: Mapping[str, str],
+        assignment: Assignment,
+        worker: WorkerRanks,
+        error_file: str | None,
+    ) -> dict[str, str]:
+        return worker_environ(
+            base,
+            assignment,
+            worker,
+            run_id=self._config.run_id,
+            error_file=error_file,
+            signals=self._config.signals,
+            virtual_local_rank=self._config.virtual_local_rank,
+        )
+
+    def _spec(
+        self,
+        worker: WorkerRanks,
+        environ: Mapping[str, str],
+        stdout: str | None,
+        stderr: str | None,
+        error_file: str | None,
+    ) -> WorkerSpec:
+        program = self._config.program
+        return WorkerSpec(
+            local_rank=worker.local_rank,
+            rank=worker.rank,
+            command=command_line(program, worker.local_rank),
+            environ=environ,
+            cwd=self._cwd,
+            stdout=stdout,
+            stderr=stderr,
+            error_file=error_file,
+            is_python=program.kind != "binary" and program.python == sys.executable,
+            cpus=None if self._cpus is None else self._cpus[worker.local_rank],
+        )
+
+    def _placed_by_plugin(
+        self, plugin: LogsPlugin, assignment: Assignment, ranks: Sequence[WorkerRanks]
+    ) -> Sequence[WorkerSpec]:
+        environs = [self._environ_of(self._environ, assignment, worker, None) for worker in ranks]
+        # As torchrun, the class is shown what the launcher adds, not all that the agent has.
+        added = [
+            {name: environ[name] for name in self._environ_of({}, assignment, worker, None)}
+            for environ, worker in zip(environs, ranks, strict=True)
+        ]
+        specs = []
+        for worker, environ, placed in zip(ranks, environs, plugin.place(added), strict=True):
+            error_file = placed.error_file if placed.error_file != os.devnull else ""
+            self._error_files[assignment.round, worker.rank] = error_file or None
+            self._add_placed_streams(placed, worker)
+            specs.append(
+                self._spec(
+                    worker,
+                    {**environ, **placed.environ},
+                    placed.stdout or None,
+                    placed.stderr or None,
+                    error_file or None,
+                )
+            )
         return specs
 
     def round_started(self, workers: Sequence[WorkerSpec]) -> None:
@@ -124,23 +177,45 @@ class ProgramPlan:
     def close(self) -> None:
         """Take away the folder of logs if nobody asked for one; it holds error files only."""
         self.round_ended()
+        if self._plugin is not None:
+            self._plugin.close()
         config = self._config
         keeps_output = config.redirects != "0" or config.tee != "0"
         if config.log_dir is None and not keeps_output and self._logs.path is not None:
             shutil.rmtree(os.path.dirname(self._logs.path), ignore_errors=True)
 
     def _add_streams(self, files: WorkerLogs, rank: int) -> None:
-        if not (files.tee.stdout or files.tee.stderr):
-            return
+        if files.tee.stdout or files.tee.stderr:
+            stdout, stderr = self._open_consoles()
+            prefix = self._prefix(rank, files.local_rank)
+            self._streams += tee_streams(
+                files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr
+            )
+
+    def _add_placed_streams(self, placed: PlacedOutput, worker: WorkerRanks) -> None:
+        settings = self._log_settings
+        for path, index, filters, filtered in (
+            (placed.tee_stdout, 0, settings.stdout_filters, placed.filtered_stdout),
+            (placed.tee_stderr, 1, settings.stderr_filters, placed.filtered_stderr),
+        ):
+            if path and path != os.devnull:
+                self._streams.append(
+                    TeeStream(
+                        path=path,
+                        prefix=self._prefix(worker.rank, worker.local_rank),
+                        console=self._open_consoles()[index],
+                        filters=filters,
+                        filtered=filtered or None,
+                    )
+                )
+
+    def _open_consoles(self) -> tuple[Console, Console]:
         if self._consoles is None:
             self._consoles = (Console(self._loop, 1), Console(self._loop, 2))
-        prefix = line_prefix(
-            self._config.log_line_prefix,
-            role=self._config.role,
-            rank=rank,
-            local_rank=files.local_rank,
-        )
-        stdout, stderr = self._consoles
-        self._streams += tee_streams(
-            files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr
+        return self._consoles
+
+    def _prefix(self, rank: int, local_rank: int) -> str:
+        config = self._config
+        return line_prefix(
+            config.log_line_prefix, role=config.role, rank=rank, local_rank=local_rank
         )

@@ -160,7 +160,7 @@ OPTIONS = (
     Option(
         flags=("--logs-specs",),
         metavar="NAME",
-        help="refused: a class of torch's that only torchrun can call",
+        help="a class of yours that places output, by its entry point in torchrun.logs_specs",
     ),
     Option(
         flags=("--numa-binding",),

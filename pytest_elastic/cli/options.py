@@ -36,6 +36,7 @@ from pytest_elastic.config import (
 )
 from pytest_elastic.errors import UsageError
 from pytest_elastic.workers.logs import parse_streams
+from pytest_elastic.workers.logs_plugin import check_plugin
 
 __all__ = ["build_parser", "parse_run_command"]
 
@@ -208,6 +209,7 @@ def parse_run_command(
         stdout_filters=parse_filters(values.text("duplicate_stdout_filters")),
         stderr_filters=parse_filters(values.text("duplicate_stderr_filters")),
         log_line_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        logs_specs=_logs_specs(values),
         shutdown_timeout_s=_shutdown_timeout(values, environ),
         signals=signals,
         worker_start=values.text("worker_start"),
@@ -332,13 +334,14 @@ def _check_what_has_no_effect(values: _Values) -> None:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise UsageError(f"{values.name('monitor_interval')}={text}: expected a number of seconds")
-    specs = values.optional("logs_specs")
-    if specs:
-        raise UsageError(
-            f"{values.name('logs_specs')}={specs}: classes of the group torchrun.logs_specs cannot "
-            "be used here, because this agent does not import torch",
-            hint="Try --log-dir, --redirects, --tee and TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.",
-        )
+
+
+def _logs_specs(values: _Values) -> str | None:
+    name = values.optional("logs_specs")
+    if name:
+        with values.blamed("logs_specs"):
+            check_plugin(name)
+    return name or None
 
 
 def _log_dir(values: _Values) -> str | None:

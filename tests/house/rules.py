@@ -226,6 +226,7 @@ IMPORTERS = (
         modules=(
             "pytest_elastic.rendezvous.c10d",
             "pytest_elastic.rendezvous.torch_bridge",
+            "pytest_elastic.workers.logs_plugin_host",
             "pytest_elastic.workers.torch_store",
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",

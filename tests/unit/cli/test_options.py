@@ -225,7 +225,7 @@ REFUSED = [
     (("--node-rank=first",), "--node-rank=first: expected a whole number"),
     (("--monitor-interval=often",), "--monitor-interval=often: expected a number of seconds"),
     (("--event-log-handler=kafka",), "known are null and console"),
-    (("--logs-specs=mine",), "--logs-specs=mine: classes of the group torchrun.logs_specs"),
+    (("--logs-specs=mine",), "--logs-specs=mine: there is no entry point of that name"),
     (("--numa-binding=near",), "invalid choice: 'near'"),
     (("--redirects=4",), "--redirects=4 names no streams"),
     (("-t", "0:1,x:2"), "--tee=0:1,x:2 names no streams"),

@@ -1,0 +1,88 @@
+"""Running our launcher and torchrun side by side, as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 120.0
+OURS = (sys.executable, "-m", "pytest_elastic", "run")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+OLD = (sys.executable, "-m", "torch.distributed.launch")
+
+
+def write(path: Path, text: str) -> str:
+    """Write a script and return its path."""
+    path.write_text(text)
+    return str(path)
+
+
+def run(
+    folder: Path, *words: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it leaves in the temporary folder goes with the test."""
+    return subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, "TMPDIR": str(folder), **(environ or {})},
+        cwd=folder,
+        check=False,
+    )
+
+
+class Running:
+    """A command in the background; what it prints is read as it comes."""
+
+    def __init__(self, folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(folder), **(environ or {})},
+            cwd=folder,
+        )
+        self.printed = ""
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Read until a text has been printed so many times."""
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        deadline = time.monotonic() + LIMIT_S
+        while self.printed.count(text) < times:
+            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
+            data = os.read(fd, 65536) if ready else b""
+            assert data, f"{text!r} was not printed {times} times:\n{self.printed}"
+            self.printed += data.decode()
+
+    def wait(self) -> int:
+        """Read the rest, and return the exit code."""
+        rest, _ = self.process.communicate(timeout=LIMIT_S)
+        self.printed += rest.decode()
+        return self.process.returncode
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT_S)
+
+
+def address(number: int) -> str:
+    """Return an address of this machine where no other test and no other run uses any port."""
+    return f"127.{number}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+
+
+def error_in(path: Path) -> dict[str, Any]:
+    """Return what an error file says, without what no two runs have in common."""
+    message: dict[str, Any] = json.loads(path.read_text())["message"]
+    extra = message["extraInfo"]
+    assert abs(time.time() - int(extra.pop("timestamp"))) < LIMIT_S
+    return message
