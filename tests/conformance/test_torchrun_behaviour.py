@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,3 +224,49 @@ def test_a_script_of_the_old_launcher_gets_the_same_words(tmp_path: Path) -> Non
     assert (ours.returncode, theirs.returncode) == (0, 0)
     assert sorted(ours.stdout.splitlines()) == sorted(theirs.stdout.splitlines())
     assert "1 ['--local-rank=1', '--steps=3']" in ours.stdout
+
+
+ON_A_DRAWN_MACHINE = """
+import os, sys
+from pytest_elastic import launch
+from pytest_elastic.cli.main import main
+from pytest_elastic.workers.affinity import Topology
+
+first, *others = sorted(os.sched_getaffinity(0))
+cpus = (first, *others)
+drawn = Topology(
+    nodes={0: frozenset([first]), 1: frozenset(others)},
+    cores={cpu: cpu for cpu in cpus},
+    caches={cpu: cpu for cpu in cpus},
+    sockets={cpu: 0 for cpu in cpus},
+    allowed=frozenset(cpus),
+    gpu_nodes=(1, 0),
+)
+launch.find_gpus = lambda: ("a", "b")
+launch.read_topology = lambda gpus: drawn
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("start", ["auto", "exec"])
+def test_workers_run_on_the_processors_that_were_chosen(tmp_path: Path, start: str) -> None:
+    """Warm or exec'ed, a worker has its processors from its first instruction on."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("there is one processor only")
+    script = write(
+        tmp_path / "where.py",
+        "import os\n"
+        "print('{RANK}'.format(**os.environ) + f' on {sorted(os.sched_getaffinity(0))}')\n",
+    )
+    launcher = write(tmp_path / "drawn.py", ON_A_DRAWN_MACHINE)
+    done = run(
+        tmp_path,
+        *(sys.executable, launcher, "run", "--standalone", "--nproc-per-node=2"),
+        *(f"--worker-start={start}", "--numa-binding=node", "--tee=1", script),
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[default0]:0 on {others}",
+        f"[default1]:1 on {[first]}",
+    ]
