@@ -220,6 +220,17 @@ def test_ours_answers_while_a_reader_stalls(own_bench: Bench) -> None:
     assert len(receive(ends.client, sent)) == sent
 
 
+def test_ours_resets_a_connection_whose_reader_stalls(own_bench: Bench) -> None:
+    """Nobody has to read the earlier bytes first."""
+    proxy, ends = own_bench.connected()
+    proxy.add_toxic(type="noop")
+    fill(ends.server)
+    proxy.add_toxic(type="reset_peer", stream="downstream")
+    proxy.destroy_toxic("noop_downstream")
+    with pytest.raises(ConnectionResetError):
+        ends.server.recv(1)
+
+
 def test_ours_resets_connections_that_were_there_before(own_bench: Bench) -> None:
     """And a removal of the toxic in time costs nothing, not even the bytes."""
     proxy, ends = own_bench.connected()
@@ -232,6 +243,15 @@ def test_ours_resets_connections_that_were_there_before(own_bench: Bench) -> Non
     ends.client.sendall(b"x")
     assert ends_with(ends.client) == "reset"
     assert ends_with(ends.server) == "reset"
+
+
+def test_ours_ends_in_silence_with_those_who_have_bytes_under_way(own_bench: Bench) -> None:
+    """Unread bytes do not turn an end into a reset."""
+    proxy, ends = own_bench.connected()
+    proxy.add_toxic(type="bandwidth", stream="upstream", attributes={"rate": 0})
+    ends.client.sendall(bytes(200_000))
+    proxy.disable()
+    assert ends_with(ends.client) == "eof"
 
 
 def test_ours_survives_a_slicer_without_a_size(own_bench: Bench) -> None:

@@ -71,15 +71,17 @@ def bind(address: str) -> tuple[socket.socket, str]:
         raise AddressError(f"listen tcp: {error}") from None
     if where[0] in ("0.0.0.0", "::") and socket.has_dualstack_ipv6():
         family, where = socket.AF_INET6, ("::", port)
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener: socket.socket | None = None
     try:
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, where[0] != "::")
         listener.bind(where)
         listener.listen(_BACKLOG)
     except OSError as error:
-        listener.close()
+        if listener is not None:
+            listener.close()
         text = f"listen tcp {_text(where)}: bind: {go_error_text(error)}"
         raise AddressError(text) from error
     return listener, _text(listener.getsockname())
@@ -140,7 +142,11 @@ class Dial:
             self._fail(self._error)
             return
         family, where = self._candidates.pop(0)
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:  # no descriptor is left, or no such family
+            self._refused(error.errno or errno.EMFILE)
+            return
         result = self._socket.connect_ex(where)
         if result in (0, errno.EINPROGRESS):
             self._loop.watch(self._socket.fileno(), on_writable=self._connected)
@@ -152,16 +158,24 @@ class Dial:
         if result := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._refused(result)
             return
+        try:
+            is_own = self._socket.getpeername() == self._socket.getsockname()
+        except OSError:
+            return  # not yet: what was ready is an older descriptor with this number
+        if is_own:
+            # Where nobody listens, TCP can happen to connect a socket with itself.
+            self._refused(errno.ECONNREFUSED)
+            return
         connected, self._socket = self._socket, None
         self._loop.unwatch(connected.fileno())
         self.cancel()
         self._on_connected(connected)
 
     def _refused(self, code: int) -> None:
-        assert self._socket is not None, "it is this socket that was refused"
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
-        self._socket = None
+        if self._socket is not None:
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
         self._error = f"connect: {os.strerror(code).lower()}"
         self._try_next()
 
@@ -170,11 +184,17 @@ class Dial:
         if not _lookups_under_way.acquire(blocking=False):
             self._fail(f"lookup {host}: too many lookups under way")
             return
-        self._socket, answer = socket.socketpair()
+        try:
+            self._socket, answer = socket.socketpair()
+        except OSError as error:
+            _lookups_under_way.release()
+            self._fail(f"lookup {host}: {go_error_text(error)}")
+            return
         found: list[SocketAddress] = []
 
         def look_up() -> None:
-            with answer, suppress(OSError, UnicodeError):
+            # ValueError: a name that no name server could be asked for.
+            with answer, suppress(OSError, ValueError):
                 for family, _, _, _, where in socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM
                 ):

@@ -35,6 +35,8 @@ class Stage:
 
     # Bytes were lost under this toxic, so a connection must not go on once it is gone.
     closes_when_removed = False
+    # Gives nothing but a reset, for which earlier bytes do not have to be read first.
+    gives_only_resets = False
 
     def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
         self._attributes = attributes

@@ -93,8 +93,8 @@ class Stream:
 
     @property
     def is_to_be_reset(self) -> bool:
-        """Tell whether a reset is next, for which nobody waits until earlier bytes are read."""
-        return bool(self._out) and self._out[0] is Ending.RESET
+        """Tell whether a reset waits for earlier bytes to be read, which it need not."""
+        return Ending.RESET in self._out
 
     def take(self, item: Item, now: float) -> None:
         """Put in what was read."""
@@ -113,9 +113,7 @@ class Stream:
     def wake_at(self) -> float | None:
         """Return when time alone will move something."""
         times = [
-            seat.stage.wake_at()
-            for index, seat in enumerate(self._seats)
-            if self._is_free(index + 1)
+            seat.stage.wake_at() for index, seat in enumerate(self._seats) if self._may_give(index)
         ]
         return min((time for time in times if time is not None), default=None)
 
@@ -147,7 +145,7 @@ class Stream:
         """Move one item out of each stage, the last first; tell whether anything moved."""
         has_moved = False
         for index in range(len(self._seats) - 1, -1, -1):
-            if not self._is_free(index + 1):
+            if not self._may_give(index):
                 continue
             item = self._seats[index].stage.give(now)
             if item is not None:
@@ -155,9 +153,13 @@ class Stream:
                 has_moved = True
         return has_moved
 
-    def _is_free(self, index: int) -> bool:
-        """Tell whether the stage at `index`, or the end of the chain, takes an item now."""
-        return self._seats[index].stage.has_room if index < len(self._seats) else not self._out
+    def _may_give(self, index: int) -> bool:
+        """Tell whether what the stage at `index` gives has somewhere to go."""
+        if self._seats[index].stage.gives_only_resets:
+            return True
+        if index + 1 < len(self._seats):
+            return self._seats[index + 1].stage.has_room
+        return not self._out
 
     def _hand_on(self, index: int, item: Item, now: float) -> None:
         """Put an item into the stage at `index`, or out of the chain."""

@@ -47,9 +47,9 @@ class Latency(Stage):
         if isinstance(item, bytes):
             due += max(self._delay_ms(), 0.0) / 1000
             self._bytes += len(item)
-        self._held.append(item)
         # A late chunk holds up those behind it: the order of bytes is TCP's promise.
-        self._due.append(max(due, self._due[-1]) if self._due else due)
+        self._held.append(item)
+        self._due.append(due)
 
     @override
     def give(self, now: float) -> Item | None:
@@ -280,6 +280,8 @@ class LimitData(Stage):
 
 class ResetPeer(Stage):
     """`timeout` after the first bytes, or the end, both sides see a reset. Bytes are held."""
+
+    gives_only_resets = True
 
     def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
         super().__init__(attributes, chance)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_harness.network.toxiproxy_client import ToxiproxyClient
+from elastic_harness.network.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 
 COMMAND = (sys.executable, "-m", "pytest_elastic", "toxiproxy", "--host=127.0.0.1")
 
@@ -59,3 +62,36 @@ def test_a_port_that_is_taken_is_the_users_to_change(tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert "missing required field: name at proxy 1" in refused.stderr
+
+
+def test_a_server_without_descriptors_waits_for_some(tmp_path: Path) -> None:
+    """It drops what it cannot serve, and goes on when there are descriptors again."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        subprocess.Popen([*COMMAND, "--port=0"], stdout=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            client = ToxiproxyClient(process.stdout.readline().split()[-1])
+            proxy = client.create(f"127.0.0.1:{upstream.getsockname()[1]}", "p")
+            odd = client.create("no-such-host.invalid:1", "odd\x00name")
+            odd.update(upstream="no-such\x00host:1")
+            used = len(os.listdir(f"/proc/{process.pid}/fd"))
+            limits = (used + 5, used + 5)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+            with contextlib.ExitStack() as opened:
+                for address in [proxy.address, odd.address] * 8:
+                    opened.enter_context(socket.create_connection(address, 5.0))
+                for _ in range(2):
+                    upstream.settimeout(5.0)
+                    accepted, _ = upstream.accept()
+                    opened.enter_context(accepted)
+            client.timeout_s = 20.0
+            assert sorted(client.proxies()) == ["odd\x00name", "p"]
+            with pytest.raises(ToxiproxyError, match="too many open files"):
+                client.populate(
+                    [{"name": f"p{n}", "upstream": "x", "listen": "127.0.0.1:0"} for n in range(9)]
+                )
+            assert process.poll() is None
+        finally:
+            process.kill()

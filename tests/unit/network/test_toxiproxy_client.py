@@ -210,6 +210,20 @@ def test_populate_is_the_servers_own(client: ToxiproxyClient, proxy: ProxyHandle
     assert client.proxies() == {}
 
 
+def test_a_reset_mends_all_that_can_be_mended(client: ToxiproxyClient) -> None:
+    """A proxy whose port is taken is told of; those after it are reset all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as thief:
+        host, port = thief.getsockname()
+        for name, listen in (("a", f"{host}:{port}"), ("b", "127.0.0.1:0")):
+            made = client.create("x", name, listen=listen, enabled=False)
+            made.add_toxic(type="noop")
+        with pytest.raises(ToxiproxyError, match="address already in use"):
+            client.reset()
+    after = client.proxies()
+    assert {name: proxy.enabled for name, proxy in after.items()} == {"a": False, "b": True}
+    assert after["a"].toxics() == after["b"].toxics() == {}
+
+
 class _HangsOnToxics(http.server.BaseHTTPRequestHandler):
     """Shopify's server with a stalled reader: nothing about a proxy ends, but its removal."""
 

@@ -154,3 +154,23 @@ def test_connections_that_are_over_leave_nothing(table: Table) -> None:
         ends.server.close()
         table.rest()
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_dial_that_is_given_up_leaves_nothing(table: Table) -> None:
+    """A listener whose queue is full answers nobody."""
+    with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(deaf.getsockname())
+        host, port = deaf.getsockname()
+        table.ask("POST", "/proxies/p", {"upstream": f"{host}:{port}"})
+        before = len(os.listdir("/proc/self/fd"))
+        with socket.create_connection(table.address, WAIT_S):
+            table.rest()
+            assert len(os.listdir("/proc/self/fd")) == before + 3
+            table.ask("POST", "/proxies/p", {"enabled": False})
+            table.rest()
+            # The client's end is there still, and the proxy's listener is not.
+            assert len(os.listdir("/proc/self/fd")) == before
