@@ -77,7 +77,8 @@ def plugin_environ(folder: Path) -> dict[str, str]:
     (about / "entry_points.txt").write_text(
         "[torchrun.logs_specs]\nby-rank = mylogs:ByRank\nbroken = mylogs:Broken\n"
     )
-    return {"PYTHONPATH": str(site)}
+    others = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{site}{os.pathsep}{others}" if others else str(site)}
 
 
 def test_a_class_of_the_users_places_output_as_under_torchrun(tmp_path: Path) -> None:
