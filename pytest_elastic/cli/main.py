@@ -7,6 +7,7 @@ milliseconds, and torch is never imported here.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,7 +19,9 @@ __all__ = ["main"]
 # name -> (module with `main(argv) -> int`, what it does)
 _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
+    "chaos": ("pytest_elastic.cli.chaos", "run scenario files against a launcher"),
     "check": ("pytest_elastic.cli.check", "judge a recorded run again"),
+    "doctor": ("pytest_elastic.cli.doctor", "say what this machine can do, and why not more"),
     "schema": ("pytest_elastic.cli.schema", "print the JSON Schema of scenario files"),
     "toxiproxy": ("pytest_elastic.cli.toxiproxy", "serve TCP proxies with faults, over HTTP"),
 }
@@ -59,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ElasticError as error:
         sys.stderr.write(f"pytest-elastic {name}: {error}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        # Only while something is being imported or read: a running agent handles the signal.
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read our output has had enough; the interpreter must not complain about it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,32 @@
+"""`pytest-elastic doctor`: what this machine can do for the harness, and why not more."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Build a node for trial and print what works."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-elastic doctor",
+        description="Find out, by trying, what clusters this machine can have.",
+    )
+    parser.add_argument(
+        "--cluster", choices=("auto", "namespace", "process"), default="auto", help="which kind"
+    )
+    kind: str = parser.parse_args(argv).cluster
+    from elastic_harness.cluster.choose import choose_cluster
+    from elastic_harness.cluster.cluster import CAPABILITIES
+
+    choice = choose_cluster(kind)
+    print(f"{choice.cluster.kind} cluster: {choice.reason}")
+    for entry in choice.capabilities.entries:
+        print(
+            f"  {'yes' if entry.available else 'no ':<3}  {entry.name}: {CAPABILITIES[entry.name]}"
+        )
+        if not entry.available:
+            print(f"       because: {entry.reason}")
+    return 0

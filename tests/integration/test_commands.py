@@ -1,0 +1,67 @@
+"""The small commands: doctor, chaos, check and schema, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+LIMIT_S = 120.0
+SCENARIO = """\
+version: 1
+id: hello
+title: A job that ends
+job: {script: hello.py}
+nodes: 1
+expect:
+  finally:
+    - job: succeeded
+"""
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one of our commands."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_elastic", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def test_doctor_says_what_can_be_had_and_why_not_more(tmp_path: Path) -> None:
+    """Each capability is named, and each that is missing has its reason."""
+    done = run("doctor", "--cluster=process", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("process cluster: ")
+    missing = done.stdout.count("  no   ")
+    assert missing > 0
+    assert done.stdout.count("because: ") == missing
+
+
+def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) -> None:
+    """The history that a run leaves gives the same verdict without running anything."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    (tmp_path / "a.elastic.yaml").write_text(SCENARIO)
+    done = run("chaos", "a.elastic.yaml", "--cluster=process", "--artifacts=runs", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    again = run("check", str(folder), cwd=tmp_path)
+    assert again.returncode == 0, again.stdout
+    assert "valid    job: succeeded" in again.stdout
+    history = folder / "history.jsonl"
+    lines = history.read_text().splitlines()
+    history.write_text("\n".join(line for line in lines if "worker_hello" not in line) + "\n")
+    tampered = run("check", str(folder), cwd=tmp_path)
+    assert tampered.returncode in (1, 2), "a history without its workers proves nothing"
+
+
+def test_schema_is_a_json_schema_with_every_fault(tmp_path: Path) -> None:
+    """Editors complete what the loader accepts."""
+    done = run("schema", cwd=tmp_path)
+    schema = json.loads(done.stdout)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert {"kill", "power_cut", "partition"} <= set(schema["$defs"]["Entry"]["properties"])
