@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -92,6 +93,7 @@ class Table:
 @pytest.fixture
 def table() -> Iterator[Table]:
     """Lend a table, and see to it that no descriptor is left."""
+    gc.collect()  # the descriptors of other tests
     before = len(os.listdir("/proc/self/fd"))
     made = Table()
     yield made
@@ -174,3 +176,18 @@ def test_a_dial_that_is_given_up_leaves_nothing(table: Table) -> None:
             table.rest()
             # The client's end is there still, and the proxy's listener is not.
             assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_localhost_is_tried_at_both_its_addresses(table: Table) -> None:
+    """A server that listens at ::1 only is found behind the refusal of 127.0.0.1."""
+    table.upstream.close()
+    try:
+        table.upstream = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"there is no IPv6 here: {error}")
+    port = table.upstream.getsockname()[1]
+    table.ask("POST", "/proxies/p", {"upstream": f"localhost:{port}"})
+    ends = table.connect()
+    ends.client.sendall(b"x")
+    table.rest()
+    assert ends.server.recv(1) == b"x"
