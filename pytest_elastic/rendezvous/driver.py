@@ -89,6 +89,7 @@ class C10dRendezvous:
         self._newest_connection = 0
         self._on_closed: Callable[[], None] | None = None
         self._has_finished = False
+        self._is_over = False
 
     def open(self) -> None:
         """Begin to look for the job: host it if this is the place, and join it."""
@@ -112,7 +113,11 @@ class C10dRendezvous:
         self._tell_member(request)
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Take no further part; calls back when nobody needs this node any more."""
+        """Take no further part; calls back when nobody needs this node any more.
+
+        A coordinator whose job is not over is of no use without its agent: it ends at once, and the
+        others find it gone.
+        """
         self._on_closed = on_closed
         self._close_when_finished()
 
@@ -212,6 +217,7 @@ class C10dRendezvous:
     def _perform_for_member(self, command: v.MemberCommand) -> None:
         match command:
             case v.Notify(notice=notice):
+                self._is_over |= isinstance(notice, ports.JobOver)
                 self._on_notice(notice)
             case v.FindCoordinator(answer_within_s=within_s):
                 self._find_coordinator(within_s)
@@ -364,7 +370,8 @@ class C10dRendezvous:
     # The end
 
     def _close_when_finished(self) -> None:
-        if self._on_closed is None or (self._coordinator is not None and not self._has_finished):
+        is_needed = self._coordinator is not None and self._is_over and not self._has_finished
+        if self._on_closed is None or is_needed:
             return
         on_closed, self._on_closed = self._on_closed, None
         for timer in (self._member_timer, self._coordinator_timer):

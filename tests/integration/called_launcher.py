@@ -1,0 +1,57 @@
+"""`pytest-elastic run` called as users call it, in a process group of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["LIMIT_S", "Ended", "run", "start"]
+
+# Importing torch takes seconds on a busy machine, and nothing here takes much longer.
+LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def expect_no_line_of_ours(self) -> None:
+        """No traceback through our own code, whoever's doing the error was."""
+        for text in (self.out, self.err):
+            assert "pytest_elastic/" not in text, text
+            assert "elastic_harness" not in text, text
+
+
+def start(
+    *words: str, cwd: Path, environ: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start our launcher, in a process group of its own as a terminal does."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PET_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest_elastic", "run", *words],
+        cwd=cwd,
+        env={**kept, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(*words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> Ended:
+    """Run our launcher to its end."""
+    begin = time.monotonic()
+    process = start(*words, cwd=cwd, environ=environ)
+    out, err = process.communicate(timeout=LIMIT_S)
+    return Ended(code=process.returncode, out=out, err=err, seconds=time.monotonic() - begin)
