@@ -22,7 +22,7 @@ from typing import Any, cast
 from pytest_elastic.boot import interpreter, proc_title
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
-from pytest_elastic.errors import InternalError
+from pytest_elastic.errors import InternalError, UsageError
 
 __all__ = ["Host", "current", "serve", "serve_unheld"]
 
@@ -60,6 +60,10 @@ def serve(clean_path: tuple[str, ...]) -> None:
         _serve(clean_path)
     except SystemExit as error:
         _exit_normally(error)
+    except UsageError as error:
+        sys.stderr.write(f"pytest-elastic: {error}\n")
+        _flush()
+        os._exit(error.exit_code)
     except BaseException:  # noqa: BLE001 (site would report one line and go on as if nothing was)
         traceback.print_exc()
         _flush()
@@ -104,7 +108,12 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
     sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
     for name in order.preload:
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # something that the module itself needs: its traceback says who
+            raise UsageError(f"cannot preload {name!r}: {error}") from error
     # What is here stays for good: the children's collector and exit need not look at it.
     gc.collect()
     gc.freeze()

@@ -98,7 +98,7 @@ class MemberMachine:
         self._found: v.CoordinatorFound | None = None
         self._coordinator = "the coordinator"
         self._term = 0
-        self._last_problem = "nothing was tried yet"
+        self._last_problem = "the endpoint has not answered yet"
         self._tried_at = 0.0
         self._rest_until = 0.0
         self._seeking_since = 0.0
