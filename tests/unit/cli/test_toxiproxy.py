@@ -82,10 +82,7 @@ def test_a_server_without_descriptors_waits_for_some(tmp_path: Path) -> None:
             with contextlib.ExitStack() as opened:
                 for address in [proxy.address, odd.address] * 8:
                     opened.enter_context(socket.create_connection(address, 5.0))
-                for _ in range(2):
-                    upstream.settimeout(5.0)
-                    accepted, _ = upstream.accept()
-                    opened.enter_context(accepted)
+            upstream.close()  # which ends those of them that got so far
             client.timeout_s = 20.0
             assert sorted(client.proxies()) == ["odd\x00name", "p"]
             with pytest.raises(ToxiproxyError, match="too many open files"):
