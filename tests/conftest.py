@@ -36,7 +36,11 @@ LOOKED_AFTER = (
     "gpu",
     "integration/test_example_train.py",
     "integration/test_launcher.py",
+    "integration/test_launcher_bad_input.py",
+    "integration/test_launcher_interrupted.py",
     "integration/test_no_survivors.py",
+    "integration/test_session.py",
+    "plugin",
 )
 
 

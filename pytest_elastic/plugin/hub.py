@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elastic_harness.scenario.runner import RunResult
     from elastic_harness.session import HarnessSession, OpenRun
 
-__all__ = ["RUN_KEY", "Hub", "RunOfTest", "close_hub", "hub_of"]
+__all__ = ["RUN_KEY", "Hub", "RunOfTest", "close_hub", "hub_of", "take_place"]
 
 _KEY = pytest.StashKey["Hub"]()
 
@@ -172,11 +172,8 @@ class Hub:
         A run keeps a processor busy. With more runs than processors, beats come late and runs time
         out; so `-n 8` on two cores means two runs at a time. Raises UsageError after an hour.
         """
-        place = _take_place(max(1, len(os.sched_getaffinity(0))))
-        try:
+        with take_place(str(os.getuid()), max(1, len(os.sched_getaffinity(0)))):
             yield
-        finally:
-            place.close()
 
     def close(self) -> None:
         """End the cluster."""
@@ -185,8 +182,8 @@ class Hub:
             self._session = None
 
 
-def _take_place(places: int) -> socket.socket:
-    """Take one of `places` names for as long as the socket that is returned is open.
+def take_place(owner: str, places: int) -> socket.socket:
+    """Take one of an owner's places, for as long as the socket that is returned is open.
 
     The names are abstract socket addresses: the kernel gives them back when their holder ends,
     however it does, and nothing of them is ever in a file system. Whoever waits is connected to the
@@ -197,7 +194,7 @@ def _take_place(places: int) -> socket.socket:
         holders: list[socket.socket] = []
         try:
             for number in range(places):
-                name = f"\0pytest-elastic-place-{os.getuid()}-{number}"
+                name = f"\0pytest-elastic-place-{owner}-{number}"
                 place = socket.socket(socket.AF_UNIX)
                 try:
                     place.bind(name)

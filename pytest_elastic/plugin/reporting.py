@@ -44,6 +44,8 @@ def complete_report(
     run = item.stash.get(RUN_KEY, None)
     if run is None or not report.failed or call.when != "call":
         return
-    report.user_properties.append(("elastic_run_directory", run.directory.path))
+    found = ("elastic_run_directory", run.directory.path)
+    report.user_properties.append(found)
+    item.user_properties.append(found)  # JUnit's file has what the report of the teardown says
     if run.screen:
         report.sections.append(("elastic job", run.screen))

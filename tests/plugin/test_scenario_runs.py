@@ -64,7 +64,7 @@ def place(root: Place) -> Place:
 @pytest.fixture(scope="module")
 def called(place: Place) -> Called:
     """Run all of them once."""
-    called = place.pytest("-rA", "some.elastic.yaml")
+    called = place.pytest("-rA", "some.elastic.yaml", "--junitxml=junit.xml")
     assert called.code == pytest.ExitCode.TESTS_FAILED, called.out
     return called
 
@@ -177,6 +177,24 @@ def test_artifacts_of_failed_runs_are_kept_and_of_no_other(
             "timeline.html",
             "trace.json",
         }
+
+
+def test_reports_for_machines_name_the_run_directory(
+    called: Called, place: Place, root: Place
+) -> None:
+    """A property of each failed test in JUnit's file: a build server finds the artifacts by it."""
+    assert called.code == 1
+    report = (place.folder / "junit.xml").read_text()
+    named = re.findall(r'<property name="elastic_run_directory" value="(.*?)"', report)
+    failed = [run for run in root.runs if "strange-exit" not in run]
+    assert sorted(named) == [str(root.folder / ".elastic" / run) for run in failed]
+
+
+def test_what_failed_last_can_be_chosen(called: Called, place: Place) -> None:
+    """`--lf`, as for any test."""
+    chosen = place.pytest("--lf", "--collect-only", "-q", "some.elastic.yaml")
+    ids = [line.rpartition("::")[2] for line in chosen.out.splitlines() if "::" in line]
+    assert ids == [test for test, outcome in called.outcomes.items() if outcome == "FAILED"]
 
 
 def test_the_printed_command_shows_the_same_failure(called: Called, place: Place) -> None:
