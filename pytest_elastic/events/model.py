@@ -160,7 +160,7 @@ class RoundCommitted(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStarted(Event):
-    """All workers of a node are running. `pids` and `ranks` are by local rank; `start` is warm or exec."""
+    """All workers of a node run; `pids` and `ranks` by local rank, `start` is warm or exec."""
 
     kind: ClassVar[str] = "workers_started"
     round: int
