@@ -67,7 +67,7 @@ def failure_screen(
     """Return the report of a failed run: at most `height` lines of at most `width` columns.
 
     The worst clause is shown in full, invalid before unknown; `last_seen` replaces what the history
-    itself says about how far the job had come; `last_words` are what the first failure has printed.
+    itself says about how far the job had come; `last_words` were printed where it failed first.
     """
     ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
     head = _head(ordered, width)
@@ -120,6 +120,8 @@ def _standing(history: History, last_seen: str, last_words: str, width: int) -> 
         lines.append(_cut(f"first failure  {failure}", width))
         if last_words and last_words not in failure:
             lines.append(_cut(f"               {last_words}", width))
+    elif last_words:
+        lines.append(_cut(f"last words     {last_words}", width))
     return lines
 
 

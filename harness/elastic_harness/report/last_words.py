@@ -11,13 +11,13 @@ import re
 __all__ = ["last_words"]
 
 # `ValueError: ...`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`; behind torchrun's
-# `[default0]:` as well. A line of prose that begins with such a word is rare, and no harm.
-_EXCEPTION = re.compile(
-    r"^(?:\[\w+\]:)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?)$"
-)
+# `[default0]:` as well; and what the interpreter itself complains about (`python3: can't open file`).
+# A line of prose that begins with such a word is rare, and no harm.
+_NAMED = r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?"
+_COMPLAINT = re.compile(rf"^(?:\[\w+\]:)?({_NAMED}|\S*python[\d.]*: .+)$")
 
 
 def last_words(text: str) -> str:
-    """Return the last line of an output that names an exception; empty when there is none."""
-    found = [match[1] for line in text.splitlines() if (match := _EXCEPTION.match(line))]
+    """Return the last line of an output that says what went wrong; empty when there is none."""
+    found = [match[1] for line in text.splitlines() if (match := _COMPLAINT.match(line))]
     return found[-1] if found else ""

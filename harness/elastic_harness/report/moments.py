@@ -258,6 +258,9 @@ def node_of_first_failure(history: History) -> str:
     for failed in history.of_kind(WorkerExited):
         if failed.event.cause == "failed":
             return failed.node
+    for ended in history.of_kind(ProcessExited):
+        if ended.event.role == "launcher" and ended.event.exit_code > 0:
+            return ended.node  # a launcher that could not even begin
     return ""
 
 

@@ -199,8 +199,19 @@ def test_the_last_words_of_the_first_failure_stand_below_it() -> None:
         ("KeyError: 1\ntorch.cuda.OutOfMemoryError: CUDA\n", "torch.cuda.OutOfMemoryError: CUDA"),
         ("[default0]:KeyError: 'x'\n", "KeyError: 'x'"),
         ("ValueError: x\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("/usr/bin/python3: No module named x\n", "/usr/bin/python3: No module named x"),
     ],
 )
-def test_last_words_are_the_last_line_that_names_an_exception(text: str, words: str) -> None:
+def test_last_words_are_the_last_line_that_says_what_went_wrong(text: str, words: str) -> None:
     """The launcher's own lines, and its summary of the job, are none."""
     assert last_words(text) == words
+
+
+def test_a_launcher_that_cannot_begin_has_last_words_too() -> None:
+    """No worker has failed, because there was none."""
+    history = Story().launcher_exits({"n1": 0, "n2": 1}).end("failed").history
+    assert node_of_first_failure(history) == "n2"
+    words = "ModuleNotFoundError: No module named 'torch'"
+    text = failure_screen(history, [], run_directory="/x", command="y", last_words=words)
+    assert "first failure" not in text
+    assert f"last words     {words}" in text.splitlines()
