@@ -11,8 +11,8 @@ import re
 __all__ = ["last_words"]
 
 # `ValueError: ...`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`; behind torchrun's
-# `[default0]:` as well; and what the interpreter itself complains about (`python3: can't open file`).
-# A line of prose that begins with such a word is rare, and no harm.
+# `[default0]:` as well; and complaints of the interpreter itself (`python3: cannot open file`). A
+# line of prose that begins with such a word is rare, and no harm.
 _NAMED = r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?"
 _COMPLAINT = re.compile(rf"^(?:\[\w+\]:)?({_NAMED}|\S*python[\d.]*: .+)$")
 
