@@ -42,7 +42,7 @@ SAME_KEYS = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
 
 def write(path: Path, *lines: str) -> str:
     """Write a script and return its path."""
-    path.write_text("\n".join(("import json, os, sys, time", *lines)) + "\n")
+    path.write_text("\n".join(("import json, os, pathlib, sys, time", *lines)) + "\n")
     return str(path)
 
 
@@ -111,9 +111,12 @@ def test_a_failing_job_is_restarted_within_its_budget_and_then_fails(tmp_path: P
     """One restart, told to every rank, then exit code 1 and the first failure by name."""
     script = write(
         tmp_path / "fail.py",
-        "print('count', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)",
-        "if os.environ['RANK'] == '1': sys.exit(3)",
-        "time.sleep(60)",
+        "count = os.environ['TORCHELASTIC_RESTART_COUNT']",
+        "print('count', count, flush=True)",
+        "said = pathlib.Path(__file__).with_name(f'rank-0-said-{count}')",
+        "if os.environ['RANK'] == '0': said.touch(); time.sleep(60)",
+        "while not said.exists(): time.sleep(0.01)",
+        "sys.exit(3)",
     )
     done = run("--standalone", "--nproc-per-node=2", "--max-restarts=1", script)
     assert done.returncode == 1
