@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.spec.world import World, formed, settings
+from elastic_harness.simulation.world import World, formed, settings
 
 
 def restart(world: World, *names: str) -> None:

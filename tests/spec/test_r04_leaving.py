@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from elastic_harness.simulation.world import World, formed, settings
+
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
-from tests.spec.world import World, formed, settings
 
 
 def test_r04_a_draining_node_stays_a_member_until_its_workers_have_exited() -> None:

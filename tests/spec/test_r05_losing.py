@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from elastic_harness.simulation.world import KEEPER_S, formed, settings
+
 from pytest_elastic.rendezvous import ports
-from tests.spec.world import KEEPER_S, formed, settings
 
 
 def test_r05_a_member_that_is_back_within_its_lease_goes_on_where_it_was() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.simulation.checks import Watch
+from elastic_harness.simulation.world import World, formed, settings
 
 from pytest_elastic.rendezvous import ports
-from tests.spec.checks import Watch
-from tests.spec.world import World, formed, settings
 
 
 def test_r06_a_member_without_echoes_is_dead_before_its_lease_ends() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.simulation.world import World, formed, settings
 
 from pytest_elastic.rendezvous import ports
-from tests.spec.world import World, formed, settings
 
 
 def test_r07_below_max_a_newcomer_causes_a_new_round_after_the_window() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from elastic_harness.simulation.world import World, formed, settings
+
 from pytest_elastic.rendezvous import ports
-from tests.spec.world import World, formed, settings
 
 
 def test_r08_group_rank_0_opens_a_store_for_each_round() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.simulation.world import World, formed, settings
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
-from tests.spec.world import World, formed, settings
 
 
 def results(world: World, *names: str) -> list[str]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from elastic_harness.simulation.machine_agent import MachineAgent
+from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_harness.simulation.storm import weather
 
 from pytest_elastic.rendezvous import budget, coordinator
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.round import SealedRound
-from tests.spec.machine_agent import MachineAgent
-from tests.spec.played_agent import PlayedAgent
-from tests.spec.storm import weather
 
 # What each of these seeds shows when its mending is taken back.
 FOUND = {

@@ -18,10 +18,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from elastic_harness.simulation.world import World, settings
+
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
-from tests.spec.world import World, settings
 
 __all__ = ["FOLDER", "replay"]
 

@@ -15,6 +15,8 @@ import heapq
 import json
 from collections.abc import Callable, Sequence
 
+from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_harness.simulation.process import Direction, Pipe, Process
 from pytest_elastic.events import model as events
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
@@ -22,8 +24,6 @@ from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.model import Node, Settings
-from tests.spec.played_agent import PlayedAgent
-from tests.spec.process import Direction, Pipe, Process
 
 __all__ = ["World", "formed", "settings"]
 

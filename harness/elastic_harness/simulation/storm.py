@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.spec.checks import Watch
-from tests.spec.played_agent import STOP_S, PlayedAgent
-from tests.spec.world import World, settings
+from elastic_harness.simulation.checks import Watch
+from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
+from elastic_harness.simulation.world import World, settings
 
 __all__ = ["Storm", "weather"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from elastic_harness.simulation.world import World
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment
-from tests.spec.world import World
 
 __all__ = ["Watch"]
 

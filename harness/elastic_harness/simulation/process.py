@@ -14,7 +14,7 @@ from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 
 if TYPE_CHECKING:
-    from tests.spec.world import World
+    from elastic_harness.simulation.world import World
 
 __all__ = ["Direction", "Pipe", "Process"]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from elastic_harness.simulation.played_agent import START_S, PlayedAgent
 from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.rendezvous import ports
-from tests.spec.played_agent import START_S, PlayedAgent
 
 if TYPE_CHECKING:
-    from tests.spec.process import Process
+    from elastic_harness.simulation.process import Process
 
 __all__ = ["MachineAgent"]
 
