@@ -6,7 +6,6 @@ import itertools
 
 from elastic_harness.simulation.world import World
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment
 
 __all__ = ["Watch"]
@@ -22,18 +21,18 @@ class Watch:
         self._assignments: dict[tuple[int, int], Assignment] = {}
         self._newest: dict[str, int] = {}
         self._started_at: dict[int, float] = {}
-        self._seen: dict[str, int] = {}
+        self._seen = 0
         world.watchers.append(self.look)
 
     def look(self) -> None:
         """Judge the present moment."""
         running: dict[int, list[str]] = {}
+        starts = self.world.starts
+        while self._seen < len(starts):
+            self._judge_start(*starts[self._seen])
+            self._seen += 1
         for process in self.world.every_process:
             agent = process.agent
-            for _, notice in agent.timed_notices[self._seen.get(process.node.incarnation, 0) :]:
-                if isinstance(notice, ports.StartWorkers):
-                    self._judge_start(process.node.incarnation, notice.assignment)
-            self._seen[process.node.incarnation] = len(agent.timed_notices)
             if agent.is_running and not agent.is_held and agent.assignment is not None:
                 running.setdefault(agent.assignment.round, []).append(process.node.incarnation)
         assert len(running) <= 1, f"at {self.world.time:.3f} two worlds run at once: {running}"

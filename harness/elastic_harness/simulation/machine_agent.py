@@ -39,8 +39,7 @@ class MachineAgent(PlayedAgent):
         """Hand a notice to the machine."""
         if self._has_exited:
             return  # the node serves the others, its agent's part is over
-        assert self.over is None, f"after JobOver came {notice}"
-        self.timed_notices.append((self.process.world.time, notice))
+        self.note(notice)
         if isinstance(notice, ports.JobOver):
             self.over = notice
         if isinstance(notice, ports.StopWorkers):
@@ -151,10 +150,8 @@ class MachineAgent(PlayedAgent):
             )
         )
 
-    def _look_at_lease(self) -> None:
-        if self.lease_until is None or self.process.now() < self.lease_until - 1e-9:
-            return
-        if self.is_running and self.assignment is not None:
+    def _lose_lease(self) -> None:
+        if self.assignment is not None:
             round_ = self.assignment.round
             self._give(a.LeaseExpired(round=round_))
             self._end_all(round_, -signal.SIGKILL)

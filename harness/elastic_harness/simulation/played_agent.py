@@ -18,6 +18,7 @@ START_S = 0.02
 STOP_S = 0.03
 KILL_S = 0.02
 NOTICE_S = 0.03
+KEEPER_LAG_S = 0.001
 
 
 class PlayedAgent:
@@ -31,14 +32,15 @@ class PlayedAgent:
         self.process = process
         self.timed_notices: list[tuple[float, ports.Notice]] = []
         self.assignment: Assignment | None = None
-        self.is_running = False
-        self.is_held = False
+        self._is_running = False
+        self._is_held = False
         self.is_stopping = False  # exits from here on are the agent's doing
         self.is_ordered = False  # the rendezvous knows that the round is over here
         self.is_mourned = True  # its keeper lives, and will say so
         self.over: ports.JobOver | None = None
         self.lease_until: float | None = None
         self.has_lease_notice = False
+        self._is_lease_watched = False
         self.stop_s = STOP_S
         self.kill_s = KILL_S
         self.opens_stores = True
@@ -46,6 +48,26 @@ class PlayedAgent:
         self.stop_orders: list[ports.StopWorkers] = []
         self.drain_grace_s: float | None = None
         self.failures: list[Failure] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a worker lives here."""
+        return self._is_running
+
+    @is_running.setter
+    def is_running(self, is_so: bool) -> None:
+        self._is_running = is_so
+        self.process.world.is_changed = True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the workers are stopped by SIGSTOP."""
+        return self._is_held
+
+    @is_held.setter
+    def is_held(self, is_so: bool) -> None:
+        self._is_held = is_so
+        self.process.world.is_changed = True
 
     @property
     def belongs(self) -> bool:
@@ -68,8 +90,7 @@ class PlayedAgent:
 
     def notice(self, notice: ports.Notice) -> None:
         """Do what the rendezvous asks for."""
-        assert self.over is None, f"after JobOver came {notice}"
-        self.timed_notices.append((self.process.world.time, notice))
+        self.note(notice)
         match notice:
             case ports.OpenStore(round=round_):
                 self._open_store(round_)
@@ -91,6 +112,15 @@ class PlayedAgent:
                 self._later(KILL_S, self._leave)
             case ports.Spared() | ports.PeerDraining():
                 pass
+
+    def note(self, notice: ports.Notice) -> None:
+        """Write down what the rendezvous asks for."""
+        assert self.over is None, f"after JobOver came {notice}"
+        world = self.process.world
+        if isinstance(notice, ports.StartWorkers):
+            world.starts.append((self.process.node.incarnation, notice.assignment))
+            world.is_changed = True
+        self.timed_notices.append((world.time, notice))
 
     def take(self, given: object) -> None:
         """Take an input of the agent's own machine: there is none here."""
@@ -148,14 +178,22 @@ class PlayedAgent:
         """Kill at the deadline, whatever the agent does (its clock is this node's)."""
         self.lease_until = until
         self.has_lease_notice = True
-        if until is not None:
-            self._later(self.process.until(until), self._look_at_lease)
+        if until is not None and not self._is_lease_watched:
+            self._is_lease_watched = True
+            # Agent and keeper wake for one and the same moment; the agent is given precedence.
+            self._later(self.process.until(until) + KEEPER_LAG_S, self._look_at_lease)
 
     def _look_at_lease(self) -> None:
-        if self.lease_until is None or self.process.now() < self.lease_until - 1e-9:
+        self._is_lease_watched = False
+        if self.lease_until is None:
             return
-        if self.is_running:
-            self._end("lost its lease")
+        if self.process.now() < self.lease_until - 1e-9:
+            self._set_lease(self.lease_until)
+        elif self.is_running:
+            self._lose_lease()
+
+    def _lose_lease(self) -> None:
+        self._end("lost its lease")
 
     # --- the workers -------------------------------------------------------------------------
 

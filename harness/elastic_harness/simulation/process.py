@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Direction", "Pipe", "Process"]
 
+# Values that say nothing else need to be made only once.
+_TIME_PASSED = v.TimePassed()
+
 _Given = v.MemberInput | v.CoordinatorInput | AgentInput
 
 
@@ -27,6 +31,7 @@ class Direction:
 
     source: Process
     target: Process
+    pipe: Pipe = field(init=False, repr=False)
     items: deque[m.Message | str] = field(default_factory=deque)  # a text is the end: its reason
     is_open: bool = True  # the receiving end still wants to hear
 
@@ -38,6 +43,9 @@ class Pipe:
     id: int
     up: Direction  # member to coordinator
     down: Direction
+
+    def __post_init__(self) -> None:
+        self.up.pipe = self.down.pipe = self
 
 
 class Process:
@@ -61,6 +69,7 @@ class Process:
         self.finished: str | None = None
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
+        self._alarms: dict[str, float] = {}
 
     @property
     def name(self) -> str:
@@ -97,7 +106,25 @@ class Process:
         """Wake a machine whose time has come, on this node's clock."""
         wake = self._wake_at(which)
         if wake is not None and not self.is_frozen and wake <= self.now() + 1e-9:
-            self.feed(which, v.TimePassed())
+            self.feed(which, _TIME_PASSED)
+
+    def set_alarm(self, which: str) -> None:
+        """Call a machine when it wants to be woken.
+
+        An alarm that rings too early sets itself again: most deadlines only move on.
+        """
+        at = self._wake_at(which)
+        if at is None or not self.is_alive or self._alarms.get(which, math.inf) <= at:
+            return
+        self._alarms[which] = at
+        self.world.later(self.until(at), lambda: self._ring(which, at))
+
+    def _ring(self, which: str, at: float) -> None:
+        if self._alarms.get(which) == at:
+            del self._alarms[which]
+            self.feed_if_due(which)
+            if not self.is_frozen:
+                self.set_alarm(which)
 
     def _wake_at(self, which: str) -> float | None:
         machine = self.member if which == "member" else self.coordinator
@@ -127,4 +154,4 @@ class Process:
         elif self.coordinator is not None:
             for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
                 self.world.perform_coordinator(self, order)
-        self.world.wake(self, which, self._wake_at(which))
+        self.set_alarm(which)

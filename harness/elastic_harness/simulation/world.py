@@ -23,7 +23,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
 
@@ -84,6 +84,8 @@ class World:
         self.events: list[tuple[float, str, Event]] = []
         self.sent: list[tuple[float, str, str, m.Message]] = []
         self.watchers: list[Callable[[], None]] = []
+        self.is_changed = False  # which workers run, since the watchers looked last
+        self.starts: list[tuple[str, Assignment]] = []  # told to the agent of an incarnation
         self.host: Process | None = None
         self.latency_s = LATENCY_S
         self._checks_wire = checks_wire
@@ -116,15 +118,13 @@ class World:
 
     def _next(self) -> None:
         at, _, act = heapq.heappop(self._queue)
-        self.time = max(self.time, at)
+        if at > self.time:
+            self.time = at
         act()
-        for watch in self.watchers:
-            watch()
-
-    def wake(self, process: Process, which: str, at: float | None) -> None:
-        """Call a machine at a time on its own clock."""
-        if at is not None:
-            self.later(process.until(at), lambda: process.feed_if_due(which))
+        if self.is_changed:
+            self.is_changed = False
+            for watch in self.watchers:
+                watch()
 
     # --- starting and ending -----------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class World:
         process.coordinator = CoordinatorMachine(
             settings=self.config, node=process.node, term=self._terms, now=process.now()
         )
-        self.wake(process, "coordinator", process.coordinator.wake_at())
+        process.set_alarm("coordinator")
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
@@ -252,7 +252,8 @@ class World:
             self._end(pipe.down, "reset")
 
     def _is_cut(self, source: Process, target: Process) -> bool:
-        return (source.name, target.name) in self.cut_links and source is not target
+        links = self.cut_links
+        return bool(links) and (source.name, target.name) in links and source is not target
 
     def _send(self, direction: Direction, item: m.Message | str) -> None:
         source, target = direction.source, direction.target
@@ -276,7 +277,7 @@ class World:
         item = direction.items.popleft()
         if not direction.is_open:
             return
-        pipe = self._pipe_of(direction)
+        pipe = direction.pipe
         if isinstance(item, str):
             self._end(direction, item)
         elif direction is pipe.up:
@@ -284,15 +285,12 @@ class World:
         else:
             direction.target.feed("member", v.MessageReceived(message=item))
 
-    def _pipe_of(self, direction: Direction) -> Pipe:
-        return next(p for p in self.pipes.values() if direction is p.up or direction is p.down)
-
     def _end(self, direction: Direction, reason: str) -> None:
         """Tell the receiving end of a direction that the connection is over."""
         if not direction.is_open:
             return
         direction.is_open = False
-        pipe = self._pipe_of(direction)
+        pipe = direction.pipe
         if direction is pipe.up:
             direction.target.feed("coordinator", v.PeerLost(connection=pipe.id, reason=reason))
         elif direction.target.pipe is pipe:
