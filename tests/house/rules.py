@@ -146,6 +146,8 @@ PURE = (
     Pure(
         holds="elastic_harness.network",
         drivers=(
+            "capture",
+            "lane",
             "switch",
             "toxiproxy",
             "toxiproxy_address",

@@ -19,7 +19,6 @@ from elastic_harness.cluster.cluster import (
     ClusterEvent,
     ClusterNode,
     Done,
-    NetworkCounters,
     NodeGone,
     NodeSpec,
     ProcessExited,
@@ -29,13 +28,11 @@ from elastic_harness.cluster.cluster import (
     ServerLost,
 )
 from elastic_harness.cluster.loopback import LoopbackRange
-from elastic_harness.cluster.network_reading import read_counters
+from elastic_harness.cluster.network_client import NetworkClient
 from elastic_harness.cluster.node_processes import NodeProcesses, list_processes, send_signal
 from elastic_harness.cluster.requests import gateway_request, node_request, process_request
 from elastic_harness.cluster.server_process import ServerProcess
 from elastic_harness.conversation import Answer
-from elastic_harness.network.link_model import LinkPolicy, Pair
-from elastic_harness.network.switch import policy_to_fields
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -52,7 +49,7 @@ _OPERATION_LIMIT_S = 30.0
 _NETWORK = "10.77.0"
 
 
-class ClusterClient:
+class ClusterClient(NetworkClient):
     """The operations of `Cluster`, carried out by a cluster server."""
 
     kind: ClassVar[str] = ""
@@ -263,12 +260,14 @@ class ClusterClient:
 
         self._ask_node(node, "spawn", process_request(spec, self._tag), on_spawned, on_done)
 
-    def open_socket(self, node: str, on_done: Done[socket.socket]) -> None:
+    def open_socket(
+        self, node: str, on_done: Done[socket.socket], *, datagram: bool = False
+    ) -> None:
         def open_now() -> None:
             self._ask_node(
                 node,
                 "open_socket",
-                {},
+                {"datagram": datagram},
                 lambda answer: on_done(socket.socket(fileno=answer.fds[0])),
                 on_done,
             )
@@ -285,7 +284,8 @@ class ClusterClient:
             self._require(node)
             open_now()
         elif not self._is_isolated:
-            self._loop.call_soon(lambda: on_done(socket.socket()))
+            kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
+            self._loop.call_soon(lambda: on_done(socket.socket(type=kind)))
         else:
             self._waiting_for_gateway.append((on_done, open_now))
             if GATEWAY not in self._starting:
@@ -299,20 +299,6 @@ class ClusterClient:
         namespace = self._namespaces[node] if self._is_isolated else None
         return list_processes(node, self._nodes[node].pid, namespace)
 
-    # --- the network --------------------------------------------------------------------------
-
-    def set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, on_done: Done[None]) -> None:
-        order = {"pairs": [list(pair) for pair in pairs], "policy": policy_to_fields(policy)}
-        fields = {"order": "set_policy", "fields": order}
-        self._ask("network", fields, lambda _: on_done(None), on_done)
-
-    def counters(self, on_done: Done[NetworkCounters]) -> None:
-        if self._is_isolated:
-            read_counters(self._ask, list(self._nodes), on_done)
-        else:
-            nothing = NetworkCounters(links={}, own_drops={})
-            self._loop.call_soon(lambda: on_done(nothing))
-
     # --- talking ------------------------------------------------------------------------------
 
     def _ask(
@@ -321,6 +307,7 @@ class ClusterClient:
         fields: Mapping[str, Any],
         on_result: Callable[[Answer], None],
         on_error: Callable[[ClusterError], None],
+        fds: Sequence[int] = (),
     ) -> None:
         if self._server is None:
             self._loop.call_soon(lambda: on_error(ClusterError("the cluster's server has ended")))
@@ -332,7 +319,8 @@ class ClusterClient:
             else:
                 on_error(ClusterError(answer.error))
 
-        self._server.conversation.call(op, fields, on_answer, timeout_s=_OPERATION_LIMIT_S)
+        talk = self._server.conversation
+        talk.call(op, fields, on_answer, timeout_s=_OPERATION_LIMIT_S, fds=fds)
 
     def _ask_node(
         self,

@@ -307,8 +307,10 @@ class Cluster(Protocol):
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         """Start a process on a node; the result arrives once the program has been executed."""
 
-    def open_socket(self, node: str, on_done: Done[socket.socket]) -> None:
-        """Open a TCP socket that lives in the network of a node, or of the gateway.
+    def open_socket(
+        self, node: str, on_done: Done[socket.socket], *, datagram: bool = False
+    ) -> None:
+        """Open a TCP (or UDP) socket that lives in the network of a node, or of the gateway.
 
         The caller binds, listens, connects and closes it, as one of its own. It hears nothing any
         more after the next reset.
@@ -320,8 +322,33 @@ class Cluster(Protocol):
     def processes(self, node: str) -> tuple[ProcessInfo, ...]:
         """List the processes of a node, its own init excluded, by node pid."""
 
-    def set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, on_done: Done[None]) -> None:
-        """Apply a policy to (source, destination) links; done when it is in force."""
+    def set_policy(
+        self,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        on_done: Done[None],
+        *,
+        traffic: str | None = None,
+    ) -> None:
+        """Apply a policy to (source, destination) links; done when it is in force.
+
+        With `traffic` it is for one class of what passes there (`network.traffic`), which then
+        meets both this policy and the one for everything.
+        """
+
+    def learn_traffic(
+        self, endpoints: Mapping[str, Sequence[tuple[str, int]]], on_done: Done[None]
+    ) -> None:
+        """Say which (node, port) belongs to which class of traffic, in place of what was said."""
+
+    def capture(self, id: str, pairs: Sequence[Pair], path: str, on_done: Done[None]) -> None:
+        """Write what passes over links into a new pcapng file; raises UsageError if it cannot."""
+
+    def captured(self, id: str, on_done: Done[int]) -> None:
+        """Return how many packets a capture has, all of them in its file."""
+
+    def end_capture(self, id: str, on_done: Done[int]) -> None:
+        """End a capture and return how many packets it has; harmless when there is none."""
 
     def counters(self, on_done: Done[NetworkCounters]) -> None:
         """Read what the network has done since the last reset."""

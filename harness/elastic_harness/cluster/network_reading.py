@@ -8,7 +8,7 @@ from typing import Any
 from elastic_harness.cluster.cluster import ClusterError, Done, NetworkCounters
 from elastic_harness.conversation import Answer
 from elastic_harness.network.link_model import DropReason, LinkCounters, Pair
-from elastic_harness.network.switch import counters_from_fields
+from elastic_harness.network.switch_wire import counters_from_fields
 
 __all__ = ["read_counters"]
 

@@ -134,7 +134,8 @@ class NodeInit:
             case "spawn":
                 self._to_start.append((fields, reply))
             case "open_socket":
-                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+                kind = socket.SOCK_DGRAM if fields["datagram"] else socket.SOCK_STREAM
+                with socket.socket(socket.AF_INET, kind) as sock:
                     reply.done({}, [sock.fileno()])
             case "signal_all":
                 self._signal_all(fields["signum"])

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -306,8 +306,10 @@ def _kill_tree(root: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def relay(to: Conversation, op: str, fields: Mapping[str, Any], reply: Reply) -> None:
-    """Have somebody else answer a request."""
+def relay(
+    to: Conversation, op: str, fields: Mapping[str, Any], reply: Reply, fds: Sequence[int] = ()
+) -> None:
+    """Have somebody else answer a request; the descriptors stay the caller's."""
 
     def on_answer(answer: Answer) -> None:
         if answer.error is not None:
@@ -317,4 +319,4 @@ def relay(to: Conversation, op: str, fields: Mapping[str, Any], reply: Reply) ->
             reply.done(told, answer.fds)
         answer.close_fds()
 
-    to.call(op, fields, on_answer, timeout_s=STEP_LIMIT_S)
+    to.call(op, fields, on_answer, timeout_s=STEP_LIMIT_S, fds=fds)

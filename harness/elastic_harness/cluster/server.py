@@ -144,11 +144,13 @@ class ClusterServer:
 
     def _obey(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
         try:
-            self._obey_or_raise(op, fields, reply)
+            self._obey_or_raise(op, fields, fds, reply)
         except OSError as error:
             reply.failed(f"cannot {op.replace('_', ' ')}: {error}")
+        for fd in fds:
+            os.close(fd)
 
-    def _obey_or_raise(self, op: str, fields: JsonObject, reply: Reply) -> None:
+    def _obey_or_raise(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
         match op:
             case "hello":
                 self._greet(reply)
@@ -170,7 +172,7 @@ class ClusterServer:
                 self._scratch.limit_disk(fields["name"], fields["bytes"])
                 reply.done()
             case "network":
-                self._ask_switch(fields["order"], fields["fields"], reply)
+                self._ask_switch(fields["order"], fields["fields"], fds, reply)
             case "drops_of_ended":
                 reply.done({"dropped": self._nodes.drops_of_ended})
             case "reset":
@@ -189,11 +191,11 @@ class ClusterServer:
         for fd in fds:
             os.close(fd)
 
-    def _ask_switch(self, op: str, fields: JsonObject, reply: Reply) -> None:
+    def _ask_switch(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
         if self._switch is None:
             reply.failed("this cluster has no network of its own")
         else:
-            relay(self._switch, op, fields, reply)
+            relay(self._switch, op, fields, reply, fds)
 
     def _on_all_gone(self, seed: str, reply: Reply) -> None:
         """Reset what is left when all nodes have ended, and prove that nothing else is."""

@@ -161,8 +161,18 @@ class FaultContext(Protocol):
 
     # --- links
 
-    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
-        """Lay a policy over links, on top of what others have laid there."""
+    def impose(
+        self,
+        owner: str,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+    ) -> Ticket[None]:
+        """Lay a policy over links, on top of what others have laid there.
+
+        With `traffic` it is for one class of what passes there (`network.traffic`).
+        """
 
     def lift(self, owner: str) -> Ticket[None]:
         """Take away what `owner` has laid over links; harmless when that is nothing."""

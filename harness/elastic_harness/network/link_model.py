@@ -4,8 +4,12 @@ Nothing here reads a clock, draws from a generator of its own or touches a packe
 serves the user-space switch and the simulator. A link is told that a packet of so many bytes of
 such a flow arrived `now`, and answers with its fate.
 
-Loss counts in units of at most 1 500 bytes, whatever is handed over at a time: what a switch reads
-in one go may be forty segments of a TCP stream, each of which a real link would lose by itself.
+Loss and corruption count in units of at most 1 500 bytes, whatever is handed over at a time: what a
+switch reads in one go may be forty segments of a TCP stream, each of which a real link would lose
+by itself.
+
+A link may treat classes of traffic (`traffic`) differently: a packet meets the policy of the link
+and those of all classes that it belongs to.
 """
 
 from __future__ import annotations
@@ -13,27 +17,44 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 
-from pytest_elastic.errors import UsageError
+from elastic_harness.network.link_counters import Counts, DropReason, LinkCounters
+from elastic_harness.network.link_policy import (
+    HEALTHY,
+    BurstLoss,
+    Distribution,
+    Flap,
+    LinkMode,
+    LinkPolicy,
+    combine,
+)
 
 __all__ = [
     "HEALTHY",
     "MAX_QUEUE_S",
+    "NO_CLASS",
     "UNIT_BYTES",
+    "BurstLoss",
+    "Distribution",
     "DropReason",
     "Fate",
     "FateKind",
+    "Flap",
     "Link",
     "LinkCounters",
     "LinkMode",
     "LinkPolicy",
     "Pair",
+    "Traffic",
 ]
 
 # Source and destination, by node name.
 Pair = tuple[str, str]
+# The classes that a packet belongs to, by name, in a fixed order.
+Traffic = tuple[str, ...]
+NO_CLASS: Traffic = ()
 
 UNIT_BYTES = 1500
 # What a router would queue on a slow link. Above, buffers bloat: a beat would wait for seconds
@@ -45,75 +66,10 @@ REORDER_DELAY_S = 0.001
 # How often flows that are over are forgotten: rarely enough to cost nothing, often enough that
 # thousands of short connections are not remembered for ever.
 _FORGET_INTERVAL_S = 1.0
-
-
-class LinkMode(enum.Enum):
-    """What happens to packets of a link that is down."""
-
-    DROP = "drop"
-    REJECT = "reject"
-    HOLD = "hold"
-
-
-class DropReason(enum.Enum):
-    """Why a packet did not arrive."""
-
-    DOWN = "down"
-    REJECTED = "rejected"
-    LOST = "lost"
-    QUEUE_FULL = "queue_full"
-    HOLD_FULL = "hold_full"
-    DEVICE = "device"
-    STALL = "stall"
-
-    @property
-    def is_own(self) -> bool:
-        """Tell whether the drop is the harness's own doing, which makes a run unknown."""
-        return self in {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkPolicy:
-    """How a link treats packets. `loss`, `duplicate` and `reorder` are chances from 0 to 1."""
-
-    up: bool = True
-    mode: LinkMode = LinkMode.DROP
-    latency_s: float = 0.0
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    rate_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "duplicate", "reorder"):
-            chance = getattr(self, name)
-            if not 0.0 <= chance <= 1.0:
-                raise UsageError(f"cannot give a link a {name} of {chance}: 0 to 1 is expected")
-        for name in ("latency_s", "jitter_s"):
-            seconds = getattr(self, name)
-            if not 0.0 <= seconds <= 3600.0:
-                raise UsageError(
-                    f"cannot give a link a {name} of {seconds}: 0 to 3600 seconds is expected"
-                )
-        if self.jitter_s > self.latency_s:
-            raise UsageError(
-                f"cannot give a link a jitter of {self.jitter_s} s around a latency of"
-                f" {self.latency_s} s: packets would arrive before they were sent"
-            )
-        rate = self.rate_bytes_per_s
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError(
-                f"cannot give a link a rate of {rate} bytes per second: more than 0 is expected"
-            )
-
-    @property
-    def is_transparent(self) -> bool:
-        """Tell whether packets simply pass."""
-        return self == HEALTHY
-
-
-HEALTHY = LinkPolicy()
+# A connection that began after an order to reset is remembered; more than so many are not.
+_MAX_YOUNG_FLOWS = 65536
+# What a flap holds leaves so much after the link is up: floats are not exact.
+_AFTER_FLAP_S = 1e-6
 
 
 class FateKind(enum.Enum):
@@ -123,6 +79,7 @@ class FateKind(enum.Enum):
     DROP = "drop"
     REJECT = "reject"
     HOLD = "hold"
+    RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,125 +87,268 @@ class Fate:
     """The decision on a packet.
 
     `leave_at` is a time for each copy, `reason` why it is dropped. `lost_units` are the units of
-    a packet of several that do not arrive while the others do, by their position.
+    a packet of several that do not arrive while the others do, by their position;
+    `corrupt_units` those that arrive with a wrong checksum. RESET: the packet is dropped, and both
+    ends of its connection are told that there is none.
     """
 
     kind: FateKind
     leave_at: tuple[float, ...] = ()
     reason: DropReason | None = None
     lost_units: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCounters:
-    """What a link has done: what it was offered, what it delivered, what it dropped and why.
-
-    Lost packets are counted in units, so there may be more of them than of packets offered.
-    """
-
-    packets: int = 0
-    bytes: int = 0
-    delivered: int = 0
-    dropped: Mapping[DropReason, int] = field(default_factory=dict)
+    corrupt_units: tuple[int, ...] = ()
 
 
 _HELD = Fate(FateKind.HOLD)
 _DOWN = Fate(FateKind.DROP, reason=DropReason.DOWN)
 _REJECTED = Fate(FateKind.REJECT, reason=DropReason.REJECTED)
+_RESET = Fate(FateKind.RESET, reason=DropReason.RESET)
 _LOST = Fate(FateKind.DROP, reason=DropReason.LOST)
 _QUEUE_FULL = Fate(FateKind.DROP, reason=DropReason.QUEUE_FULL)
 
 
 class Link:
-    """The state of one direction: its policy, the queue of its rate, and what it has counted."""
+    """The state of one direction: its policies, the queue of its rate, and what it has counted."""
 
     def __init__(self, chance: random.Random, policy: LinkPolicy = HEALTHY) -> None:
         self._chance = chance
-        self._policy = policy
+        self._policy = HEALTHY
+        self._of_class: dict[str, LinkPolicy] = {}
+        self._combined: dict[Traffic, LinkPolicy] = {}
         self._sent_until: dict[Hashable, float] = {}
         self._last_arrival: dict[Hashable, float] = {}
         self._forget_at = -math.inf
-        self.packets = 0
-        self.bytes = 0
-        self.delivered = 0
-        self._dropped: dict[DropReason, int] = {}
+        self._settles_at = -math.inf
+        self._is_bad: dict[BurstLoss, bool] = {}
+        self._flaps_since: dict[Flap, float] = {}
+        self._young: set[Hashable] = set()
+        self._resets = 0
+        self._counts = Counts()
+        self._counts_of: dict[str, Counts] = {}
+        self.change_policy(policy)
+
+    # --- policies -----------------------------------------------------------------------------
 
     @property
     def policy(self) -> LinkPolicy:
-        """The policy in force."""
+        """The policy in force for traffic of no class."""
         return self._policy
 
-    def change_policy(self, policy: LinkPolicy) -> None:
-        """Put another policy in force; packets that already have their fate keep it."""
-        if policy.rate_bytes_per_s is None:
-            self._sent_until.clear()
-        self._policy = policy
+    @property
+    def is_transparent(self) -> bool:
+        """Tell whether every packet simply passes."""
+        return not self._of_class and self._policy.is_transparent
 
-    def offer(self, size: int, flow: Hashable, now: float, *, units: int | None = None) -> Fate:
+    @property
+    def tells_apart(self) -> bool:
+        """Tell whether there is a class with a policy of its own."""
+        return bool(self._of_class)
+
+    def is_settled(self, now: float) -> bool:
+        """Tell whether nothing that was delayed is still on its way, to be overtaken."""
+        return now >= self._settles_at
+
+    def policy_of(self, traffic: Traffic) -> LinkPolicy:
+        """Return what packets that belong to these classes meet."""
+        if not traffic or not self._of_class:
+            return self._policy
+        found = self._combined.get(traffic)
+        if found is None:
+            own = [self._of_class[name] for name in traffic if name in self._of_class]
+            found = self._combined[traffic] = combine(
+                [layer for layer in (self._policy, *own) if not layer.is_transparent]
+            )
+        return found
+
+    def change_policy(
+        self, policy: LinkPolicy, now: float = 0.0, *, traffic: str | None = None
+    ) -> None:
+        """Put another policy in force, for everything or for a class of traffic.
+
+        Packets that already have their fate keep it, and are not overtaken by those of their flow
+        that come later.
+        """
+        if traffic is None:
+            self._policy = policy
+        elif policy.is_transparent:
+            self._of_class.pop(traffic, None)
+        else:
+            self._of_class[traffic] = policy
+            self._counts_of.setdefault(traffic, Counts())
+        self._combined.clear()
+        policies = (self._policy, *self._of_class.values())
+        if all(each.rate_bytes_per_s is None for each in policies):
+            self._sent_until.clear()
+        flaps = {flap for each in policies for flap in each.flaps}
+        self._flaps_since = {flap: self._flaps_since.get(flap, now) for flap in flaps}
+        bursts = {burst for each in policies for burst in each.bursts}
+        self._is_bad = {burst: self._is_bad.get(burst, False) for burst in bursts}
+        resets = sum(each.resets for each in policies)
+        if resets > self._resets or not resets:
+            self._young.clear()
+        self._resets = resets
+
+    # --- packets ------------------------------------------------------------------------------
+
+    def offer(
+        self,
+        size: int,
+        flow: Hashable,
+        now: float,
+        *,
+        units: int | None = None,
+        opens: bool | None = None,
+        traffic: Traffic = NO_CLASS,
+    ) -> Fate:
         """Decide on a packet of `size` bytes that arrived `now`, and count it.
 
-        `units` is how many packets of a real link it stands for (default: by size).
+        `units` is how many packets of a real link it stands for (default: by size). `opens` tells
+        whether it opens a connection; None for what belongs to none.
         """
-        self.packets += 1
-        self.bytes += size
-        return self.decide(size, flow, now, units=units)
+        self.count_offer(size, traffic)
+        return self.decide(size, flow, now, units=units, opens=opens, traffic=traffic)
 
-    def decide(self, size: int, flow: Hashable, now: float, *, units: int | None = None) -> Fate:
+    def decide(
+        self,
+        size: int,
+        flow: Hashable,
+        now: float,
+        *,
+        units: int | None = None,
+        opens: bool | None = None,
+        traffic: Traffic = NO_CLASS,
+    ) -> Fate:
         """Decide on a packet that was counted when it arrived (one that was held)."""
-        policy = self._policy
-        if not policy.up:
-            fate = self._fate_when_down(policy.mode)
-            if fate.reason is not None:
-                self.count_drop(fate.reason)
-            return fate
+        policy = self.policy_of(traffic)
+        stopped = self._stop(policy, flow, now, opens=opens)
+        if stopped is not None:
+            if stopped.reason is not None:
+                self.count_drop(stopped.reason, traffic=traffic)
+            return stopped
         lost: tuple[int, ...] = ()
-        if policy.loss:
+        corrupt: tuple[int, ...] = ()
+        if policy.loses:
             count = -(-size // UNIT_BYTES) if units is None else units
-            draw = self._chance.random
-            lost = tuple([unit for unit in range(count) if draw() < policy.loss])
+            lost, corrupt = self._draw_units(policy, count)
             if lost:
-                self.count_drop(DropReason.LOST, len(lost))
+                self.count_drop(DropReason.LOST, len(lost), traffic=traffic)
+            if corrupt:
+                self.count_drop(DropReason.CORRUPTED, len(corrupt), traffic=traffic)
             if len(lost) == count:
                 return _LOST
         self._forget_idle_flows(now)
-        leave = now
+        leave = begin = self._flap_end(policy, now)
         if policy.rate_bytes_per_s is not None:
-            leave = self._queue(size, flow, now, policy.rate_bytes_per_s)
-            if leave - now > MAX_QUEUE_S:
-                self.count_drop(DropReason.QUEUE_FULL)
+            leave = self._queue(size, flow, begin, policy.rate_bytes_per_s)
+            if leave - begin > MAX_QUEUE_S:
+                self.count_drop(DropReason.QUEUE_FULL, traffic=traffic)
                 return _QUEUE_FULL
             self._sent_until[flow] = leave
         times = [self._arrival(leave, flow, policy)]
         if policy.duplicate and self._chance.random() < policy.duplicate:
             times.append(self._arrival(leave, flow, policy))
-        return Fate(FateKind.LEAVE, leave_at=tuple(times), lost_units=lost)
+            self._count(traffic, "duplicated")
+        if max(times) > now:
+            self._count(traffic, "delayed")
+            self._settles_at = max(self._settles_at, *times)
+        return Fate(FateKind.LEAVE, leave_at=tuple(times), lost_units=lost, corrupt_units=corrupt)
 
-    def may_deliver(self) -> bool:
+    def may_deliver(self, now: float = 0.0, traffic: Traffic = NO_CLASS) -> bool:
         """Tell whether a delayed packet may still arrive: a cut loses what is on its way."""
-        return self._policy.up
+        policy = self.policy_of(traffic)
+        return policy.up and not any(
+            flap.up_at(self._flaps_since[flap], now) is not None
+            for flap in policy.flaps
+            if flap.mode is not LinkMode.HOLD
+        )
 
-    def count_delivery(self) -> None:
+    # --- counting -----------------------------------------------------------------------------
+
+    def count_offer(self, size: int, traffic: Traffic = NO_CLASS) -> None:
+        """Count a packet that was sent."""
+        for counts in self._counts_for(traffic):
+            counts.packets += 1
+            counts.bytes += size
+
+    def count_delivery(self, traffic: Traffic = NO_CLASS) -> None:
         """Count a packet (or a copy) that reached its destination."""
-        self.delivered += 1
+        for counts in self._counts_for(traffic):
+            counts.delivered += 1
 
-    def count_drop(self, reason: DropReason, packets: int = 1) -> None:
+    def count_pass(self, size: int) -> None:
+        """Count a packet that was sent and delivered at once, of a link that does nothing."""
+        counts = self._counts
+        counts.packets += 1
+        counts.bytes += size
+        counts.delivered += 1
+
+    def count_drop(
+        self, reason: DropReason, packets: int = 1, *, traffic: Traffic = NO_CLASS
+    ) -> None:
         """Count packets that will not arrive."""
-        self._dropped[reason] = self._dropped.get(reason, 0) + packets
+        for counts in self._counts_for(traffic):
+            counts.drop(reason, packets)
 
     def counters(self) -> LinkCounters:
         """Return what was counted so far."""
-        return LinkCounters(
-            packets=self.packets,
-            bytes=self.bytes,
-            delivered=self.delivered,
-            dropped=dict(self._dropped),
+        return self._counts.frozen(
+            {name: counts.frozen() for name, counts in self._counts_of.items()}
         )
 
-    @staticmethod
-    def _fate_when_down(mode: LinkMode) -> Fate:
-        if mode is LinkMode.HOLD:
-            return _HELD
-        return _REJECTED if mode is LinkMode.REJECT else _DOWN
+    def _counts_for(self, traffic: Traffic) -> list[Counts]:
+        if not traffic:
+            return [self._counts]
+        known = self._counts_of
+        return [self._counts, *[known[name] for name in traffic if name in known]]
+
+    def _count(self, traffic: Traffic, what: str) -> None:
+        for counts in self._counts_for(traffic):
+            setattr(counts, what, getattr(counts, what) + 1)
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def _stop(
+        self, policy: LinkPolicy, flow: Hashable, now: float, *, opens: bool | None
+    ) -> Fate | None:
+        """Return the fate of a packet that does not even come to the link."""
+        if not policy.up:
+            return _fate_when_down(policy.mode)
+        for flap in policy.flaps:
+            is_down = flap.up_at(self._flaps_since[flap], now) is not None
+            if is_down and flap.mode is not LinkMode.HOLD:
+                return _fate_when_down(flap.mode)
+        if policy.resets and opens is not None:
+            if opens and len(self._young) < _MAX_YOUNG_FLOWS:
+                self._young.add(flow)
+            elif flow not in self._young:
+                return _RESET
+        return None
+
+    def _flap_end(self, policy: LinkPolicy, now: float) -> float:
+        """Return when a packet may go on: at once, or when what holds it is up again."""
+        ends = [flap.up_at(self._flaps_since[flap], now) for flap in policy.flaps]
+        waits = [end + _AFTER_FLAP_S for end in ends if end is not None]
+        return max(waits, default=now)
+
+    def _draw_units(
+        self, policy: LinkPolicy, count: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return which of `count` units are lost, and which of the others are corrupted."""
+        draw = self._chance.random
+        lost: list[int] = []
+        corrupt: list[int] = []
+        for unit in range(count):
+            is_lost = bool(policy.loss) and draw() < policy.loss
+            for burst in policy.bursts:
+                is_bad = self._is_bad[burst]
+                is_bad = draw() >= burst.leave if is_bad else draw() < burst.enter
+                self._is_bad[burst] = is_bad
+                is_lost |= is_bad and (burst.loss == 1.0 or draw() < burst.loss)
+            if is_lost:
+                lost.append(unit)
+            elif policy.corrupt and draw() < policy.corrupt:
+                corrupt.append(unit)
+        return tuple(lost), tuple(corrupt)
 
     def _queue(self, size: int, flow: Hashable, now: float, rate: float) -> float:
         """Return when the packet has been sent at `rate`, shared equally by the flows that queue.
@@ -269,7 +369,7 @@ class Link:
         """
         arrival = leave + policy.latency_s
         if policy.jitter_s:
-            arrival += self._chance.uniform(-policy.jitter_s, policy.jitter_s)
+            arrival = max(leave, arrival + policy.distribution.draw(self._chance, policy.jitter_s))
         arrival = max(arrival, self._last_arrival.get(flow, arrival))
         if policy.reorder and self._chance.random() < policy.reorder:
             return arrival + REORDER_DELAY_S + policy.jitter_s
@@ -283,3 +383,9 @@ class Link:
         for table in (self._sent_until, self._last_arrival):
             for flow in [flow for flow, until in table.items() if until <= now]:
                 del table[flow]
+
+
+def _fate_when_down(mode: LinkMode) -> Fate:
+    if mode is LinkMode.HOLD:
+        return _HELD
+    return _REJECTED if mode is LinkMode.REJECT else _DOWN

@@ -9,14 +9,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from typing import NamedTuple
 
-__all__ = ["FRAME_HEAD_BYTES", "carve", "flow_of", "frame_of", "refusal_of", "segments_in"]
+__all__ = [
+    "FRAME_HEAD_BYTES",
+    "Ends",
+    "carve",
+    "ends_of",
+    "flow_of",
+    "frame_of",
+    "opens_connection",
+    "refusal_of",
+    "reset_onwards",
+    "segments_in",
+    "spoil",
+]
 
 FRAME_HEAD_BYTES = 10
 _HEADER_BYTES = 20
 _FRAME_HEAD = struct.Struct("=BBHHHH")
 _NO_OFFLOAD = bytes(FRAME_HEAD_BYTES)
 _ICMP, _TCP, _UDP = 1, 6, 17
+_NEEDS_CHECKSUM = 0x01
 _FIN, _SYN, _RST, _PSH, _ACK, _CWR = 0x01, 0x02, 0x04, 0x08, 0x10, 0x80
 
 
@@ -57,6 +71,56 @@ def carve(frame: bytes, lost: Collection[int]) -> list[bytes]:
         )
         frames.append(head + run)
     return frames
+
+
+def spoil(frame: bytes, units: Collection[int]) -> list[bytes]:
+    """Return those segments of a frame, each with one bit turned over and the checksum it had.
+
+    As a bad cable does it: the receiver's kernel finds out and discards the segment. The checksum
+    that is otherwise left to the card is filled in first, or nobody would look.
+    """
+    if _FRAME_HEAD.unpack_from(frame)[3] == 0:
+        return [_spoilt(frame)]
+    everything = set(range(segments_in(frame)))
+    return [_spoilt(part) for unit in units for part in carve(frame, everything - {unit})]
+
+
+def _spoilt(frame: bytes) -> bytes:
+    flags, _, _, _, start, offset = _FRAME_HEAD.unpack_from(frame)
+    packet = bytearray(frame[FRAME_HEAD_BYTES:])
+    if flags & _NEEDS_CHECKSUM:
+        # What stands in its place is the sum of the pseudo header, to be counted in.
+        struct.pack_into(">H", packet, start + offset, _checksum(bytes(packet[start:])))
+    packet[-1] ^= 0x10
+    return frame_of(bytes(packet))
+
+
+class Ends(NamedTuple):
+    """Both ends of a packet: the last octet of an address, and a port."""
+
+    source: int
+    source_port: int
+    target: int
+    target_port: int
+
+
+def ends_of(frame: bytes) -> Ends | None:
+    """Return both ends of a TCP or UDP packet; None for what has no ports."""
+    if frame[FRAME_HEAD_BYTES + 9] not in {_TCP, _UDP}:
+        return None
+    start = FRAME_HEAD_BYTES + (frame[FRAME_HEAD_BYTES] & 0x0F) * 4
+    source_port, target_port = struct.unpack_from(">HH", frame, start)
+    return Ends(
+        frame[FRAME_HEAD_BYTES + 15], source_port, frame[FRAME_HEAD_BYTES + 19], target_port
+    )
+
+
+def opens_connection(frame: bytes) -> bool | None:
+    """Tell whether a TCP segment begins a connection; None for what belongs to none."""
+    if frame[FRAME_HEAD_BYTES + 9] != _TCP:
+        return None
+    start = FRAME_HEAD_BYTES + (frame[FRAME_HEAD_BYTES] & 0x0F) * 4
+    return bool(frame[start + 13] & _SYN)
 
 
 def _head_bytes(packet: bytes) -> int:
@@ -108,6 +172,32 @@ def refusal_of(packet: bytes) -> bytes | None:
     return _unreachable(packet, start)
 
 
+def reset_onwards(packet: bytes) -> bytes | None:
+    """Return the reset that `packet`'s receiver would get from its sender; None if not of TCP."""
+    start = (packet[0] & 0x0F) * 4
+    if packet[9] != _TCP or len(packet) < start + 20:
+        return None
+    source, target, sequence, acknowledged = struct.unpack_from(">HHII", packet, start)
+    return _reset(
+        (packet[12:16], source), (packet[16:20], target), sequence, acknowledged, _RST | _ACK
+    )
+
+
+def _reset(
+    source: tuple[bytes, int],
+    target: tuple[bytes, int],
+    sequence: int,
+    acknowledged: int,
+    flags: int,
+) -> bytes:
+    reset = struct.pack(
+        ">HHIIBBHHH", source[1], target[1], sequence, acknowledged, 0x50, flags, 0, 0, 0
+    )
+    pseudo = source[0] + target[0] + struct.pack(">BBH", 0, _TCP, len(reset))
+    reset = reset[:16] + struct.pack(">H", _checksum(pseudo + reset)) + reset[18:]
+    return _ip_header(source[0], target[0], _TCP, len(reset)) + reset
+
+
 def _reset_of(packet: bytes, start: int) -> bytes | None:
     """Answer a segment with a reset that its sender accepts (RFC 9293, section 3.5.2)."""
     source, target, sequence, acknowledged = struct.unpack_from(">HHII", packet, start)
@@ -115,16 +205,11 @@ def _reset_of(packet: bytes, start: int) -> bytes | None:
     if flags & _RST:
         return None
     data_bytes = len(packet) - start - (packet[start + 12] >> 4) * 4
+    here, there = (packet[16:20], target), (packet[12:16], source)
     if flags & _ACK:
-        reset = struct.pack(">HHIIBBHHH", target, source, acknowledged, 0, 0x50, _RST, 0, 0, 0)
-    else:
-        taken = sequence + data_bytes + bool(flags & _SYN) + bool(flags & _FIN)
-        reset = struct.pack(
-            ">HHIIBBHHH", target, source, 0, taken & 0xFFFFFFFF, 0x50, _RST | _ACK, 0, 0, 0
-        )
-    pseudo = packet[16:20] + packet[12:16] + struct.pack(">BBH", 0, _TCP, len(reset))
-    reset = reset[:16] + struct.pack(">H", _checksum(pseudo + reset)) + reset[18:]
-    return _ip_header(packet[16:20], packet[12:16], _TCP, len(reset)) + reset
+        return _reset(here, there, acknowledged, 0, _RST)
+    taken = sequence + data_bytes + bool(flags & _SYN) + bool(flags & _FIN)
+    return _reset(here, there, 0, taken & 0xFFFFFFFF, _RST | _ACK)
 
 
 def _unreachable(packet: bytes, start: int) -> bytes:

@@ -16,34 +16,32 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
 from elastic_harness.conversation import Conversation, Reply
 from elastic_harness.network import packets
+from elastic_harness.network.capture import Captures, describe_fate
+from elastic_harness.network.lane import Lane, Packet, Port
 from elastic_harness.network.link_model import (
+    NO_CLASS,
     DropReason,
     Fate,
     FateKind,
     Link,
-    LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
+    Traffic,
 )
+from elastic_harness.network.switch_wire import counters_to_fields, policy_from_fields
+from elastic_harness.network.traffic import TrafficTable
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = [
-    "Switch",
-    "SwitchRole",
-    "counters_from_fields",
-    "policy_from_fields",
-    "policy_to_fields",
-]
+__all__ = ["Switch", "SwitchRole"]
 
 _FRAME_BYTES = packets.FRAME_HEAD_BYTES + 65536
 # Where the version and the last part of the destination are, in a frame.
@@ -52,33 +50,10 @@ _TARGET = packets.FRAME_HEAD_BYTES + 16
 # How many packets of one node are passed on before the others get their turn: one reading of the
 # clock and one epoll for that many, and still under a millisecond for 65 000-byte packets.
 _BATCH = 32
-# A held link keeps at most this much. A TCP connection never has more than its window under way.
+# Held links keep at most this much. A TCP connection never has more than its window under way.
 _MAX_HELD_PACKETS = 8192
-
-
-class _Port:
-    """One attached device. `lanes` has, for each last octet of an address, the way there."""
-
-    __slots__ = ("fd", "is_dark", "lanes", "name", "octet")
-
-    def __init__(self, name: str, octet: int, fd: int) -> None:
-        self.name = name
-        self.octet = octet
-        self.fd = fd
-        self.is_dark = False
-        self.lanes: list[_Lane | None] = [None] * 256
-
-
-class _Lane:
-    """The way from one port to another: its link, and whether packets simply pass."""
-
-    __slots__ = ("is_clear", "link", "source", "target")
-
-    def __init__(self, source: _Port, target: _Port, link: Link) -> None:
-        self.source = source
-        self.target = target
-        self.link = link
-        self.is_clear = link.policy.is_transparent
+# And so much may be on its way on slow links, all together.
+_MAX_PACKETS_ON_WAY = 65536
 
 
 class Switch:
@@ -86,15 +61,17 @@ class Switch:
 
     def __init__(self, loop: Loop, control: socket.socket) -> None:
         self._loop = loop
-        self._ports: dict[int, _Port] = {}
+        self._ports: dict[int, Port] = {}
         self._links: dict[Pair, Link] = {}
+        self._traffic = TrafficTable()
+        self._captures = Captures()
         self._seed = ""
         self._buffer = bytearray(_FRAME_BYTES)
         self._view = memoryview(self._buffer)
-        self._on_way: list[tuple[float, int, _Lane, bytes]] = []
+        self._on_way: list[tuple[float, int, Packet, bytes]] = []
         self._sent_off = 0
         self._timer: Timer | None = None
-        self._held: dict[Pair, deque[tuple[_Lane, bytes]]] = {}
+        self._held: dict[Pair, deque[Packet]] = {}
         self._held_packets = 0
         self._control = Conversation(
             loop, control, on_request=self._obey, on_closed=lambda _: loop.stop()
@@ -108,7 +85,7 @@ class Switch:
 
     # --- packets ------------------------------------------------------------------------------
 
-    def _read(self, port: _Port) -> None:
+    def _read(self, port: Port) -> None:
         """Pass on what a node sends."""
         buffer, view, lanes = self._buffer, self._view, port.lanes
         for _ in range(_BATCH):
@@ -126,100 +103,125 @@ class Switch:
             if not lane.is_clear:
                 self._pass_slowly(lane, bytes(view[:size]))
                 continue
-            link = lane.link
-            link.packets += 1
-            link.bytes += size - _VERSION
             try:
                 os.write(lane.target.fd, view[:size])
-                link.delivered += 1
             except OSError as error:
-                self._count_failed_write(lane, error)
+                lane.link.count_offer(size - _VERSION)
+                self._count_failed_write(lane, error, NO_CLASS)
+            else:
+                lane.link.count_pass(size - _VERSION)
 
-    def _find_lane(self, port: _Port, octet: int) -> _Lane | None:
+    def _find_lane(self, port: Port, octet: int) -> Lane | None:
         target = self._ports.get(octet)
         if target is None:
             return None
-        lane = _Lane(port, target, self._link((port.name, target.name)))
-        lane.is_clear = lane.is_clear and not (port.is_dark or target.is_dark)
+        pair = (port.name, target.name)
+        lane = Lane(port, target, self._link(pair), self._captures.find(pair))
+        lane.clear_up(self._loop.now())
         port.lanes[octet] = lane
         return lane
 
-    def _pass_slowly(self, lane: _Lane, frame: bytes) -> None:
+    def _pass_slowly(self, lane: Lane, frame: bytes) -> None:
+        flow = packets.flow_of(frame)
         link = lane.link
-        size = len(frame) - _VERSION
-        if lane.source.is_dark or lane.target.is_dark:
-            link.packets += 1
-            link.bytes += size
-            link.count_drop(DropReason.DOWN)
-            return
+        packet = Packet(lane, frame, flow, lane.classes_of(frame, flow, self._traffic))
+        link.count_offer(packet.size, packet.traffic)
         now = self._loop.now()
-        units = packets.segments_in(frame)
-        fate = link.offer(size, packets.flow_of(frame), now, units=units)
-        self._carry_out(lane, frame, fate, now)
+        if lane.is_dark:
+            link.count_drop(DropReason.DOWN, traffic=packet.traffic)
+            return
+        if link.is_transparent:
+            lane.clear_up(
+                now
+            )  # the last one that has to look, unless something is still on its way
+        self._decide(packet, now)
 
-    def _carry_out(self, lane: _Lane, frame: bytes, fate: Fate, now: float) -> None:
+    def _decide(self, packet: Packet, now: float) -> None:
+        lane, frame = packet.lane, packet.frame
+        fate = lane.link.decide(
+            packet.size,
+            packet.flow,
+            now,
+            units=packets.segments_in(frame),
+            opens=packets.opens_connection(frame),
+            traffic=packet.traffic,
+        )
+        if lane.capture is not None:
+            lane.capture.add(lane.pair, frame[_VERSION:], now, describe_fate(fate, now))
+        self._carry_out(packet, fate, now)
+
+    def _carry_out(self, packet: Packet, fate: Fate, now: float) -> None:
+        frame = packet.frame
         match fate.kind:
             case FateKind.LEAVE:
-                parts = packets.carve(frame, fate.lost_units) if fate.lost_units else (frame,)
+                parts: Sequence[bytes] = (frame,)
+                if fate.lost_units or fate.corrupt_units:
+                    parts = _parts(frame, fate)
                 for when in fate.leave_at:
                     for part in parts:
-                        self._send(lane, part, when, now)
+                        self._send(packet, part, when, now)
                 self._wake_for_next()
             case FateKind.HOLD:
-                self._hold(lane, frame)
+                self._hold(packet)
             case FateKind.REJECT:
-                answer = packets.refusal_of(frame[_VERSION:])
-                if answer is not None:
-                    with contextlib.suppress(OSError):
-                        os.write(lane.source.fd, packets.frame_of(answer))
+                self._answer(packet.lane.source, packets.refusal_of(frame[_VERSION:]))
+            case FateKind.RESET:
+                self._answer(packet.lane.source, packets.refusal_of(frame[_VERSION:]))
+                self._answer(packet.lane.target, packets.reset_onwards(frame[_VERSION:]))
             case FateKind.DROP:
                 pass
             case _:
                 assert_never(fate.kind)
 
-    def _send(self, lane: _Lane, frame: bytes, when: float, now: float) -> None:
+    def _answer(self, port: Port, answer: bytes | None) -> None:
+        if answer is not None:
+            with contextlib.suppress(OSError):
+                os.write(port.fd, packets.frame_of(answer))
+
+    def _send(self, packet: Packet, frame: bytes, when: float, now: float) -> None:
         if when <= now:
-            self._deliver(lane, frame)
+            self._deliver(packet, frame)
+        elif len(self._on_way) >= _MAX_PACKETS_ON_WAY:
+            packet.lane.link.count_drop(DropReason.HOLD_FULL, traffic=packet.traffic)
         else:
             self._sent_off += 1
-            heapq.heappush(self._on_way, (when, self._sent_off, lane, frame))
+            heapq.heappush(self._on_way, (when, self._sent_off, packet, frame))
 
-    def _deliver(self, lane: _Lane, packet: bytes) -> None:
-        if lane.target.fd < 0 or lane.target.is_dark or lane.source.is_dark:
-            lane.link.count_drop(DropReason.DOWN)
+    def _deliver(self, packet: Packet, frame: bytes) -> None:
+        lane = packet.lane
+        if lane.is_dark:
+            lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             return
         try:
-            os.write(lane.target.fd, packet)
+            os.write(lane.target.fd, frame)
         except OSError as error:
-            self._count_failed_write(lane, error)
+            self._count_failed_write(lane, error, packet.traffic)
         else:
-            lane.link.count_delivery()
+            lane.link.count_delivery(packet.traffic)
 
-    def _count_failed_write(self, lane: _Lane, error: OSError) -> None:
+    def _count_failed_write(self, lane: Lane, error: OSError, traffic: Traffic) -> None:
         """Count a packet that a device did not take; a device whose node has ended is no fault."""
         is_gone = error.errno in {errno.EBADF, errno.EIO, errno.EBADFD}
-        lane.link.count_drop(DropReason.DOWN if is_gone else DropReason.DEVICE)
+        reason = DropReason.DOWN if is_gone else DropReason.DEVICE
+        lane.link.count_drop(reason, traffic=traffic)
 
-    def _hold(self, lane: _Lane, packet: bytes) -> None:
+    def _hold(self, packet: Packet) -> None:
         if self._held_packets >= _MAX_HELD_PACKETS:
-            lane.link.count_drop(DropReason.HOLD_FULL)
+            packet.lane.link.count_drop(DropReason.HOLD_FULL, traffic=packet.traffic)
             return
         self._held_packets += 1
-        pair = (lane.source.name, lane.target.name)
-        self._held.setdefault(pair, deque()).append((lane, packet))
+        self._held.setdefault(packet.lane.pair, deque()).append(packet)
 
     def _release(self, pair: Pair) -> None:
         """Send what a link held, in order, under the policy that holds now."""
         queue = self._held.pop(pair, deque())
         self._held_packets -= len(queue)
         now = self._loop.now()
-        for lane, packet in queue:
-            if lane.target.fd < 0:
-                lane.link.count_drop(DropReason.DOWN)
-                continue
-            size, units = len(packet) - _VERSION, packets.segments_in(packet)
-            fate = lane.link.decide(size, packets.flow_of(packet), now, units=units)
-            self._carry_out(lane, packet, fate, now)
+        for packet in queue:
+            if packet.lane.is_dark:
+                packet.lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
+            else:
+                self._decide(packet, now)
 
     def _wake_for_next(self) -> None:
         if not self._on_way:
@@ -234,13 +236,14 @@ class Switch:
     def _deliver_due(self) -> None:
         now = self._loop.now()
         while self._on_way and self._on_way[0][0] <= now:
-            _, _, lane, packet = heapq.heappop(self._on_way)
-            if lane.link.may_deliver():
-                self._deliver(lane, packet)
-            elif lane.link.policy.mode is LinkMode.HOLD:
-                self._hold(lane, packet)
+            _, _, packet, frame = heapq.heappop(self._on_way)
+            link, traffic = packet.lane.link, packet.traffic
+            if link.may_deliver(now, traffic):
+                self._deliver(packet, frame)
+            elif link.policy_of(traffic).mode is LinkMode.HOLD:
+                self._hold(Packet(packet.lane, frame, packet.flow, traffic))
             else:
-                lane.link.count_drop(DropReason.DOWN)
+                link.count_drop(DropReason.DOWN, traffic=traffic)
         self._wake_for_next()
 
     # --- orders -------------------------------------------------------------------------------
@@ -254,9 +257,23 @@ class Switch:
             case "darken":
                 self._darken(fields["name"])
             case "set_policy":
-                self._set_policy(fields["pairs"], policy_from_fields(fields["policy"]))
+                policy = policy_from_fields(fields["policy"])
+                self._set_policy(_pairs(fields), policy, fields["traffic"])
+            case "learn_traffic":
+                self._learn_traffic(fields)
+            case "capture":
+                self._captures.begin(fields["id"], _pairs(fields), fds.pop(), self._loop.now())
+                self._point_lanes_at_captures()
+            case "captured":
+                reply.done({"packets": self._captures.count(fields["id"])})
+                return
+            case "end_capture":
+                reply.done({"packets": self._captures.end(fields["id"])})
+                self._point_lanes_at_captures()
+                return
             case "counters":
-                reply.done({"links": self._count()})
+                links = {pair: link.counters() for pair, link in self._links.items()}
+                reply.done({"links": counters_to_fields(links)})
                 return
             case "reset":
                 self._reset(fields["seed"])
@@ -270,7 +287,7 @@ class Switch:
         if old is not None:
             self._detach(old)
         os.set_blocking(fd, False)
-        port = self._ports[octet] = _Port(name, octet, fd)
+        port = self._ports[octet] = Port(name, octet, fd)
         self._loop.watch(fd, on_readable=lambda: self._read(port))
 
     def _detach_name(self, name: str) -> None:
@@ -278,7 +295,7 @@ class Switch:
             if port.name == name:
                 self._detach(port)
 
-    def _detach(self, port: _Port) -> None:
+    def _detach(self, port: Port) -> None:
         self._loop.unwatch(port.fd)
         os.close(port.fd)
         port.fd = -1
@@ -291,24 +308,40 @@ class Switch:
         for port in self._ports.values():
             if port.name == name:
                 port.is_dark = True
-                self._forget_lanes(port)
+        self._clear_up_all()
 
-    def _forget_lanes(self, port: _Port) -> None:
-        port.lanes[:] = [None] * 256
-        for other in self._ports.values():
-            other.lanes[port.octet] = None
+    def _lanes(self) -> list[Lane]:
+        return [lane for port in self._ports.values() for lane in port.lanes if lane is not None]
 
-    def _set_policy(self, pairs: Sequence[Sequence[str]], policy: LinkPolicy) -> None:
-        for source, target in pairs:
-            self._link((source, target)).change_policy(policy)
-        for port in self._ports.values():
-            for lane in port.lanes:
-                if lane is not None:
-                    dark = lane.source.is_dark or lane.target.is_dark
-                    lane.is_clear = lane.link.policy.is_transparent and not dark
-        for source, target in pairs:
-            if policy.up or policy.mode is not LinkMode.HOLD:
-                self._release((source, target))
+    def _clear_up_all(self) -> None:
+        now = self._loop.now()
+        for lane in self._lanes():
+            lane.clear_up(now)
+
+    def _set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None) -> None:
+        now = self._loop.now()
+        if traffic is not None:
+            self._traffic.mind_port(traffic)
+        for pair in pairs:
+            self._link(pair).change_policy(policy, now, traffic=traffic)
+        for lane in self._lanes():
+            lane.known_flows.clear()
+        self._clear_up_all()
+        for pair in pairs:
+            # What is still to be held will be held again, in the same order.
+            self._release(pair)
+
+    def _learn_traffic(self, fields: JsonObject) -> None:
+        self._traffic.learn(
+            {name: [(octet, port) for octet, port in ends] for name, ends in fields["ends"].items()}
+        )
+        for lane in self._lanes():
+            lane.known_flows.clear()
+
+    def _point_lanes_at_captures(self) -> None:
+        for lane in self._lanes():
+            lane.capture = self._captures.find(lane.pair)
+        self._clear_up_all()
 
     def _link(self, pair: Pair) -> Link:
         link = self._links.get(pair)
@@ -318,55 +351,30 @@ class Switch:
             link = self._links[pair] = Link(stream)
         return link
 
-    def _count(self) -> list[list[Any]]:
-        rows: list[list[Any]] = []
-        for (source, target), link in sorted(self._links.items()):
-            count = link.counters()
-            dropped = {reason.value: number for reason, number in count.dropped.items()}
-            rows.append([source, target, count.packets, count.bytes, count.delivered, dropped])
-        return rows
-
     def _reset(self, seed: str) -> None:
         """Take everything off and forget all links."""
         for port in list(self._ports.values()):
             self._detach(port)
+        self._captures.end_all()
         self._links.clear()
         self._on_way.clear()
         self._held.clear()
         self._held_packets = 0
+        self._traffic = TrafficTable()
         self._seed = seed
 
 
-def policy_to_fields(policy: LinkPolicy) -> dict[str, Any]:
-    """Return a policy as a JSON object."""
-    return {
-        "up": policy.up,
-        "mode": policy.mode.value,
-        "latency_s": policy.latency_s,
-        "jitter_s": policy.jitter_s,
-        "loss": policy.loss,
-        "duplicate": policy.duplicate,
-        "reorder": policy.reorder,
-        "rate_bytes_per_s": policy.rate_bytes_per_s,
-    }
+def _parts(frame: bytes, fate: Fate) -> list[bytes]:
+    """Return what arrives of a frame of which some segments do not, or not whole."""
+    corrupt = packets.spoil(frame, fate.corrupt_units) if fate.corrupt_units else []
+    missing = {*fate.lost_units, *fate.corrupt_units}
+    if len(missing) == packets.segments_in(frame):
+        return corrupt
+    return [*packets.carve(frame, missing), *corrupt]
 
 
-def policy_from_fields(fields: Mapping[str, Any]) -> LinkPolicy:
-    """Return the policy that a JSON object stands for."""
-    return LinkPolicy(**{**fields, "mode": LinkMode(fields["mode"])})
-
-
-def counters_from_fields(rows: Sequence[Sequence[Any]]) -> dict[Pair, LinkCounters]:
-    """Return the counters of each link that the switch answered with."""
-    return {
-        (source, target): LinkCounters(
-            packets=offered,
-            bytes=size,
-            delivered=delivered,
-            dropped={DropReason(reason): number for reason, number in dropped.items()},
-        )
-        for source, target, offered, size, delivered, dropped in rows
-    }
+def _pairs(fields: JsonObject) -> list[Pair]:
+    return [(source, target) for source, target in fields["pairs"]]
 
 
 class SwitchRole:

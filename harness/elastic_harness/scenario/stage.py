@@ -29,7 +29,7 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.faults.context import Ticket
 from elastic_harness.history import events
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.overlay import Overlay
+from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 from elastic_harness.scenario.situation import ProcessRef
@@ -291,9 +291,16 @@ class Stage:
 
     # FaultContext: links
 
-    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
-        """Lay a policy over links."""
-        return self._apply(self._overlay.impose(owner, pairs, policy))
+    def impose(
+        self,
+        owner: str,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+    ) -> Ticket[None]:
+        """Lay a policy over links, or over a class of what passes there."""
+        return self._apply(self._overlay.impose(owner, pairs, policy, traffic=traffic))
 
     def lift(self, owner: str) -> Ticket[None]:
         """Take away what `owner` has laid over links."""
@@ -403,12 +410,12 @@ class Stage:
         operation(node, ticket.settle)
         return ticket
 
-    def _apply(self, policies: Mapping[Pair, LinkPolicy]) -> Ticket[None]:
+    def _apply(self, policies: Mapping[Place, LinkPolicy]) -> Ticket[None]:
         ticket: Ticket[None] = Ticket()
         # Links with one and the same policy are changed in one order to the switch.
-        groups: dict[LinkPolicy, list[Pair]] = {}
-        for pair, policy in policies.items():
-            groups.setdefault(policy, []).append(pair)
+        groups: dict[tuple[LinkPolicy, str | None], list[Pair]] = {}
+        for (pair, traffic), policy in policies.items():
+            groups.setdefault((policy, traffic), []).append(pair)
         waiting = len(groups)
         if not waiting:
             ticket.settle(None)
@@ -419,8 +426,8 @@ class Stage:
             if isinstance(outcome, ClusterError) or waiting == 0:
                 ticket.settle(outcome)
 
-        for policy, pairs in groups.items():
-            self._cluster.set_policy(pairs, policy, on_done)
+        for (policy, traffic), pairs in groups.items():
+            self._cluster.set_policy(pairs, policy, on_done, traffic=traffic)
         return ticket
 
     def _fact(self, source: str, node: str, event: Event) -> None:

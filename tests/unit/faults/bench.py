@@ -18,7 +18,7 @@ from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.overlay import Overlay
+from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.scenario.messages import (
     EngineInput,
     FaultFailed,
@@ -82,6 +82,7 @@ class World:
         self.stuck: set[str] = set()
         self.overlay = Overlay()
         self.links: dict[Pair, LinkPolicy] = {}
+        self.places: dict[Place, LinkPolicy] = {}
         self.counts: dict[Pair, LinkCounters] = {}
         self.told: list[EngineInput] = []
         self.injector = Injector(self, built_in_faults(), self.time, self.told.append)
@@ -221,13 +222,20 @@ class World:
     def resume_node(self, node: str) -> Ticket[None]:
         return self._operate(f"resume {node}", lambda: None)
 
-    def impose(self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy) -> Ticket[None]:
-        changed = self.overlay.impose(owner, pairs, policy)
-        return self._operate(f"impose {owner}", lambda: self.links.update(changed))
+    def impose(
+        self,
+        owner: str,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+    ) -> Ticket[None]:
+        changed = self.overlay.impose(owner, pairs, policy, traffic=traffic)
+        return self._operate(f"impose {owner}", lambda: self._change(changed))
 
     def lift(self, owner: str) -> Ticket[None]:
         changed = self.overlay.lift(owner)
-        return self._operate(f"lift {owner}", lambda: self.links.update(changed))
+        return self._operate(f"lift {owner}", lambda: self._change(changed))
 
     def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
         ticket: Ticket[Mapping[Pair, LinkCounters]] = Ticket()
@@ -235,6 +243,13 @@ class World:
         return ticket
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _change(self, changed: Mapping[Place, LinkPolicy]) -> None:
+        """Put policies in force; those for a class of traffic in a place of their own."""
+        for (pair, traffic), policy in changed.items():
+            self.places[pair, traffic] = policy
+            if traffic is None:
+                self.links[pair] = policy
 
     def _later(self, callback: Callable[[], None]) -> None:
         self.time.call_at(self.time.now() + 0.01, callback)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from elastic_harness.network.link_model import (
     LinkMode,
     LinkPolicy,
 )
+from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap, combine
 
 from pytest_elastic.errors import UsageError
 
@@ -152,6 +155,8 @@ def test_counters_tell_what_was_offered() -> None:
         ({"latency_s": -1.0}, "latency_s of -1.0: 0 to 3600"),
         ({"jitter_s": 0.2, "latency_s": 0.1}, "jitter of 0.2 s around a latency of 0.1 s"),
         ({"rate_bytes_per_s": 0.0}, "rate of 0.0 bytes per second: more than 0"),
+        ({"corrupt": 1.1}, "corrupt of 1.1: 0 to 1"),
+        ({"latency_s": float("nan")}, "latency_s of nan: 0 to 3600"),
     ],
 )
 def test_impossible_policies_are_refused(fields: dict[str, Any], words: str) -> None:
@@ -164,3 +169,144 @@ def test_only_our_own_drops_make_a_run_unknown() -> None:
     """What a policy drops is a fault that was asked for; what we drop ourselves is not."""
     own = {reason for reason in DropReason if reason.is_own}
     assert own == {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: BurstLoss(enter=1.2, leave=0.5), "whose enter is 1.2: 0 to 1"),
+        (lambda: BurstLoss(enter=0.2, leave=0.0), "bursts never end"),
+        (lambda: Flap(down_s=0.0, up_s=1.0), "down_s of 0.0: 0.001 to 3600"),
+        (lambda: Flap(down_s=1.0, up_s=-1.0), "up_s of -1.0"),
+    ],
+)
+def test_impossible_parts_of_policies_are_refused(make: Callable[[], object], words: str) -> None:
+    """So that nothing that cannot be is found out by a run."""
+    with pytest.raises(UsageError, match=re.escape(words)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean_s", "least_s", "most_s"),
+    [
+        (Distribution.UNIFORM, 0.1, 0.05, 0.15),
+        (Distribution.NORMAL, 0.1, 0.0, 0.4),
+        (Distribution.PARETO, 0.125, 0.1, 1.1),
+        (Distribution.EXPONENTIAL, 0.15, 0.1, 1.1),
+    ],
+)
+def test_jitter_spreads_as_its_distribution_says(
+    distribution: Distribution, mean_s: float, least_s: float, most_s: float
+) -> None:
+    """Mean and bounds of 20 000 packets, each of a flow of its own so that none waits for others.
+
+    The standard error of the mean is below 0.4 ms; five times that is allowed.
+    """
+    made = link(LinkPolicy(latency_s=0.1, jitter_s=0.05, distribution=distribution))
+    times = [made.offer(100, number, 0.0).leave_at[0] for number in range(20_000)]
+    assert sum(times) / len(times) == pytest.approx(mean_s, abs=0.002)
+    assert least_s <= min(times)
+    assert max(times) <= most_s
+
+
+def test_bursts_lose_as_often_and_as_long_as_they_say() -> None:
+    """Gilbert and Elliott: the share in the long run, and how long a burst lasts."""
+    made = link(LinkPolicy(bursts=(BurstLoss(enter=0.01, leave=0.2),)))
+    lost = [made.offer(100, 0, 0.0).kind is FateKind.DROP for _ in range(100_000)]
+    bursts = sum(is_lost and not before for before, is_lost in itertools.pairwise([False, *lost]))
+    assert sum(lost) / len(lost) == pytest.approx(0.01 / 0.21, rel=0.1)
+    assert sum(lost) / bursts == pytest.approx(5.0, rel=0.1)
+    assert made.counters().dropped == {DropReason.LOST: sum(lost)}
+
+
+def test_corrupted_units_are_told_apart_from_lost_ones() -> None:
+    """A unit is lost or corrupted, never both."""
+    made = link(LinkPolicy(loss=0.2, corrupt=0.5))
+    fates = [made.offer(60_000, 0, 0.0, units=40) for _ in range(200)]
+    corrupt = sum(len(fate.corrupt_units) for fate in fates)
+    assert corrupt / (200 * 40) == pytest.approx(0.4, rel=0.05)
+    assert all(not set(fate.lost_units) & set(fate.corrupt_units) for fate in fates)
+    assert made.counters().dropped[DropReason.CORRUPTED] == corrupt
+
+
+def test_a_flapping_link_is_down_first_and_keeps_its_rhythm() -> None:
+    """Also when another policy is laid over it meanwhile."""
+    flap = Flap(down_s=1.0, up_s=2.0)
+    made = link()
+    made.change_policy(LinkPolicy(flaps=(flap,)), 10.0)
+    down = [made.offer(1, 0, 10.0 + t).kind is FateKind.DROP for t in (0.0, 0.9, 1.1, 2.9, 3.1)]
+    assert down == [True, True, False, False, True]
+    made.change_policy(combine([LinkPolicy(flaps=(flap,)), LinkPolicy(latency_s=0.5)]), 14.5)
+    assert made.offer(1, 0, 15.0).kind is FateKind.LEAVE
+    assert not made.may_deliver(16.5)
+    made.change_policy(HEALTHY, 16.5)
+    assert made.may_deliver(16.5)
+
+
+def test_a_flap_that_holds_delivers_when_the_link_is_up_again() -> None:
+    """Later, and in order."""
+    made = link(LinkPolicy(flaps=(Flap(down_s=1.0, up_s=2.0, mode=LinkMode.HOLD),)))
+    times = [made.offer(1, 0, t).leave_at[0] for t in (0.2, 0.4, 1.5)]
+    assert times == pytest.approx([1.0, 1.0, 1.5], abs=1e-5)
+    assert made.may_deliver(times[0])
+
+
+def test_an_order_to_reset_spares_connections_that_begin_later() -> None:
+    """Those that were there are reset at their next packet, until the order is lifted."""
+    made = link(LinkPolicy(resets=1))
+    assert made.offer(1, "old", 0.0, opens=False).kind is FateKind.RESET
+    assert made.offer(1, "new", 0.0, opens=True).kind is FateKind.LEAVE
+    assert made.offer(1, "new", 0.0, opens=False).kind is FateKind.LEAVE
+    assert made.offer(1, "datagrams", 0.0).kind is FateKind.LEAVE
+    made.change_policy(LinkPolicy(resets=2))
+    assert made.offer(1, "new", 0.0, opens=False).kind is FateKind.RESET
+    made.change_policy(HEALTHY)
+    assert made.offer(1, "old", 0.0, opens=False).kind is FateKind.LEAVE
+
+
+def test_a_class_of_traffic_meets_its_own_policy_and_that_for_everything() -> None:
+    """And is counted by itself as well."""
+    made = link(LinkPolicy(latency_s=0.1))
+    made.change_policy(LinkPolicy(up=False), traffic="store")
+    made.change_policy(LinkPolicy(latency_s=0.2), traffic="liveness")
+    assert made.offer(10, 0, 0.0, traffic=("collectives",)).leave_at == (0.1,)
+    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is FateKind.DROP
+    assert made.offer(10, 2, 0.0, traffic=("liveness",)).leave_at == (pytest.approx(0.3),)
+    assert made.offer(10, 3, 0.0, traffic=("store", "liveness")).kind is FateKind.DROP
+    counters = made.counters()
+    assert (counters.packets, counters.delayed) == (4, 2)
+    assert counters.of("store").dropped == {DropReason.DOWN: 2}
+    assert counters.of("liveness").delayed == 1
+    assert counters.of("rendezvous").packets == 0
+    made.change_policy(HEALTHY, traffic="store")
+    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is FateKind.LEAVE
+
+
+def test_what_comes_after_a_heal_does_not_overtake_what_is_on_its_way() -> None:
+    """The way is a queue: TCP would take the other for loss. Other flows are not behind it."""
+    made = link(LinkPolicy(latency_s=0.2))
+    made.offer(10, "flow", 0.0)
+    made.change_policy(HEALTHY, 0.1)
+    assert not made.is_settled(0.1)
+    assert made.offer(10, "flow", 0.1).leave_at == (0.2,)
+    assert made.offer(10, "other", 0.1).leave_at == (0.1,)
+    assert made.is_settled(0.2)
+
+
+def test_policies_of_several_faults_make_one() -> None:
+    """Delays add up, chances combine, the narrowest rate and the hardest cut hold."""
+    both = combine(
+        [
+            LinkPolicy(latency_s=0.1, jitter_s=0.05, loss=0.5, rate_bytes_per_s=100.0),
+            LinkPolicy(latency_s=0.2, jitter_s=0.1, loss=0.5, rate_bytes_per_s=50.0),
+            LinkPolicy(up=False, mode=LinkMode.HOLD),
+            LinkPolicy(up=False, mode=LinkMode.REJECT),
+            LinkPolicy(jitter_s=0.12, distribution=Distribution.PARETO),
+        ]
+    )
+    assert (both.up, both.mode) == (False, LinkMode.REJECT)
+    assert both.latency_s == pytest.approx(0.3)
+    assert (both.jitter_s, both.distribution) == (0.12, Distribution.PARETO)
+    assert (both.loss, both.rate_bytes_per_s) == (0.75, 50.0)
+    assert combine([]) == HEALTHY
+    assert combine([LinkPolicy(latency_s=3000.0), LinkPolicy(latency_s=3000.0)]).latency_s == 3600.0

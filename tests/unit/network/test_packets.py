@@ -37,7 +37,7 @@ def big_frame(segments: int, size: int = 100) -> bytes:
     return head + segment(ACK | PSH | FIN, data=data)
 
 
-def tcp_of(packet: bytes) -> tuple[int, ...]:
+def tcp_of(packet: bytes | bytearray) -> tuple[int, ...]:
     """Return the fields of a TCP header up to the window."""
     return struct.unpack_from(">HHIIBBH", packet, 20)
 
@@ -117,3 +117,48 @@ def test_a_single_segment_that_is_left_is_an_ordinary_packet() -> None:
     pseudo = packet[12:20] + struct.pack(">HH", 6, len(packet) - 20)
     total = sum(struct.unpack(">6H", pseudo))
     assert partial == (total & 0xFFFF) + (total >> 16)
+
+
+def test_a_spoilt_segment_has_one_bit_turned_and_a_checksum_that_tells() -> None:
+    """The checksum that was left to the card is that of the data as they were."""
+    frame = big_frame(3)
+    (part,) = packets.spoil(frame, {1})
+    assert part[:HEAD] == bytes(HEAD)
+    packet = bytearray(part[HEAD:])
+    pseudo = bytes(packet[12:20]) + struct.pack(">HH", 6, len(packet) - 20)
+    assert tcp_of(packet)[2] == 1100
+    assert not checksum_is_right(pseudo + packet[20:])
+    packet[-1] ^= 0x10
+    assert packet[40:] == bytes([1]) * 100
+    assert checksum_is_right(pseudo + packet[20:])
+
+
+def test_a_packet_with_a_checksum_of_its_own_is_spoilt_as_it_is() -> None:
+    """One bit is turned over, nothing else."""
+    frame = bytes(HEAD) + segment(ACK, data=b"hello")
+    (part,) = packets.spoil(frame, {0})
+    assert len(part) == len(frame)
+    different = [i for i, (a, b) in enumerate(zip(frame, part, strict=True)) if a != b]
+    assert different == [len(frame) - 1]
+
+
+def test_the_other_end_is_reset_with_the_senders_own_numbers() -> None:
+    """Only a reset with the number that is expected next ends a connection (RFC 5961)."""
+    reset = packets.reset_onwards(segment(ACK, sequence=4242, data=b"x"))
+    assert reset is not None
+    assert (reset[12:16], reset[16:20]) == (bytes((10, 77, 0, 1)), bytes((10, 77, 0, 2)))
+    assert tcp_of(reset)[:6] == (5000, 80, 4242, 777, 0x50, RST | ACK)
+    pseudo = reset[12:20] + struct.pack(">HH", 6, len(reset) - 20)
+    assert checksum_is_right(pseudo + reset[20:])
+
+
+def test_both_ends_of_a_packet_are_read_and_what_opens_a_connection() -> None:
+    """What is neither TCP nor UDP has no ports, and opens nothing."""
+    frame = bytes(HEAD) + segment(SYN)
+    assert packets.ends_of(frame) == (1, 5000, 2, 80)
+    assert packets.opens_connection(frame) is True
+    assert packets.opens_connection(bytes(HEAD) + segment(ACK)) is False
+    other = bytearray(frame)
+    other[HEAD + 9] = 1
+    assert packets.ends_of(bytes(other)) is None
+    assert packets.opens_connection(bytes(other)) is None

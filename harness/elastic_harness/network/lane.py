@@ -1,0 +1,83 @@
+"""Where a switch's packets come from and go to: ports, and the lanes between them."""
+
+from __future__ import annotations
+
+from elastic_harness.network import packets
+from elastic_harness.network.capture import Capture
+from elastic_harness.network.link_model import NO_CLASS, Link, Traffic
+from elastic_harness.network.traffic import TrafficTable
+
+__all__ = ["Lane", "Packet", "Port"]
+
+# How many flows' classes a lane remembers before it forgets them all.
+_MAX_KNOWN_FLOWS = 4096
+
+
+class Port:
+    """One attached device. `lanes` has, for each last octet of an address, the way there."""
+
+    __slots__ = ("fd", "is_dark", "lanes", "name", "octet")
+
+    def __init__(self, name: str, octet: int, fd: int) -> None:
+        self.name = name
+        self.octet = octet
+        self.fd = fd
+        self.is_dark = False
+        self.lanes: list[Lane | None] = [None] * 256
+
+
+class Lane:
+    """The way from one port to another: its link, and whether packets simply pass."""
+
+    __slots__ = ("capture", "is_clear", "known_flows", "link", "pair", "source", "target")
+
+    def __init__(self, source: Port, target: Port, link: Link, capture: Capture | None) -> None:
+        self.source = source
+        self.target = target
+        self.pair = (source.name, target.name)
+        self.link = link
+        self.capture = capture
+        self.known_flows: dict[bytes, Traffic] = {}
+        self.is_clear = False
+
+    @property
+    def is_dark(self) -> bool:
+        """Tell whether nothing may pass, whatever the link's policy."""
+        return self.source.is_dark or self.target.is_dark or self.target.fd < 0
+
+    def clear_up(self, now: float) -> None:
+        """Look whether packets may simply pass from now on."""
+        self.is_clear = (
+            self.link.is_transparent
+            and self.capture is None
+            and not self.is_dark
+            and self.link.is_settled(now)
+        )
+
+    def classes_of(self, frame: bytes, flow: bytes, table: TrafficTable) -> Traffic:
+        """Return the classes of a packet, if this link tells any apart."""
+        if not self.link.tells_apart:
+            return NO_CLASS
+        known = self.known_flows.get(flow)
+        if known is None:
+            if len(self.known_flows) >= _MAX_KNOWN_FLOWS:
+                self.known_flows.clear()
+            known = self.known_flows[flow] = table.classes_of(packets.ends_of(frame))
+        return known
+
+
+class Packet:
+    """A packet that could not simply pass."""
+
+    __slots__ = ("flow", "frame", "lane", "traffic")
+
+    def __init__(self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic) -> None:
+        self.lane = lane
+        self.frame = frame
+        self.flow = flow
+        self.traffic = traffic
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, as a node sees it."""
+        return len(self.frame) - packets.FRAME_HEAD_BYTES
