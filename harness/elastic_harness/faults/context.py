@@ -31,6 +31,7 @@ __all__ = [
     "FaultImpossible",
     "HealOrdered",
     "InForce",
+    "Proved",
     "Settled",
     "Sleep",
     "Steps",
@@ -100,6 +101,13 @@ class Sleep:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """The fault was seen to act; its steps go on until it is healed, or there is nothing to do."""
+
+    evidence: str
+
+
 class InForce(enum.Enum):
     """The fault acts from now on.
 
@@ -112,7 +120,7 @@ class InForce(enum.Enum):
 
 IN_FORCE: Final = InForce.NOW
 
-Wait = Until | Settled | Sleep | InForce
+Wait = Until | Settled | Sleep | Proved | InForce
 Steps = Generator[Wait, None, str]
 
 
@@ -135,6 +143,12 @@ class FaultContext(Protocol):
 
     def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Send an order to a worker's probe, done in its step hook; False when it has no probe."""
+
+    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
+        """Return what a worker's probe last said of an order ("order", "done"); empty: nothing."""
+
+    def steps_of(self, process: ProcessRef) -> int:
+        """Return how many steps that very worker has completed, as far as the probe can tell."""
 
     def launcher_of(self, node: str) -> ProcessRef | None:
         """Return the node's launcher while it runs."""

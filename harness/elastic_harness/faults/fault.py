@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pydantic import model_validator
 
@@ -19,26 +19,42 @@ from elastic_harness.scenario.selectors import Selector, Term
 from elastic_harness.scenario.situation import Situation, Targets
 from pytest_elastic.errors import UsageError
 
-__all__ = ["Fault", "with_exclude"]
+__all__ = ["LAYERS", "Fault", "with_exclude"]
+
+LAYERS: Final = ("worker", "agent", "node", "network", "store", "resource")
 
 
 class Fault(ScenarioModel):
     """One fault with its parameters.
 
     `name` is the action's name in scenarios. `shorthand` is the field that a bare value stands for
-    (`kill: rank 1`). `layer` is process, agent, node or network. `is_healable` tells whether there
-    is anything to undo.
+    (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
+    acted. `capability` is what a cluster must have for it, where that does not depend on the
+    parameters. `is_healable` tells whether there is anything to undo.
+
+    The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
+    what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
+    nobody should conclude from it.
     """
 
     name: ClassVar[str]
     layer: ClassVar[str]
+    proof: ClassVar[str] = ""
+    capability: ClassVar[str | None] = None
     shorthand: ClassVar[str | None] = None
     is_healable: ClassVar[bool] = False
 
     @property
     def needs(self) -> str | None:
         """The capability that a cluster must have for this, with these parameters."""
-        return None
+        return self.capability
+
+    def launch_environ(self, folder: str) -> Mapping[str, str]:
+        """Return variables that every launcher must be started with for this to be possible.
+
+        `folder` is the run's own, for files that processes of the job read; most need nothing.
+        """
+        return {}
 
     @abstractmethod
     def resolve(self, situation: Situation, *, stream: str) -> Targets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pydantic import model_validator
 
@@ -13,19 +13,15 @@ from elastic_harness.faults.context import (
     FaultImpossible,
     Settled,
     Steps,
-    Until,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.faults.node import CLUSTER_S, names_of
+from elastic_harness.faults.stall import stop_and_see
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes, resolve_workers
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
 
 __all__ = ["Pause"]
-
-# The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
-_STOP_S: Final = 5.0
-_STOPPED: Final = frozenset({"T", "t"})
 
 
 class Pause(Fault):
@@ -37,7 +33,8 @@ class Pause(Fault):
     """
 
     name = "pause"
-    layer = "process"
+    layer = "worker"
+    proof = "state T; a node: the freezer says so, or every process was signalled"
     shorthand: ClassVar[str | None] = "worker"
     is_healable: ClassVar[bool] = True
 
@@ -79,16 +76,9 @@ class Pause(Fault):
             yield IN_FORCE
             return f"every process of {names_of(targets.nodes)} stopped"
         processes = self._processes(context, targets)
-        for process in processes:
-            if not context.signal(process, signal.SIGSTOP):
-                raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
-        yield IN_FORCE
-        yield Until(
-            condition=lambda: all(context.process_state(each) in _STOPPED for each in processes),
-            within_s=_STOP_S,
-            otherwise="not stopped: one of " + ", ".join(str(each.pid) for each in processes),
-        )
-        return f"state T: {', '.join(str(each.pid) for each in processes)}"
+        if not processes:
+            raise FaultImpossible(f"no launcher runs on {names_of(targets.nodes)}")
+        return (yield from stop_and_see(context, processes))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:

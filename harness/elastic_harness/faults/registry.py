@@ -5,32 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
-from elastic_harness.faults.network import Degrade, Partition
-from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
-from elastic_harness.faults.pause import Pause
-from elastic_harness.faults.worker import ExitWorker, KillWorker, RaiseInWorker
 from pytest_elastic.errors import UsageError
 
-__all__ = ["BUILT_IN", "FaultRegistry", "built_in_faults"]
-
-BUILT_IN: tuple[type[Fault], ...] = (
-    KillWorker,
-    ExitWorker,
-    RaiseInWorker,
-    KillAgent,
-    CrashNode,
-    CutPower,
-    PreemptNode,
-    LeaveNode,
-    JoinNodes,
-    ReplaceNode,
-    RebootNode,
-    Pause,
-    Partition,
-    Degrade,
-)
+__all__ = ["FaultRegistry", "built_in_faults"]
 
 
 class FaultRegistry:

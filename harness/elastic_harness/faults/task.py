@@ -11,6 +11,7 @@ from elastic_harness.faults.context import (
     FaultImpossible,
     HealOrdered,
     InForce,
+    Proved,
     Settled,
     Sleep,
     Steps,
@@ -40,7 +41,7 @@ class FaultTask:
 
     `on_in_force(needs_job)` is called when the fault begins to act; then `on_done(evidence)` or
     `on_failed(reason)`. A fault whose steps end without saying that it is in force, is in force
-    then.
+    then. One that has said `Proved` may go on working, and how its steps end is not reported then.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class FaultTask:
         self._on_done = on_done
         self._on_failed = on_failed
         self._turn = 0
+        self._is_reported = False
         self.is_over = False
 
     def start(self) -> None:
@@ -73,20 +75,29 @@ class FaultTask:
         self._turn += 1
         try:
             wait = next(self._steps) if error is None else self._steps.throw(error)
-            while isinstance(wait, InForce):
-                self._on_in_force(wait is InForce.NEEDS_JOB)
+            while isinstance(wait, (InForce, Proved)):
+                if isinstance(wait, Proved):
+                    self._report(self._on_done, wait.evidence)
+                else:
+                    self._on_in_force(wait is InForce.NEEDS_JOB)
                 wait = next(self._steps)
         except StopIteration as stop:
-            self.is_over = True
-            self._on_done(stop.value)
+            self._end(self._on_done, stop.value)
         except FaultImpossible as problem:
-            self.is_over = True
-            self._on_failed(problem.message)
+            self._end(self._on_failed, problem.message)
         except HealOrdered:
-            self.is_over = True
-            self._on_failed("it was healed before it was seen to act")
+            self._end(self._on_failed, "it was healed before it was seen to act")
         else:
             self._wait(wait)
+
+    def _end(self, report: Callable[[str], None], text: str) -> None:
+        self.is_over = True
+        self._report(report, text)
+
+    def _report(self, report: Callable[[str], None], text: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            report(text)
 
     def _wait(self, wait: Wait) -> None:
         now = self._scheduler.now()
@@ -98,8 +109,8 @@ class FaultTask:
             case Settled(ticket=ticket, within_s=within_s, what=what):
                 otherwise = f"{what}: no answer within {within_s:g} s"
                 self._look(lambda: ticket.is_settled, now + within_s, otherwise, _FIRST_LOOK_S)
-            case InForce():
-                raise AssertionError("InForce is no wait")
+            case InForce() | Proved():
+                raise AssertionError("what a fault says of itself is no wait")
             case _:
                 assert_never(wait)
 

@@ -1,9 +1,9 @@
-"""Faults of one training process: a signal, an exit code, an exception."""
+"""Faults that end a training process: a signal, an exit code, an exception, a crash, no memory."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -15,18 +15,32 @@ from elastic_harness.faults.context import (
     InForce,
     Steps,
     Until,
+    Wait,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import Selector, resolve_workers
 from elastic_harness.scenario.situation import Situation, Targets, WorkerRef
 
-__all__ = ["ExitWorker", "KillWorker", "RaiseInWorker", "SignalName", "WorkerFault"]
+__all__ = [
+    "ORDER_S",
+    "AbortWorker",
+    "ExitWorker",
+    "KillWorker",
+    "RaiseInWorker",
+    "SegfaultWorker",
+    "SignalName",
+    "WorkerFault",
+    "listed",
+    "order",
+    "until_gone",
+    "wait_for_answer",
+]
 
 # A process that cannot refuse a signal is gone in a few milliseconds, or it hangs in the kernel.
 _DEATH_S: Final = 5.0
 # An order is done in the worker's step hook: as long as a slow first step may take.
-_ORDER_S: Final = 30.0
+ORDER_S: Final = 30.0
 _CANNOT_BE_REFUSED: Final = frozenset({"SIGKILL"})
 _STOPPING: Final = frozenset({"SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU"})
 
@@ -52,7 +66,7 @@ SignalName = Annotated[
 class WorkerFault(Fault):
     """A fault that hits workers: `worker` says which, `exclude` which not."""
 
-    layer = "process"
+    layer = "worker"
     shorthand: ClassVar[str | None] = "worker"
 
     worker: Select
@@ -71,6 +85,7 @@ class KillWorker(WorkerFault):
     """
 
     name = "kill"
+    proof = "the process is gone (SIGKILL); any other signal: it was delivered"
 
     signal: SignalName = "SIGKILL"
 
@@ -81,9 +96,9 @@ class KillWorker(WorkerFault):
                 raise FaultImpossible(f"{worker} had ended before {self.signal} was sent")
         yield IN_FORCE
         if self.signal not in _CANNOT_BE_REFUSED:
-            return f"{self.signal} was delivered to {_listed(targets.workers)}"
-        yield _all_gone(context, targets.workers, _DEATH_S)
-        return f"{_listed(targets.workers)} gone"
+            return f"{self.signal} was delivered to {listed(targets.workers)}"
+        yield until_gone(context, targets.workers, _DEATH_S)
+        return f"{listed(targets.workers)} gone"
 
 
 class ExitWorker(WorkerFault):
@@ -94,12 +109,13 @@ class ExitWorker(WorkerFault):
     """
 
     name = "exit"
+    proof = "the process is gone"
 
     code: int = Field(default=1, ge=0, le=255)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        order = {"do": "exit", "code": self.code}
-        return (yield from _order(context, targets, order, f"exit with {self.code}"))
+        given = {"do": "exit", "code": self.code}
+        return (yield from _end(context, targets, given, f"exit with {self.code}"))
 
 
 class RaiseInWorker(WorkerFault):
@@ -110,33 +126,102 @@ class RaiseInWorker(WorkerFault):
     """
 
     name = "raise"
+    proof = "the process is gone"
 
     error: str = "RuntimeError"
     message: str = "injected by pytest-elastic"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        order = {"do": "raise", "error": self.error, "message": self.message}
-        return (yield from _order(context, targets, order, f"raise {self.error}"))
+        given = {"do": "raise", "error": self.error, "message": self.message}
+        return (yield from _end(context, targets, given, f"raise {self.error}"))
 
 
-def _order(
-    context: FaultContext, targets: Targets, order: Mapping[str, object], what: str
-) -> Steps:
-    for worker in targets.workers:
-        if not context.order_worker(worker.process, order):
+class SegfaultWorker(WorkerFault):
+    """A worker reads from address 0 in native code, between two steps, and dies of SIGSEGV.
+
+    Stands for a bug in a native extension, a broken build, a bit that flipped. Does not stand for:
+    a crash inside a collective; no core file is written.
+    """
+
+    name = "segfault"
+    proof = "the worker had begun to, and the process is gone"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        return (yield from _act(context, targets, "segfault"))
+
+
+class AbortWorker(WorkerFault):
+    """A worker calls abort() between two steps, and dies of SIGABRT.
+
+    Stands for a failed assertion in native code, a watchdog that gives up (NCCL's does so), glibc
+    finding a corrupt heap. Does not stand for: what such a library prints before; no core file is
+    written.
+    """
+
+    name = "abort"
+    proof = "the worker had begun to, and the process is gone"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        return (yield from _act(context, targets, "abort"))
+
+
+def order(
+    context: FaultContext, workers: tuple[WorkerRef, ...], given: Mapping[str, object], what: str
+) -> None:
+    """Order workers to do something in their step hook; raises FaultImpossible."""
+    for worker in workers:
+        if not context.order_worker(worker.process, given):
             raise FaultImpossible(f"{worker} has no probe that could {what}")
+
+
+def wait_for_answer(
+    context: FaultContext, worker: WorkerRef, act: str, phases: tuple[str, ...], *, within_s: float
+) -> Generator[Wait, None, str]:
+    """Wait until a worker has said that it is so far with an act; returns the detail it gave."""
+
+    def is_answered() -> bool:
+        answer = context.answer_of(worker.process)
+        said = (answer.get("act"), answer.get("phase"))
+        return said in {(act, phase) for phase in (*phases, "unknown")}
+
+    yield Until(
+        condition=lambda: is_answered() or not context.is_alive(worker.process),
+        within_s=within_s,
+        otherwise=f"{worker} took no step within {within_s:g} s in which it could {act}",
+    )
+    answer = context.answer_of(worker.process)
+    if answer.get("phase") == "unknown":
+        raise FaultImpossible(f"{worker} has a probe that does not know how to {act}")
+    if not answer:
+        raise FaultImpossible(f"{worker} ended before it could {act}")
+    return str(answer["detail"])
+
+
+def _act(context: FaultContext, targets: Targets, act: str) -> Steps:
+    order(context, targets.workers, {"do": "act", "act": act}, act)
+    yield InForce.NEEDS_JOB
+    for worker in targets.workers:
+        yield from wait_for_answer(context, worker, act, ("began",), within_s=ORDER_S)
+    yield until_gone(context, targets.workers, ORDER_S)
+    return f"{listed(targets.workers)} told to {act}, and gone"
+
+
+def _end(context: FaultContext, targets: Targets, given: Mapping[str, object], what: str) -> Steps:
+    order(context, targets.workers, given, what)
     yield InForce.NEEDS_JOB  # the order is done in the step hook, and a held rank stands there
-    yield _all_gone(context, targets.workers, _ORDER_S)
-    return f"{_listed(targets.workers)} told to {what}, and gone"
+    yield until_gone(context, targets.workers, ORDER_S)
+    return f"{listed(targets.workers)} told to {what}, and gone"
 
 
-def _all_gone(context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float) -> Until:
+def until_gone(context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float) -> Until:
+    """Return the wait for the end of workers."""
     return Until(
         condition=lambda: not any(context.is_alive(worker.process) for worker in workers),
         within_s=within_s,
-        otherwise=f"still alive after {within_s:g} s: one of {_listed(workers)}",
+        otherwise=f"still alive after {within_s:g} s: one of {listed(workers)}",
     )
 
 
-def _listed(workers: tuple[WorkerRef, ...]) -> str:
+def listed(workers: tuple[WorkerRef, ...]) -> str:
+    """Return workers as text."""
     return ", ".join(str(worker) for worker in workers)

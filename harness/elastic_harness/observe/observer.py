@@ -87,6 +87,7 @@ class _Peer:
     skew_s: float = 0.0
     pidfd: int = -1
     is_held: bool = False
+    steps: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +131,7 @@ class Observer:
         )
         self._peers: list[_Peer] = []
         self._workers: dict[int, _Peer] = {}
+        self._answers: dict[int, Mapping[str, Any]] = {}
         self._holds: list[tuple[int, int | None]] = []
         self._generations: dict[tuple[str, str], _Generation] = {}
         self._listener = socket.socket(
@@ -178,18 +180,35 @@ class Observer:
         """Have a worker do something at its next step; False when it is not connected.
 
         `{"do": "exit", "code": 3}` ends it, `{"do": "raise", "error": "ValueError", "message": ""}`
-        raises an exception in its main thread; a worker that waits in a hold obeys at once.
+        raises an exception in its main thread, `{"do": "act", "act": "stand"}` does what
+        `elastic_probe_acts` knows, and `{"do": "resume"}` ends an act that lasts. A worker that
+        waits in a hold obeys at once.
         """
         peer = self._workers.get(pid)
         if peer is None or peer.sock.fileno() < 0:
             return False
+        self._answers.pop(pid, None)
         words = [str(order["do"])]
-        if order["do"] == "exit":
-            words.append(str(order["code"]))
-        else:
-            words += [str(order["error"]), "=" + quote(str(order["message"]), safe="")]
+        match order["do"]:
+            case "exit":
+                words.append(str(order["code"]))
+            case "raise":
+                words += [str(order["error"]), "=" + quote(str(order["message"]), safe="")]
+            case "act":
+                words += [str(order["act"]), str(order.get("argument", "-"))]
+            case _:
+                pass
         self._send(peer, " ".join(words))
         return True
+
+    def answer_of(self, pid: int) -> Mapping[str, Any]:
+        """Return what a worker, dead or alive, said of its newest order; empty: nothing yet."""
+        return self._answers.get(pid, {})
+
+    def steps_of(self, pid: int) -> int:
+        """Return how many steps a connected worker has completed."""
+        peer = self._workers.get(pid)
+        return 0 if peer is None else peer.steps
 
     def close(self) -> None:
         """Stop observing; workers that are held go on by themselves. Harmless when closed."""
@@ -275,7 +294,10 @@ class Observer:
     def _on_probe(self, peer: _Peer, said: Mapping[str, Any]) -> None:
         if said["say"] == "hello":
             self._on_hello(peer, said)
+        elif said["say"] == "acted":
+            self._answers[peer.pid] = said
         elif peer.worker is not None:
+            peer.steps += said["say"] == "step"
             event = event_from(said, peer.worker, peer.skew_s)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
@@ -296,6 +318,7 @@ class Observer:
         if abs(self._loop.now() - at) > _FAKED_CLOCK_S:
             peer.skew_s = self._loop.now() - at
         self._workers[peer.pid] = peer
+        self._answers.pop(peer.pid, None)
         self._emit(peer, peer.worker, at + peer.skew_s)
         self._watch_process(peer)
         steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})

@@ -79,12 +79,14 @@ class Targets:
     """What a fault turned out to be aimed at when it fired.
 
     `links` are directed (from, to) pairs of node names. `new_nodes` are names that do not run yet.
+    `peers` are workers that are not hit, and in which the effect can be seen.
     """
 
     workers: tuple[WorkerRef, ...] = ()
     nodes: tuple[NodeRef, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     new_nodes: tuple[str, ...] = field(default=())
+    peers: tuple[WorkerRef, ...] = field(default=())
 
     def describe(self) -> tuple[str, ...]:
         """Return each target as text, in a fixed order."""

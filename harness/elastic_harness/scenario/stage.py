@@ -51,6 +51,12 @@ class Orders(Protocol):
     def order(self, pid: int, order: Mapping[str, Any]) -> bool:
         """Send an order to the probe of a worker; False when it has none."""
 
+    def answer_of(self, pid: int) -> Mapping[str, Any]:
+        """Return what a worker's probe has said of the newest order."""
+
+    def steps_of(self, pid: int) -> int:
+        """Return how many steps a worker has completed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
@@ -242,6 +248,14 @@ class Stage:
     def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Send an order to a worker's probe."""
         return self._orders.order(process.pid, order)
+
+    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
+        """Return what a worker's probe has said of the newest order."""
+        return self._orders.answer_of(process.pid)
+
+    def steps_of(self, process: ProcessRef) -> int:
+        """Return how many steps a worker has completed."""
+        return self._orders.steps_of(process.pid)
 
     def launcher_of(self, node: str) -> ProcessRef | None:
         """Return the node's launcher while it runs."""

@@ -64,6 +64,8 @@ class _Process:
     ignores: set[int] = field(default_factory=set)
     orders: list[Mapping[str, Any]] = field(default_factory=list)
     has_probe: bool = True
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 0
 
 
 class World:
@@ -76,6 +78,7 @@ class World:
         self.time = VirtualTime()
         self.processes: dict[int, _Process] = {}
         self.launchers: dict[str, int] = {}
+        self.ends: dict[int, Mapping[str, Any]] = {}
         self.up: list[str] = []
         self.log: list[str] = []
         self.broken: set[str] = set()
@@ -126,6 +129,15 @@ class World:
 
     def heal(self, entry_id: str = "x") -> None:
         self.injector.heal(Heal(entry_id=entry_id))
+
+    def answer(self, rank: int, act: str, phase: str = "began", detail: str = "") -> None:
+        """Let a worker's probe say how far it is with an order."""
+        said = {"act": act, "phase": phase, "detail": detail}
+        self.processes[self.worker(rank).pid].answer = said
+
+    def end(self, rank: int) -> None:
+        """Let a worker die."""
+        self._die(self.worker(rank).pid)
 
     def pass_time(self, seconds: float = 1.0) -> None:
         self.time.pass_time(seconds)
@@ -199,6 +211,14 @@ class World:
         found.orders.append(order)
         return True
 
+    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
+        found = self.processes.get(process.pid)
+        return found.answer if found else self.ends.get(process.pid, {})
+
+    def steps_of(self, process: ProcessRef) -> int:
+        found = self.processes.get(process.pid)
+        return found.steps if found else 0
+
     def launcher_of(self, node: str) -> ProcessRef | None:
         pid = self.launchers.get(node)
         return ProcessRef(pid=pid) if pid in self.processes else None
@@ -270,7 +290,8 @@ class World:
         return ticket
 
     def _die(self, pid: int) -> None:
-        self.processes.pop(pid, None)
+        if (ended := self.processes.pop(pid, None)) is not None:
+            self.ends[pid] = ended.answer
 
     def _take_down(self, node: str) -> None:
         self.up.remove(node)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from elastic_harness.cluster.cluster import CAPABILITIES
-from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.registry import BUILT_IN, FaultRegistry, built_in_faults
+from elastic_harness.faults.built_in import BUILT_IN
+from elastic_harness.faults.fault import LAYERS, Fault
+from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.faults.worker import KillWorker
 from pydantic import ValidationError
 
@@ -72,7 +73,7 @@ def test_giving_back_nothing_is_done_at_once() -> None:
 @pytest.mark.parametrize("fault", BUILT_IN, ids=lambda fault: fault.name)
 def test_every_fault_says_what_it_is_and_what_it_needs(fault: type[Fault]) -> None:
     """A name, a layer, a docstring that says what it stands for, a capability that exists."""
-    assert fault.layer in {"process", "agent", "node", "network"}
+    assert fault.layer in LAYERS
     assert fault.__doc__ is not None
     assert "Stands for" in fault.__doc__
     assert built_in_faults().schema(fault.name)["description"]

@@ -10,7 +10,8 @@ has fired); both are bounded.
 
 To the harness go JSON lines, each with `say`. Back come lines of words: `welcome hash=1 samples=0
 hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`, and what the worker is to do at its
-next step: `exit CODE`, `raise ERROR =MESSAGE` (the message as in an URL).
+next step: `exit CODE`, `raise ERROR =MESSAGE` (the message as in an URL), `act NAME ARGUMENT` (see
+`elastic_probe_acts`; `resume` ends one that lasts).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
     from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
@@ -122,6 +124,21 @@ def _integer(text: str | None) -> str:
         return "null"
 
 
+def _acts() -> ModuleType:
+    """Load what few workers are ever told to do; our folder is on the path no more."""
+    module = sys.modules.get("elastic_probe_acts")
+    if module is None:
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "elastic_probe_acts.py")
+        spec = spec_from_file_location("elastic_probe_acts", path)
+        assert spec is not None, "a path to a Python file has a specification"
+        assert spec.loader is not None, "and a loader"
+        module = sys.modules["elastic_probe_acts"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module
+
+
 class Probe:
     """Who this worker is, the count of its steps, and the holds."""
 
@@ -173,7 +190,7 @@ class Probe:
                 if words[0] == "bystander":
                     self.wire.close()
                     return False
-                self._obey(words)
+                self.obey(words)
                 if words[0] == "welcome":
                     return True
             if not self.wire.wait(deadline):
@@ -189,7 +206,7 @@ class Probe:
 
     # --- steps and holds -----------------------------------------------------------------------
 
-    def _obey(self, words: list[str]) -> bool:
+    def obey(self, words: list[str]) -> bool:
         """Do what one line says; True when it releases a hold."""
         match words:
             case ["welcome", *settings]:
@@ -204,7 +221,7 @@ class Probe:
                 self._holds = [each for each in self._holds if each != int(step)]
             case ["release"]:
                 return True
-            case ["exit", _] | ["raise", _, _]:
+            case ["exit", _] | ["raise", _, _] | ["act", _, _]:
                 self._order = words
                 return True
             case _:
@@ -241,7 +258,7 @@ class Probe:
             self._say_drawn(place, at)
         self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
         for words in self.wire.read():
-            self._obey(words)
+            self.obey(words)
         if self._holds and self._order is None:
             self._hold(self._count if step is None else step)
         self._last_at = now()
@@ -259,7 +276,7 @@ class Probe:
         is_released = False
         while not is_released:
             for words in self.wire.read():
-                is_released |= self._obey(words)
+                is_released |= self.obey(words)
             if not is_released and not self.wire.wait(deadline):
                 break
         self.say("released", f'"step":{step}', now())
@@ -277,6 +294,8 @@ class Probe:
                 error = getattr(builtins, name, RuntimeError)
                 is_error = isinstance(error, type) and issubclass(error, Exception)
                 raise (error if is_error else RuntimeError)(unquote(message[1:]))
+            case ["act", name, argument]:
+                _acts().perform(self, name, argument)
             case _:
                 pass
 

@@ -58,6 +58,10 @@ class Wire:
         """Tell whether somebody may be listening."""
         return self._sock is not None
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 where there is none."""
+        return -1 if self._sock is None else self._sock.fileno()
+
     def connect(self, path: str) -> bool:
         """Connect to the harness; False where there is none."""
         import fcntl

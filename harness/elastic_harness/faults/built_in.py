@@ -1,0 +1,40 @@
+"""The faults that come with the harness, in the order in which pages show them."""
+
+from __future__ import annotations
+
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
+from elastic_harness.faults.network import Degrade, Partition
+from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
+from elastic_harness.faults.pause import Pause
+from elastic_harness.faults.stall import HangWorker, SlowWorker
+from elastic_harness.faults.worker import (
+    AbortWorker,
+    ExitWorker,
+    KillWorker,
+    RaiseInWorker,
+    SegfaultWorker,
+)
+
+__all__ = ["BUILT_IN"]
+
+BUILT_IN: tuple[type[Fault], ...] = (
+    KillWorker,
+    ExitWorker,
+    RaiseInWorker,
+    SegfaultWorker,
+    AbortWorker,
+    HangWorker,
+    SlowWorker,
+    KillAgent,
+    CrashNode,
+    CutPower,
+    PreemptNode,
+    LeaveNode,
+    JoinNodes,
+    ReplaceNode,
+    RebootNode,
+    Pause,
+    Partition,
+    Degrade,
+)

@@ -1,0 +1,188 @@
+"""Workers that live and do not get on: one that hangs, one that is slow."""
+
+from __future__ import annotations
+
+import signal
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Proved,
+    Sleep,
+    Steps,
+    Until,
+)
+from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, wait_for_answer
+from elastic_harness.scenario.fields import Fraction, Seconds
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
+
+__all__ = ["HangWorker", "SlowWorker", "run_by_turns", "stop_and_see"]
+
+# The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
+_STOP_S: Final = 5.0
+STOPPED: Final = frozenset({"T", "t"})
+# Peers finish the step they are in, then wait for the rank that does not come. A machine on which a
+# step takes longer than the first of these needs a longer `limit` anyway.
+_PEERS_STOP_S: Final = 20.0
+_PEERS_STILL_S: Final = 1.0
+_LOOK_S: Final = 0.1
+
+
+class HangWorker(WorkerFault):
+    """A worker lives and does nothing: `how` it stands still is stop, gil or collective.
+
+    `stop`: SIGSTOP, the whole process. `gil`: it waits in native code and keeps the interpreter's
+    lock, so that no other Python thread and no signal handler of its own runs. `collective`: it
+    does not come to its next collective, in which its peers wait; its threads and handlers run.
+    Stands for a deadlock, a data loader that never returns, a native call that blocks, a rank that
+    took another branch than its peers. Does not stand for: a hang inside a GPU kernel or in NCCL's
+    own threads, a process that the kernel cannot kill.
+    """
+
+    name = "hang"
+    proof = (
+        "`stop`: state T; `gil`: the worker said so; "
+        "`collective`: the worker said so, and its peers stopped completing steps"
+    )
+    is_healable: ClassVar[bool] = True
+
+    how: Literal["stop", "gil", "collective"] = "stop"
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        targets = super().resolve(situation, stream=stream)
+        chosen = {worker.rank for worker in targets.workers}
+        peers = tuple(each for each in situation.workers if each.rank not in chosen)
+        return Targets(workers=targets.workers, peers=peers)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if self.how == "stop":
+            return (yield from stop_and_see(context, [w.process for w in targets.workers]))
+        if self.how == "collective" and not targets.peers:
+            raise FaultImpossible(
+                f"{listed(targets.workers)} has no peer that could wait for it in a collective"
+            )
+        act = "hold_gil" if self.how == "gil" else "stand"
+        order(context, targets.workers, {"do": "act", "act": act}, "hang")
+        yield InForce.NEEDS_JOB
+        for worker in targets.workers:
+            yield from wait_for_answer(context, worker, act, ("began",), within_s=ORDER_S)
+        if self.how == "gil":
+            return f"{listed(targets.workers)} keeps the interpreter's lock"
+        yield from _see_peers_wait(context, targets)
+        return f"{listed(targets.workers)} stays away; its {len(targets.peers)} peers wait"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for worker in targets.workers:
+            if self.how == "stop":
+                context.signal(worker.process, signal.SIGCONT)
+            else:
+                context.order_worker(worker.process, {"do": "resume"})
+        yield from ()
+        return f"{listed(targets.workers)} may go on"
+
+
+def _see_peers_wait(context: FaultContext, targets: Targets) -> Steps:
+    """Wait until no peer has completed a step for a while, though all of them live."""
+    deadline = context.now() + _PEERS_STOP_S
+    seen, still_since = [-1] * len(targets.peers), context.now()
+    while context.now() - still_since < _PEERS_STILL_S:
+        if context.now() > deadline:
+            raise FaultImpossible(
+                f"{listed(targets.workers)} stays away, and its peers go on completing steps: "
+                "nothing they do waits for it"
+            )
+        if not any(context.is_alive(peer.process) for peer in targets.peers):
+            raise FaultImpossible("every peer has ended: nobody waits in a collective")
+        steps = [context.steps_of(peer.process) for peer in targets.peers]
+        if steps != seen:
+            seen, still_since = steps, context.now()
+        yield Sleep(seconds=_LOOK_S)
+    return ""
+
+
+class SlowWorker(WorkerFault):
+    """A worker runs for `share` of the time only, in turns of `period`; stopped in between.
+
+    A worker that is started in its place is fast again. Stands for a straggler: a hot processor,
+    a noisy neighbour, a thread too many. Does not stand for: slow memory or a slow GPU (its kernels
+    run on), a slow network, a machine that is short of processors (that is `cpu_limit`). It
+    continues what a launcher may have stopped on purpose in the meantime.
+    """
+
+    name = "slow"
+    proof = "seen stopped (state T) in three turns, while it was alive"
+    is_healable: ClassVar[bool] = True
+
+    share: Fraction = 0.2
+    period: Seconds = Field(default=0.1, ge=0.01, le=10.0)
+
+    @model_validator(mode="after")
+    def _is_slower(self) -> SlowWorker:
+        if not 0 < self.share < 1:
+            raise ValueError("`share` is more than 0% (that is `hang`) and less than 100%")
+        return self
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        processes = [worker.process for worker in targets.workers]
+        return (
+            yield from run_by_turns(
+                context,
+                processes,
+                share=self.share,
+                period_s=self.period,
+                who=listed(targets.workers),
+            )
+        )
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for worker in targets.workers:
+            context.signal(worker.process, signal.SIGCONT)
+        yield from ()
+        return f"{listed(targets.workers)} runs all the time"
+
+
+def stop_and_see(context: FaultContext, processes: list[ProcessRef]) -> Steps:
+    """Stop processes by SIGSTOP and wait until they stand; it is in force in between."""
+    for process in processes:
+        if not context.signal(process, signal.SIGSTOP):
+            raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
+    yield IN_FORCE
+    pids = ", ".join(str(each.pid) for each in processes)
+    yield Until(
+        condition=lambda: all(context.process_state(each) in STOPPED for each in processes),
+        within_s=_STOP_S,
+        otherwise=f"not stopped: one of {pids}",
+    )
+    return f"state T: {pids}"
+
+
+def run_by_turns(
+    context: FaultContext, processes: list[ProcessRef], *, share: float, period_s: float, who: str
+) -> Steps:
+    """Stop and continue processes in turns until the heal; proven by three stops that were seen."""
+    yield InForce.NEEDS_JOB
+    turns = 0
+    try:
+        while _signal_all(context, processes, signal.SIGSTOP):
+            yield Sleep(seconds=period_s * (1 - share))
+            turns += any(context.process_state(each) in STOPPED for each in processes)
+            _signal_all(context, processes, signal.SIGCONT)
+            if turns == 3:
+                yield Proved(evidence=f"{who} stopped for {1 - share:.0%} of the time")
+            yield Sleep(seconds=period_s * share)
+    except HealOrdered:
+        pass
+    if turns < 3:
+        raise FaultImpossible(f"{who} was stopped in {turns} turns only before it ended")
+    return f"{who} stopped {turns} times"
+
+
+def _signal_all(context: FaultContext, processes: list[ProcessRef], signum: int) -> bool:
+    """Signal every process; tell whether any of them was there to be signalled."""
+    return True in [context.signal(each, signum) for each in processes]
