@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
 from pytest_elastic.agent.program import ProgramPlan
+from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
@@ -39,13 +40,17 @@ __all__ = ["keeper_linger_s", "launch", "settings_of"]
 _FLUSH_S = 1.0
 
 
-def launch(config: LaunchConfig, *, adopted: AdoptedKeeper | None = None) -> int:
+def launch(
+    config: LaunchConfig, *, adopted: AdoptedKeeper | None = None, process_ends: bool = False
+) -> int:
     """Take part in a job as one node, from here until it is over; return the exit code.
 
     `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
-    it, one is started. Raises UsageError for what only shows now: an address that is not ours.
+    it, one is started. `process_ends`: the signals of `config` stay ignored behind it, so that an
+    impatient one cannot spoil the exit code. To be called in the main thread. Raises UsageError for
+    what only shows now: an address that is not ours.
     """
-    return _Launch(config).run(adopted)
+    return _Launch(config).run(adopted, process_ends=process_ends)
 
 
 def settings_of(config: LaunchConfig) -> Settings:
@@ -87,7 +92,7 @@ class _Launch:
         self._plan = ProgramPlan(config, self._loop, os.environ, os.getcwd())
         self._is_explained = False
 
-    def run(self, adopted: AdoptedKeeper | None) -> int:
+    def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = _own_address(config)
@@ -102,15 +107,16 @@ class _Launch:
             on_over=self._report,
         )
         keeper = Keeper(self._loop, on_report=agent.on_report, on_lost=agent.on_keeper_lost)
-        if adopted is not None:
-            keeper.adopt(adopted.sock, adopted.pid)
-        else:
-            keeper.start(
-                warm=config.worker_start != "exec",
-                preload=config.preload,
-                linger_s=keeper_linger_s(config),
-            )
+        signals = SignalWatch(self._loop, config.signals, agent.on_signal)
         try:
+            if adopted is not None:
+                keeper.adopt(adopted.sock, adopted.pid)
+            else:
+                keeper.start(
+                    warm=config.worker_start != "exec",
+                    preload=config.preload,
+                    linger_s=keeper_linger_s(config),
+                )
             if config.numa_binding is not None:
                 topology = read_topology(find_gpus())
                 self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
@@ -122,6 +128,7 @@ class _Launch:
             self._plan.close()
             self._sink.flush(_FLUSH_S)
             self._sink.close()
+            signals.end(process_ends=process_ends)
 
     def _take_part(self, agent: Agent, keeper: Keeper, address: str) -> int:
         config = self._config
@@ -155,7 +162,7 @@ class _Launch:
             on_event=self._emit,
         )
         try:
-            return agent.run(rendezvous, keeper, config.signals)
+            return agent.run(rendezvous, keeper)
         finally:
             listener.close()
 

@@ -7,16 +7,15 @@ of the machine; everything the machine returns is performed at once, in order.
 
 from __future__ import annotations
 
-import signal
-import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
-from pytest_elastic.agent.machine import AgentMachine
+from pytest_elastic.agent.machine import PASSED_ON, AgentMachine
+from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
 from pytest_elastic.loop import Loop, Timer
@@ -81,16 +80,12 @@ class Agent:
         self._is_open = False
         self._exit_code: int | None = None
 
-    def run(self, rendezvous: ports.Rendezvous, keeper: Keeper, signals: Sequence[int]) -> int:
+    def run(self, rendezvous: ports.Rendezvous, keeper: Keeper) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
         self._rendezvous, self._keeper = rendezvous, keeper
-        restore = self._watch_signals(signals)
-        try:
-            # A node that joined before its stores could answer would be waited for by all others.
-            self.stores.wake(on_done=self._on_stores_ready)
-            self._loop.run()
-        finally:
-            restore()
+        # A node that joined before its stores could answer would be waited for by all others.
+        self.stores.wake(on_done=self._on_stores_ready)
+        self._loop.run()
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code
 
@@ -141,6 +136,13 @@ class Agent:
                 self._worker_stores.clear()
             case _:
                 assert_never(report)
+
+    def on_signal(self, number: int) -> None:
+        """Take note of a signal to this process (see `agent.signals`)."""
+        self._tell(m.SignalArrived(signal=number, name=signal_name(number)))
+        if self._exit_code is not None and number not in PASSED_ON:
+            # All is over here but for others who may want to know how: not that long.
+            self._loop.stop()
 
     def on_keeper_lost(self, reason: str) -> None:
         """Take note that the keeper died, and that what was left below it has been killed."""
@@ -218,14 +220,14 @@ class Agent:
 
     def _describe_exit(self, report: w.WorkerEnded) -> m.WorkerExit:
         """Add to a worker's exit what can be found out about a failure."""
-        message, traceback, signal_name = report.start_error, "", ""
+        message, traceback, killed_by = report.start_error, "", ""
         spec = next((s for s in self._specs if s.local_rank == report.local_rank), None)
         if report.exit_code != 0 and spec is not None and spec.error_file:
             error = read_error_file(spec.error_file)
             if error is not None:
                 message, traceback = error.message, error.traceback
         if report.exit_code < 0:
-            signal_name = _signal_name(-report.exit_code)
+            killed_by = signal_name(-report.exit_code)
             if report.was_out_of_memory:
                 message = message or "killed by the kernel: out of memory"
         return m.WorkerExit(
@@ -233,43 +235,7 @@ class Agent:
             local_rank=report.local_rank,
             pid=report.pid,
             exit_code=report.exit_code,
-            signal_name=signal_name,
+            signal_name=killed_by,
             message=message,
             traceback=traceback,
         )
-
-    def _watch_signals(self, signals: Sequence[int]) -> Callable[[], None]:
-        """Turn signals into inputs of the loop; returns what undoes that."""
-        read_end, write_end = socket.socketpair()
-        read_end.setblocking(False)
-        write_end.setblocking(False)
-        # The number of each signal is written to this descriptor by the interpreter itself, so that
-        # the handlers have nothing to do but to exist.
-        old_wakeup = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
-        old_handlers: Mapping[int, object] = {
-            number: signal.signal(number, lambda *_: None) for number in signals
-        }
-
-        def on_readable() -> None:
-            for number in read_end.recv(4096):
-                if number in old_handlers:
-                    self._tell(m.SignalArrived(signal=number, name=_signal_name(number)))
-
-        self._loop.watch(read_end.fileno(), on_readable=on_readable)
-
-        def restore() -> None:
-            self._loop.unwatch(read_end.fileno())
-            for number, handler in old_handlers.items():
-                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
-            signal.set_wakeup_fd(old_wakeup)
-            read_end.close()
-            write_end.close()
-
-        return restore
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -31,7 +31,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
-__all__ = ["ALLOWED", "AgentMachine", "Phase"]
+__all__ = ["ALLOWED", "PASSED_ON", "AgentMachine", "Phase"]
 
 # After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
 # enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
@@ -44,7 +44,7 @@ KILL_TIMEOUT_S = 10.0
 
 # What schedulers send as a hint (Slurm's --signal): the program decides what to do about it, while
 # torchrun ends the job.
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
 
@@ -413,7 +413,7 @@ class AgentMachine:
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
         group = self._group
         has_workers = group is not None and not group.is_gone
-        if given.signal in _PASSED_ON:
+        if given.signal in PASSED_ON:
             if group is not None and has_workers:
                 self._out.append(m.Signal(round=group.round, signal=given.signal, to="leaders"))
             return
@@ -445,6 +445,7 @@ class AgentMachine:
             elif group.groups_at is not None and now >= group.groups_at:
                 group.groups_at = None
                 self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
+                self._continue(group)
         if self._leave_by is not None and now >= self._leave_by and self._ending is None:
             assert self._drain_signal is not None, "only a draining agent has a time to leave by"
             self._ending = _Ending(
@@ -466,8 +467,9 @@ class AgentMachine:
         group.kill_at = kill_at
         group.groups_at = kill_at - min(GROUP_GRACE_S, 0.2 * grace_s)
         self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
-        if group.is_held:
-            self._continue(group)
+        # Whoever stopped it (we, a debugger, a fault): a stopped process handles no signal, and
+        # would cost its siblings the whole grace.
+        self._continue(group)
         if group.has_ended:
             self._end_leftovers(group, now)
 

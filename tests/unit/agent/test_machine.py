@@ -148,7 +148,7 @@ def test_a_failing_worker_ends_its_group_at_once_and_is_reported() -> None:
             round=1,
         ),
     )
-    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+    assert bench.signalled() == [(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")]
 
 
 def test_exits_after_the_stop_are_not_failures() -> None:
@@ -168,7 +168,7 @@ def test_the_node_is_ready_for_the_next_round_when_no_process_is_left() -> None:
     bench = Bench()
     bench.run_round()
     bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
-    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+    assert bench.signalled() == [(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")]
     bench.exit(0, -15)
     bench.exit(1, -15)
     assert bench.asked() == []
@@ -199,7 +199,7 @@ def test_stopping_goes_from_leaders_to_groups_to_kill_within_the_grace() -> None
     bench.pass_time(10.0 - GROUP_GRACE_S - 0.1)
     assert bench.signalled() == []
     bench.pass_time(0.2)
-    assert bench.signalled() == [(signal.SIGTERM, "all")]
+    assert bench.signalled() == [(signal.SIGTERM, "all"), (signal.SIGCONT, "all")]
     assert not bench.has_killed()
     bench.pass_time(GROUP_GRACE_S)
     assert bench.has_killed()
@@ -213,7 +213,7 @@ def test_what_leaders_leave_behind_is_ended_without_waiting_for_the_grace() -> N
     bench.exit(0, -15)
     bench.exit(1, -15)
     bench.pass_time(0.0)
-    assert bench.signalled() == [(signal.SIGTERM, "all")]
+    assert bench.signalled() == [(signal.SIGTERM, "all"), (signal.SIGCONT, "all")]
     bench.pass_time(GROUP_GRACE_S)
     assert bench.has_killed()
 
@@ -225,7 +225,7 @@ def test_a_drain_signals_leaders_and_leaves_when_they_are_gone() -> None:
     bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
     (request,) = bench.asked()
     assert isinstance(request, ports.DrainRequested)
-    assert bench.signalled() == [(signal.SIGTERM, "leaders")]
+    assert bench.signalled() == [(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")]
     bench.exit(0, 0)
     bench.exit(1, 143)
     bench.give(m.GroupVanished(round=1))

@@ -29,7 +29,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_failed_job(
 ) -> None:
     """What nobody meant to raise is exit code 70, with its traceback; others keep theirs."""
 
-    def fail(config: object, *, adopted: object) -> NoReturn:
+    def fail(config: object, **_: object) -> NoReturn:
         raise error
 
     monkeypatch.setattr(launch, "launch", fail)

@@ -1,0 +1,58 @@
+"""Turns signals to this process into callbacks of its loop, from the first moment to the last."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_elastic.loop import Loop
+
+__all__ = ["SignalWatch", "signal_name"]
+
+
+class SignalWatch:
+    """Signals in `numbers` are told to `on_signal(number)` by the loop, until `end`.
+
+    They have no other effect meanwhile, also while the loop does not run: they are told later, or
+    never. To be made and ended in the main thread.
+    """
+
+    def __init__(
+        self, loop: Loop, numbers: Sequence[int], on_signal: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._on_signal = on_signal
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        # The number of each signal is written to this descriptor by the interpreter itself, so that
+        # the handlers have nothing to do but to exist.
+        self._old_wakeup = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        self._old: Mapping[int, object] = {
+            number: signal.signal(number, lambda *_: None) for number in numbers
+        }
+        loop.watch(self._reading.fileno(), on_readable=self._readable)
+
+    def end(self, *, process_ends: bool) -> None:
+        """Give the signals back to whoever had them, or ignore them while this process ends."""
+        self._loop.unwatch(self._reading.fileno())
+        for number, handler in self._old.items():
+            # Not ours alone: what signal() has returned.
+            signal.signal(number, signal.SIG_IGN if process_ends else handler)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._reading.close()
+        self._writing.close()
+
+    def _readable(self) -> None:
+        for number in self._reading.recv(4096):
+            if number in self._old:
+                self._on_signal(number)
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGTERM" for 15, and something readable for what has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
