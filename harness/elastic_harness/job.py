@@ -17,9 +17,10 @@ from elastic_harness.history.worlds import World
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.fields import parse_duration
-from elastic_harness.scenario.loader import read_clause, read_entry
-from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.loader import read_clause, read_entry, read_storm
+from elastic_harness.scenario.model import ActionCatalog, Entry, Storm
 from elastic_harness.scenario.runner import RunResult
+from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
 
@@ -64,6 +65,13 @@ class Starter(Protocol):
         """Return the run, started."""
 
 
+class StormDrawer(Protocol):
+    """Draws the faults of a storm that is called so, as entries of a timeline."""
+
+    def __call__(self, storm: Storm, name: str) -> Sequence[Entry]:
+        """Return them; raises UsageError for what cannot be drawn."""
+
+
 class Job:
     """One job of a test. Its properties show what has been seen so far."""
 
@@ -72,10 +80,12 @@ class Job:
         start: Starter,
         catalog: ActionCatalog,
         *,
+        draw: StormDrawer,
         read_results: Callable[[History], Mapping[int, Any]] = lambda _: {},
     ) -> None:
         self._starter = start
         self._catalog = catalog
+        self._draw = draw
         self._read_results = read_results
         self._pending: list[Entry] = []
         self._open: OpenRun | None = None
@@ -145,6 +155,41 @@ class Job:
         """Wait for an event of the history, by kind and fields; raises NotSeen."""
         self._wait_for({"event": event, **fields}, within, after)
 
+    # Disturbing by chance
+
+    def storm(
+        self,
+        *,
+        faults: Sequence[str] = ("worker", "node", "network"),
+        max: int = 5,
+        over: str = "10s",
+        steps: int | None = None,
+        seed: int | None = None,
+        exclude: Sequence[str] = ("store host",),
+        id: str = STORM_ID,
+    ) -> Sequence[Injected]:
+        """Let chance disturb the job, as `storm` of a scenario file does; returns the faults drawn.
+
+        The session's seed draws them, if none is given. They come `over` a time that begins with
+        the job's first step from now on, or, with `steps`, each at a step up to that one. Where the
+        storm is asked for before the job starts, the job must have recovered at the end. Raises
+        UsageError.
+        """
+        asked = read_storm(
+            {
+                "faults": tuple(faults),
+                "max": max,
+                "over": over,
+                "steps": steps,
+                "seed": seed,
+                "exclude": tuple(exclude),
+            }
+        )
+        drawn = self._draw(asked, id)
+        for entry in drawn:
+            self._add_entry(entry)
+        return [Injected(id=str(entry.id), job=self) for entry in drawn[1:]]
+
     # What has been seen
 
     @property
@@ -206,12 +251,7 @@ class Job:
         entry_id = str(more.pop("id", None) or self._next_name(action))
         fields = {"id": entry_id, **trigger, action: value}
         fields.update({key: item for key, item in more.items() if item is not None})
-        entry = read_entry(fields, self._catalog)
-        if self._open is None:
-            self._pending.append(entry)
-        else:
-            run = self._open.run
-            self._open.thread.call(lambda: run.tell(m.EntryAdded(entry=entry)))
+        self._add_entry(read_entry(fields, self._catalog))
         return Injected(id=entry_id, job=self)
 
     def finish(self) -> RunResult | None:
@@ -221,6 +261,13 @@ class Job:
         if self._result is None:
             self._result = self._open.abort("the test ended")
         return self._result
+
+    def _add_entry(self, entry: Entry) -> None:
+        if self._open is None:
+            self._pending.append(entry)
+        else:
+            run = self._open.run
+            self._open.thread.call(lambda: run.tell(m.EntryAdded(entry=entry)))
 
     def _started(self) -> OpenRun:
         self.start()
@@ -322,6 +369,10 @@ class Chaos:
     def after(self, other: Injected | str, delay: str = "0s") -> _Trigger:
         """Choose the time after another fault has taken effect (or `other.healed`)."""
         return _Trigger(self._job, {"after": f"{other} + {delay}"})
+
+    def storm(self, **settings: Any) -> Sequence[Injected]:  # noqa: ANN401 (those of Job.storm)
+        """Let chance disturb the job: see `Job.storm`."""
+        return self._job().storm(**settings)
 
     def now(self) -> _Trigger:
         """Choose this moment."""

@@ -112,6 +112,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    """Let the user's own `faker` draw faults: `faker.fault_plan(nodes=3, seconds=10)`."""
+    value = yield
+    if fixturedef.argname == "faker" and type(value).__module__.startswith("faker."):
+        from pytest_elastic.plugin.fixtures import teach_faults
+
+        teach_faults(value)
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:

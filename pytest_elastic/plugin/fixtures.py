@@ -12,6 +12,7 @@ from pytest_elastic.plugin.hub import Hub, hub_of
 if TYPE_CHECKING:
     from elastic_harness.history.history import History
     from elastic_harness.job import Chaos, Job
+    from faker import Faker
 
     from pytest_elastic.plugin.jobs import JobsOfTest
 
@@ -23,6 +24,7 @@ __all__ = [
     "elastic_job",
     "elastic_jobs",
     "elastic_seed",
+    "teach_faults",
 ]
 
 JOBS_KEY = pytest.StashKey["JobsOfTest"]()
@@ -89,6 +91,14 @@ def elastic_chaos(elastic_jobs: JobsOfTest) -> Chaos:
     from elastic_harness.job import Chaos
 
     return Chaos(lambda: elastic_jobs.current)
+
+
+def teach_faults(faker: Faker) -> None:
+    """Give a `faker` our provider, once; it draws nothing by that."""
+    from elastic_harness.faker_provider import ElasticProvider
+
+    if not hasattr(faker, "elastic_fault"):
+        faker.add_provider(ElasticProvider)
 
 
 @pytest.fixture

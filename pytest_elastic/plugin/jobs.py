@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
-from elastic_harness.scenario.model import Entry, Scenario
+from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.seed import Seed
+from elastic_harness.scenario.storm import STORM_ID, draw_entries
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError
 
@@ -101,9 +104,12 @@ class JobsOfTest:
 
         def start(entries: Sequence[Entry]) -> OpenRun:
             made.was_started = True
-            complete = scenario.model_copy(update={"timeline": tuple(entries)})
+            complete = _with_timeline(scenario, entries)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
-            run = RunOfTest(make_plan(complete, seed), made.directory)
+            plan = make_plan(complete, seed)
+            if hub.replay is not None:
+                plan = replace(plan, targets=hub.replay.targets)
+            run = RunOfTest(plan, made.directory)
             opened = hub.open(
                 run,
                 launcher,
@@ -117,7 +123,10 @@ class JobsOfTest:
         def results(history: History) -> Mapping[int, Any]:
             return _results(history, functions) if callable(program) else {}
 
-        made.job = Job(start, _AbleCatalog(hub), read_results=results)
+        def draw(storm: Storm, name: str) -> Sequence[Entry]:
+            return _draw(storm, name, scenario, hub)
+
+        made.job = Job(start, _AbleCatalog(hub), draw=draw, read_results=results)
         return made.job
 
     @property
@@ -254,6 +263,30 @@ def _scenario(
         )
     except ValidationError as error:
         raise UsageError(_said_wrong(error)) from error
+
+
+def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:
+    """Return the scenario of a job that starts; after a storm it has to get on again."""
+    update: dict[str, object] = {"timeline": tuple(entries)}
+    if any(entry.id == STORM_ID for entry in entries):
+        clauses = (*scenario.expect.finally_, Clause(name="recovered"))
+        update["expect"] = scenario.expect.model_copy(update={"finally_": clauses})
+    return scenario.model_copy(update=update)
+
+
+def _draw(storm: Storm, name: str, scenario: Scenario, hub: Hub) -> Sequence[Entry]:
+    """Draw a storm for a job; raises UsageError for one that it cannot survive."""
+    from elastic_harness.faker_provider import ElasticProvider
+
+    if scenario.job.max_restarts < storm.max:
+        raise UsageError(
+            f"a storm of up to {storm.max} faults can use up the {scenario.job.max_restarts} "
+            f"restarts of this job: give it max_restarts={storm.max} or more"
+        )
+    hub.skip_unless_able(ElasticProvider.needs(storm.faults))
+    seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
+    chosen = Seed(value=seed if scenario.seed is None else scenario.seed)
+    return draw_entries(storm, scenario, chosen, name=name)
 
 
 def scenario_id(name: str) -> str:

@@ -13,6 +13,8 @@ from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.moments import node_of_first_failure
+from elastic_harness.scenario.planner import encode_plan
+from elastic_harness.scenario.storm import STORM_ID
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
@@ -80,6 +82,9 @@ def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
         words += ["-o", setting]
     given = {**hub.options.given, "--elastic-seed": str(run.plan.seed.value)}
     words += [f"{flag}={value}" for flag, value in given.items()]
+    if run.result is not None and run.result.targets:
+        # The seed alone would choose among whoever is there next time.
+        words.append(f"--elastic-replay={_short(run.directory.plan, config)}")
     return shlex.join(words)
 
 
@@ -109,6 +114,8 @@ def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause
 
 def _write_reports(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
     result = _result_of(run)
+    with open(run.directory.plan, "w", encoding="utf-8") as file:
+        file.write(encode_plan(run.plan, targets=result.targets))
     run.directory.write_reports(
         result.history, result.judgements, command=repeat_command(item, hub, run)
     )
@@ -151,9 +158,14 @@ def _unmet_judgements(result: RunResult, loaded: LoadedScenario | None) -> Itera
 
 
 def _place_of_key(key: str, loaded: LoadedScenario) -> Place | None:
-    """Return where a clause of the engine stands; its key is `bucket[index]`."""
+    """Return where a clause of the engine stands: its key is `bucket[index]`, or `entry[index]`."""
     bucket, _, rest = key.partition("[")
     index = rest.removesuffix("]")
+    for number, entry in enumerate(loaded.scenario.timeline, start=1):
+        if (entry.id or f"entry-{number}") == bucket:
+            return _place(loaded, ("timeline", number - 1, entry.action.name))
+    if bucket == STORM_ID:
+        return _place(loaded, ("storm",))
     return _place(loaded, ("expect", bucket, int(index))) if index.isdecimal() else None
 
 

@@ -162,6 +162,7 @@ PURE = (
         holds="elastic_harness.scenario",
         drivers=("loader", "log_watch", "runner", "setup", "stage"),
     ),
+    Pure(holds="elastic_harness.faker_provider"),
     Pure(holds="elastic_harness.history"),
     Pure(holds="elastic_harness.simulation", drivers=("__main__",)),
     Pure(holds="elastic_harness.report", drivers=("html", "run_directory")),
@@ -273,7 +274,7 @@ _DEBT = "not taken apart yet"
 
 LONG_FILES: dict[str, Long] = {
     "examples/train.py": Long(lines=600, because="one file that a user can copy and read"),
-    "harness/elastic_harness/scenario/engine.py": Long(lines=650, because=_MACHINE),
+    "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=650, because=_MACHINE),

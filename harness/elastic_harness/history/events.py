@@ -289,11 +289,12 @@ class FaultEffective(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultIneffective(Event):
-    """A fault did nothing, or could not be injected."""
+    """A fault did nothing, or could not be injected; `is_optional`: nobody depends on it."""
 
     kind: ClassVar[str] = "fault_ineffective"
     id: str
     reason: str
+    is_optional: bool = False
 
 
 @register

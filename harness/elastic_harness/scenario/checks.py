@@ -13,7 +13,7 @@ from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
-from elastic_harness.scenario.timeline import HEAL_ACTION
+from elastic_harness.scenario.timeline import HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
 from pytest_elastic.events.model import EVENT_KINDS
@@ -49,10 +49,14 @@ def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str
     """Return what a cluster must be able to do: what is asked for, and what the faults need."""
     needs = dict.fromkeys(scenario.requires)
     for entry in scenario.timeline:
-        if entry.action.name != HEAL_ACTION:
+        if entry.action.name not in OWN_ACTIONS:
             need = catalog.parse(entry.action.name, entry.action.value).needs
             if need is not None:
                 needs[need] = None
+    if scenario.storm is not None:
+        from elastic_harness.faker_provider import ElasticProvider
+
+        needs.update(dict.fromkeys(ElasticProvider.needs(scenario.storm.faults)))
     return tuple(needs)
 
 
@@ -67,12 +71,44 @@ def check_scenario(
     yield from _check_waits_for_heals(scenario, actions)
     yield from _check_selectors(scenario, actions, nodes)
     yield from _check_conditions(scenario, nodes)
+    yield from _check_storm(scenario)
     store_host = scenario.job.rdzv.store_host
     if store_host is not None and store_host not in scenario.initial_nodes:
         yield Finding(
             path=("job", "rdzv", "store_host"),
             message=f"no node called {store_host!r} is there at the start",
             suggestion=did_you_mean(store_host, scenario.initial_nodes),
+        )
+
+
+def _check_storm(scenario: Scenario) -> Iterator[Finding]:
+    storm = scenario.storm
+    if storm is None:
+        return
+    from elastic_harness.faker_provider import ElasticProvider
+
+    known = ElasticProvider.known()
+    for index, name in enumerate(storm.faults):
+        if name not in known:
+            yield Finding(
+                path=("storm", "faults", index),
+                message=f"nobody knows how to draw {name!r}",
+                suggestion=did_you_mean(name, known),
+            )
+    for index, name in enumerate(storm.exclude):
+        if name != "store host" and name not in scenario.initial_nodes:
+            yield Finding(
+                path=("storm", "exclude", index),
+                message=f"no node called {name!r} is there at the start",
+                suggestion=did_you_mean(name, ("store host", *scenario.initial_nodes)),
+            )
+    if scenario.job.max_restarts < storm.max:
+        yield Finding(
+            path=("storm",),
+            message=(
+                f"a storm of up to {storm.max} faults can use up the {scenario.job.max_restarts} "
+                f"restarts of this job: give it `max_restarts: {storm.max}` or more"
+            ),
         )
 
 
@@ -118,12 +154,14 @@ def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) ->
     ids = [entry.id for entry in scenario.timeline if entry.id]
     for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
         here: AstPath = ("timeline", index)
-        if action is None:
+        if entry.action.name == HEAL_ACTION:
             wanted = entry.action.value
             for name in [wanted] if isinstance(wanted, str) else wanted or [None]:
                 if name != "all" and name not in ids:
                     yield _unknown_id((*here, HEAL_ACTION), str(name), ids)
-        elif not action.is_healable and (entry.for_s is not None or entry.until is not None):
+        elif entry.for_s is None and entry.until is None:
+            continue
+        elif action is None or not action.is_healable:
             key = "for" if entry.for_s is not None else "until"
             yield Finding(
                 path=(*here, key),

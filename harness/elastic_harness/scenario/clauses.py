@@ -18,11 +18,12 @@ __all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect", "logs_want
 
 
 class Bucket(enum.Enum):
-    """Where in `expect` a clause stands."""
+    """Where in `expect` a clause stands; CHECK: in an entry of the timeline."""
 
     EVENTUALLY = "eventually"
     SOMETIMES = "sometimes"
     NEVER = "never"
+    CHECK = "check"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class ClauseState:
     key: str
     bucket: Bucket
     text: str
-    condition: Condition
+    condition: Condition | None = None
     within_s: float | None = None
     after: AfterEntry | None = None
     watcher: Watcher | None = None
@@ -53,6 +54,7 @@ class ClauseState:
 
     def open(self, now: float) -> None:
         """Begin to watch."""
+        assert self.condition is not None, "what has no condition is judged once, and not watched"
         self.opened_at = now
         self.watcher = watch(self.condition, now)
 

@@ -16,22 +16,14 @@ has been proven, or is known to have done nothing, or only the running job can s
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import assert_never
 
-from elastic_harness.history.events import (
-    ExpectationMet,
-    FaultEffective,
-    FaultFired,
-    FaultHealed,
-    FaultIneffective,
-    RankHeld,
-    RankReleased,
-    WorkerGone,
-)
+from elastic_harness.history.events import ExpectationMet, RankHeld, RankReleased, WorkerGone
+from elastic_harness.history.verdict import Verdict
 from elastic_harness.scenario.clauses import (
     Bucket,
     ClauseState,
@@ -39,12 +31,12 @@ from elastic_harness.scenario.clauses import (
     from_expect,
     logs_wanted,
 )
-from elastic_harness.scenario.conditions import watch
+from elastic_harness.scenario.fault_flow import FaultFlow
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.holds import HeldRank, Holds
 from elastic_harness.scenario.messages import (
-    ArmHold,
     ClauseAdded,
+    ClausesJudged,
     DisarmHold,
     EndRun,
     EngineCommand,
@@ -54,8 +46,6 @@ from elastic_harness.scenario.messages import (
     FaultInForce,
     FaultProved,
     FaultUndone,
-    Fire,
-    Heal,
     LaunchersExited,
     RecordEvent,
     RecordSeen,
@@ -67,13 +57,13 @@ from elastic_harness.scenario.messages import (
 )
 from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.observed import LauncherView, ObservedRun
+from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
-from elastic_harness.scenario.selectors import SelectionEmpty
 from elastic_harness.scenario.situation import ProcessRef
-from elastic_harness.scenario.timeline import HEAL_ACTION, EntryPhase, EntryState, expand
+from elastic_harness.scenario.timeline import EntryPhase, EntryState
 from elastic_harness.scenario.triggers import LogCondition
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import Event, Record
+from pytest_elastic.events.model import Record
 
 __all__ = ["Decision", "EngineMachine", "RunPhase"]
 
@@ -116,10 +106,8 @@ class EngineMachine:
 
     def __init__(self, plan: Plan, catalog: ActionCatalog, *, is_open: bool = False) -> None:
         self._plan = plan
-        self._catalog = catalog
         self._is_open = is_open
         self._run = ObservedRun(store_host=plan.scenario.store_host)
-        self._entries: list[EntryState] = []
         self._clauses = from_expect(plan.scenario.expect)
         self._holds = Holds()
         self._phase = RunPhase.STORM
@@ -130,6 +118,7 @@ class EngineMachine:
         self._woken_at: float | None = None
         self._out: list[EngineCommand] = []
         self._decisions: list[Decision] = []
+        self._flow = FaultFlow(plan, catalog, self._run, put=self._put, decide=self._decide)
 
     # --- what others may look at ---------------------------------------------------------------
 
@@ -146,7 +135,12 @@ class EngineMachine:
     @property
     def entries(self) -> tuple[EntryState, ...]:
         """The timeline as it stands; to be read only."""
-        return tuple(self._entries)
+        return tuple(self._flow.entries)
+
+    @property
+    def resolved(self) -> Mapping[str, PinnedTargets]:
+        """Whom the entries have hit whose words leave a choice: what a replay must be told."""
+        return dict(self._flow.resolved)
 
     @property
     def clauses(self) -> tuple[ClauseState, ...]:
@@ -166,19 +160,22 @@ class EngineMachine:
             return self._after_the_end(input, now)
         if self._started_at is None:
             self._start(now)
+        flow = self._flow
         match input:
             case RecordSeen(record=record):
                 self._on_record(record, now)
             case TimePassed():
                 self._woken_at = None
             case FaultInForce(entry_id=entry_id, proof_needs_job=needs_job):
-                self._on_in_force(self._entry(entry_id), now, needs_job=needs_job)
+                flow.on_in_force(flow.entry(entry_id), now, needs_job=needs_job)
             case FaultProved(entry_id=entry_id, evidence=evidence):
-                self._on_proved(self._entry(entry_id), evidence, now)
+                flow.on_proved(flow.entry(entry_id), evidence, now)
             case FaultFailed(entry_id=entry_id, reason=reason):
-                self._on_failed(self._entry(entry_id), reason)
+                flow.on_failed(flow.entry(entry_id), reason)
             case FaultUndone(entry_id=entry_id):
-                self._on_undone(self._entry(entry_id), now)
+                flow.on_undone(flow.entry(entry_id), now)
+            case ClausesJudged(entry_id=entry_id, verdicts=verdicts):
+                self._on_judged(flow.entry(entry_id), verdicts, now)
             case LaunchersExited(exit_codes=exit_codes):
                 self._on_launchers_exited(exit_codes, now)
             case EntryAdded(entry=entry):
@@ -195,13 +192,13 @@ class EngineMachine:
     def _after_the_end(self, input: EngineInput, now: float) -> tuple[EngineCommand, ...]:
         """Nothing is decided any more, but what the teardown heals is still written down."""
         if isinstance(input, FaultUndone):
-            self._on_undone(self._entry(input.entry_id), now)
+            self._flow.on_undone(self._flow.entry(input.entry_id), now)
         return self._take_out()
 
     # --- start ---------------------------------------------------------------------------------
 
     def _start(self, now: float) -> None:
-        self._started_at = now
+        self._started_at = self._flow.started_at = now
         for planned in self._plan.entries:
             self._add_entry(planned, now)
         clauses, self._clauses = self._clauses, []
@@ -211,27 +208,20 @@ class EngineMachine:
             self._put(WatchLog(pattern=pattern, node=node))
 
     def _on_entry_added(self, entry: Entry, now: float) -> None:
-        default_id = f"entry-{len({state.name for state in self._entries}) + 1}"
+        default_id = f"entry-{len({state.name for state in self._flow.entries}) + 1}"
         planned = plan_entry(entry, default_id, self._plan.seed)
-        if any(state.name == planned.id for state in self._entries):
+        if any(state.name == planned.id for state in self._flow.entries):
             raise UsageError(f"the timeline has an entry {planned.id!r} already: choose another id")
         if self._phase is RunPhase.CALM:
             self._become(RunPhase.STORM)
         self._add_entry(planned, now)
 
     def _add_entry(self, planned: PlannedEntry, now: float) -> None:
-        spec = planned.entry.action
-        action = None if spec.name == HEAL_ACTION else self._catalog.parse(spec.name, spec.value)
-        for state in expand(planned, action, now):
-            if state.step is not None:
-                state.is_armed = True
-                self._put(ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank))
+        for _ in self._flow.add(planned, now):
             if planned.entry.when is not None:
-                state.watcher = watch(planned.entry.when, now)
                 self._watch_log(planned.entry.when)
             if planned.entry.until is not None:
                 self._watch_log(planned.entry.until)
-            self._entries.append(state)
 
     def _add_clause(self, clause: ClauseState, now: float) -> None:
         self._watch_log(clause.condition)
@@ -250,148 +240,33 @@ class EngineMachine:
         match record.event:
             case RankHeld(pid=pid, rank=rank, step=step):
                 self._holds.add(HeldRank(pid=pid, rank=rank, step=step, since=now))
-                self._on_held(pid, rank, step)
+                self._flow.on_held(pid, rank, step)
             case WorkerGone(pid=pid) | RankReleased(pid=pid):
                 self._holds.forget(pid)
             case _:
                 pass
-        for entry in self._entries:
-            if entry.phase is EntryPhase.WAITING and entry.watcher is not None:
-                entry.evidence = entry.evidence or entry.watcher.see(record, self._run)
-            if entry.heal_watcher is None or entry.phase is not EntryPhase.IN_FORCE:
-                continue
-            if evidence := entry.heal_watcher.see(record, self._run):
-                self._decide(f"heal {entry.id}", evidence, now)
-                self._heal(entry, "schedule")
+        self._flow.see(record, now)
         self._follow_entries()
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(record, self._run))
 
-    def _on_held(self, pid: int, rank: int, step: int) -> None:
-        """Note for each entry pinned here that its moment has come.
-
-        An order to hold that came late holds the rank at a later step: that counts, and is said.
-        """
-        for entry in self._entries:
-            pinned = entry.step
-            if entry.phase is not EntryPhase.WAITING or pinned is None or pinned.rank != rank:
-                continue
-            if pinned.step <= step and self._is_round(pinned.round, pid):
-                late = "" if pinned.step == step else f", asked for {pinned.step}"
-                entry.evidence = f"rank {rank} is held after step {step}{late}"
-
-    def _is_round(self, ordinal: int | None, pid: int) -> bool:
-        if ordinal is None:
-            return True
-        found = self._run.worlds.worker_of(pid)
-        return found is not None and found[0].ordinal == ordinal
-
-    # --- faults --------------------------------------------------------------------------------
-
-    def _fire(self, entry: EntryState, why: str, now: float) -> None:
-        entry.fired_at = now
-        if entry.action is None:
-            self._decide(f"{entry.id} heals", why, now)
-            self._heal_by_action(entry, now)
-            return
-        situation = self._run.situation(self._plan.seed)
-        try:
-            targets = entry.action.resolve(situation, stream=f"select:{entry.id}")
-        except SelectionEmpty as error:
-            self._decide(f"{entry.id} cannot fire", error.message, now)
-            self._fail(entry, error.message)
-            return
-        self._decide(f"fire {entry.id}", why, now)
-        entry.become(EntryPhase.FIRED)
-        if not entry.action.is_healable or entry.entry.until == "end":
-            for node in entry.action.excuses(targets):
-                self._run.excuse(node)
-        fired = FaultFired(
-            id=entry.id,
-            fault=entry.entry.action.name,
-            targets=tuple(sorted(targets.describe())),
-            parameters=entry.action.describe(),
-        )
-        self._put(RecordEvent(source="fault", event=fired))
-        spec = entry.entry.action
-        self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
-
-    def _heal_by_action(self, entry: EntryState, now: float) -> None:
-        wanted = entry.entry.action.value
-        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
-        chosen = [
-            other
-            for other in self._entries
-            if other.can_be_healed and ("all" in names or other.name in names or other.id in names)
-        ]
-        if not chosen:
-            self._fail(entry, f"heal: {wanted}: there is nothing in force to heal")
-            return
-        for other in reversed(chosen):
-            self._heal(other, "action")
-        entry.in_force_at = entry.healed_at = now
-        entry.proved = True
-        entry.become(EntryPhase.HEALED)
-
-    def _on_in_force(self, entry: EntryState, now: float, *, needs_job: bool) -> None:
-        if entry.phase is not EntryPhase.FIRED:
-            return
-        entry.become(EntryPhase.IN_FORCE)
-        entry.in_force_at = now
-        entry.proof_needs_job = needs_job
-        if entry.entry.for_s is not None:
-            entry.heal_at = now + entry.entry.for_s
-        elif entry.entry.until is not None and not isinstance(entry.entry.until, str):
-            entry.heal_watcher = watch(entry.entry.until, now)
-
-    def _on_proved(self, entry: EntryState, evidence: str, now: float) -> None:
-        self._on_in_force(entry, now, needs_job=False)
-        if entry.proved is None and entry.phase is not EntryPhase.FAILED:
-            entry.proved = True
-            self._put_fact(FaultEffective(id=entry.id, evidence=evidence))
-
-    def _on_failed(self, entry: EntryState, reason: str) -> None:
-        if entry.phase is EntryPhase.FIRED:
-            self._fail(entry, reason)
-        elif entry.proved is None:
-            entry.proved = False
-            self._put_fact(FaultIneffective(id=entry.id, reason=reason))
-
-    def _fail(self, entry: EntryState, reason: str) -> None:
-        entry.become(EntryPhase.FAILED)
-        entry.proved = False
-        self._put_fact(FaultIneffective(id=entry.id, reason=reason))
-
-    def _skip(self, entry: EntryState, reason: str) -> None:
-        entry.become(EntryPhase.SKIPPED)
-        if not entry.is_optional:
-            self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
-
-    def _heal(self, entry: EntryState, by: str) -> None:
-        entry.become(EntryPhase.HEALING)
-        entry.heal_at = None
-        entry.heal_watcher = None
-        entry.healed_by = by
-        self._put(Heal(entry_id=entry.id))
-
-    def _on_undone(self, entry: EntryState, now: float) -> None:
-        if entry.phase in {EntryPhase.FIRED, EntryPhase.IN_FORCE}:
-            entry.become(EntryPhase.HEALING)
-        if entry.phase is EntryPhase.HEALING:
-            entry.become(EntryPhase.HEALED)
-            entry.healed_at = now
-            self._put_fact(FaultHealed(id=entry.id, by=entry.healed_by))
+    def _on_judged(
+        self, entry: EntryState, verdicts: Sequence[tuple[str, Verdict]], now: float
+    ) -> None:
+        """Take what a `check` has found as clauses of its own; one that is unmet ends the run."""
+        for number, (text, verdict) in enumerate(verdicts):
+            clause = ClauseState(
+                key=f"{entry.id}[{number}]", bucket=Bucket.CHECK, text=text, verdict=verdict
+            )
+            self._clauses.append(clause)
+            self._tell(clause, decided=verdict.is_valid)
+        self._flow.on_judged(entry, now)
 
     # --- what follows from the state and the time ----------------------------------------------
 
     def _look_around(self, now: float) -> None:
-        """Do everything that is due.
-
-        One thing may make another due, but each entry moves on a few times at most, so this ends.
-        """
-        for _ in range(4 * len(self._entries) + 4):
-            if not any([self._fire_due(now), self._heal_due(now)]):
-                break
+        """Do everything that is due, and see what follows."""
+        self._flow.do_what_is_due(now)
         self._follow_entries()
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(None, self._run))
@@ -401,73 +276,21 @@ class EngineMachine:
         self._calm_down(now)
         self._ask_to_be_woken(now)
 
-    def _fire_due(self, now: float) -> bool:
-        moved = False
-        for entry in self._entries:
-            if entry.phase is not EntryPhase.WAITING:
-                continue
-            if entry.entry.after is not None and entry.due_at is None:
-                moved |= self._follow_entry(entry)
-            if entry.is_over:
-                continue
-            if entry.evidence is not None:
-                self._fire(entry, entry.evidence, now)
-                moved = True
-            elif entry.due_at is not None and now >= entry.due_at:
-                self._fire(entry, self._why_due(entry), now)
-                moved = True
-        return moved
-
-    def _why_due(self, entry: EntryState) -> str:
-        if entry.entry.after is not None:
-            return f"after {entry.entry.after}"
-        assert self._started_at is not None, "an engine that steps has started"
-        return f"{(entry.due_at or 0.0) - self._started_at:.3f} s into the run"
-
-    def _follow_entry(self, entry: EntryState) -> bool:
-        """Find out when an entry that waits for another is due, or that it never will be."""
-        after = entry.entry.after
-        assert after is not None, "only entries with `after` follow another"
-        leaders = [other for other in self._entries if after.id in {other.name, other.id}]
-        leader = leaders[0] if leaders else None
-        if leader is None or leader.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}:
-            self._skip(entry, f"it waits for {after.id}, which never took effect")
-            return True
-        start = leader.healed_at if after.healed else leader.in_force_at
-        if start is None:
-            return False
-        entry.due_at = start + after.delay_s
-        return True
-
-    def _heal_due(self, now: float) -> bool:
-        due = [
-            entry
-            for entry in self._entries
-            if entry.phase is EntryPhase.IN_FORCE
-            and entry.heal_at is not None
-            and now >= entry.heal_at
-        ]
-        for entry in due:
-            self._decide(f"heal {entry.id}", "its time is over", now)
-            self._heal(entry, "schedule")
-        return bool(due)
-
     def _follow_entries(self) -> None:
         for clause in self._clauses:
             if clause.after is not None:
-                name = clause.after.id
-                clause.follow([e for e in self._entries if name in {e.name, e.id}])
+                clause.follow(self._flow.named(clause.after.id))
 
     def _tell(self, clause: ClauseState, *, decided: bool) -> None:
         if decided and not clause.is_unmet:
             self._put(RecordEvent(source="engine", event=ExpectationMet(clause=clause.text)))
 
     def _release_holds(self, now: float) -> None:
-        for entry in self._entries:
+        for entry in self._flow.entries:
             if entry.is_armed and entry.phase is not EntryPhase.WAITING and not entry.holds_rank:
                 entry.is_armed = False
                 self._put(DisarmHold(entry_id=entry.id))
-        for held, needed_by in self._holds.release(self._entries, now):
+        for held, needed_by in self._holds.release(self._flow.entries, now):
             if needed_by:
                 why = f"{', '.join(needed_by)} took longer than a rank may be held"
                 self._decide(f"release rank {held.rank}", why, now)
@@ -476,9 +299,7 @@ class EngineMachine:
     def _calm_down(self, now: float) -> None:
         """Once nothing is left to come, heal what can be healed and let the job go to its end."""
         if self._phase is RunPhase.CALM:
-            if self._calm_at is None and not any(
-                e.phase is EntryPhase.HEALING for e in self._entries
-            ):
+            if self._calm_at is None and not self._flow.is_healing:
                 self._calm_at = now
             return
         are_open = any(
@@ -486,22 +307,18 @@ class EngineMachine:
             for clause in self._clauses
             if clause.base is not None or self._may_still_open(clause)
         )
-        if self._is_open or are_open or not all(entry.is_settled for entry in self._entries):
+        if self._is_open or are_open or not all(entry.is_settled for entry in self._flow.entries):
             return
         self._become(RunPhase.CALM)
-        for entry in reversed(self._entries):
-            if entry.can_be_healed and entry.entry.until != "end":
-                self._decide(f"heal {entry.id}", "nothing is left to come", now)
-                self._heal(entry, "schedule")
-        if not any(entry.phase is EntryPhase.HEALING for entry in self._entries):
+        self._flow.heal_everything("nothing is left to come", now)
+        if not self._flow.is_healing:
             self._calm_at = now
 
     def _may_still_open(self, clause: ClauseState) -> bool:
         """Tell whether the entry that a clause waits for can still get there before the calm."""
         if clause.after is None:
             return True
-        name = clause.after.id
-        leaders = [entry for entry in self._entries if name in {entry.name, entry.id}]
+        leaders = self._flow.named(clause.after.id)
         if clause.after.healed:
             # The automatic heal of the calm is what such a clause may be waiting for.
             return any(not entry.is_settled for entry in leaders)
@@ -552,7 +369,7 @@ class EngineMachine:
         is_busy = any(
             entry.phase is EntryPhase.FIRED
             or (entry.phase is EntryPhase.IN_FORCE and entry.proved is None)
-            for entry in self._entries
+            for entry in self._flow.entries
         )
         return self._run.have_all_launchers_ended and not is_busy
 
@@ -569,13 +386,7 @@ class EngineMachine:
     def _end(self, outcome: str, reason: str, now: float) -> None:
         self._become(RunPhase.ENDED)
         self._decide(f"end the run: {outcome}", reason, now)
-        for entry in self._entries:
-            if entry.phase is EntryPhase.WAITING:
-                self._skip(entry, self._why_never(entry))
-            elif entry.proved is None and not entry.is_over and not entry.is_optional:
-                entry.proved = False
-                why = "the run ended before it was seen to act"
-                self._put_fact(FaultIneffective(id=entry.id, reason=why))
+        self._flow.close()
         why = "the run was over" if outcome == "limit" else "the job ended"
         for clause in self._clauses:
             was_open = clause.verdict is None
@@ -590,18 +401,6 @@ class EngineMachine:
         }
         self._put(EndRun(outcome=outcome, reason=reason, exit_codes=exit_codes))
 
-    def _why_never(self, entry: EntryState) -> str:
-        if entry.watcher is not None:
-            return (
-                f"{entry.entry.when} was not seen; last seen: {entry.watcher.last_seen(self._run)}"
-            )
-        if entry.step is not None:
-            return (
-                f"rank {entry.step.rank} was not seen to complete step {entry.step.step}; "
-                f"last seen: {self._run.describe()}"
-            )
-        return "the run was over before its time"
-
     # --- small things --------------------------------------------------------------------------
 
     def _become(self, phase: RunPhase) -> None:
@@ -609,16 +408,11 @@ class EngineMachine:
         self._phase = phase
         self._calm_at = None
 
-    def _entry(self, entry_id: str) -> EntryState:
-        found = next((entry for entry in self._entries if entry.id == entry_id), None)
-        assert found is not None, f"no entry is called {entry_id!r}"
-        return found
-
     def _ask_to_be_woken(self, now: float) -> None:
         assert self._started_at is not None, "an engine that steps has started"
         times = [self._started_at + self._plan.scenario.limit, self._end_at, self._holds.deadline()]
-        times += [e.due_at for e in self._entries if e.phase is EntryPhase.WAITING]
-        times += [e.heal_at for e in self._entries if e.phase is EntryPhase.IN_FORCE]
+        times += [e.due_at for e in self._flow.entries if e.phase is EntryPhase.WAITING]
+        times += [e.heal_at for e in self._flow.entries if e.phase is EntryPhase.IN_FORCE]
         times += [clause.deadline for clause in self._clauses]
         if self._calm_at is not None:
             finals = self._plan.scenario.expect.finally_
@@ -630,9 +424,6 @@ class EngineMachine:
 
     def _decide(self, what: str, reason: str, now: float) -> None:
         self._decisions.append(Decision(at=now, what=what, reason=reason))
-
-    def _put_fact(self, event: Event) -> None:
-        self._put(RecordEvent(source="fault", event=event))
 
     def _put(self, command: EngineCommand) -> None:
         self._out.append(command)

@@ -18,6 +18,7 @@ from elastic_harness.scenario.matrix import expand_matrix
 from elastic_harness.scenario.model import (
     ENTRY_KEYS,
     ActionCatalog,
+    Clause,
     Entry,
     Eventually,
     Expect,
@@ -27,9 +28,11 @@ from elastic_harness.scenario.model import (
     PlannedAction,
     Rdzv,
     Scenario,
+    Storm,
+    read_check,
 )
 from elastic_harness.scenario.problems import Position, Problem, ScenarioError
-from elastic_harness.scenario.timeline import HEAL_ACTION
+from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import CONDITION_KEYS, AtStep, Every, Progress, Stable
 from elastic_harness.scenario.yaml_tree import AstPath, Tree, parse_documents
 from pytest_elastic.errors import UsageError
@@ -42,6 +45,7 @@ __all__ = [
     "load_text",
     "read_clause",
     "read_entry",
+    "read_storm",
 ]
 
 SUFFIX: Final = ".elastic.yaml"
@@ -116,7 +120,9 @@ def read_entry(data: Mapping[str, Any], catalog: ActionCatalog) -> Entry:
         )
     try:
         entry = Entry.model_validate(dict(data))
-        if entry.action.name != HEAL_ACTION:
+        if entry.action.name == CHECK_ACTION:
+            read_check(entry.action.value)
+        elif entry.action.name not in OWN_ACTIONS:
             catalog.parse(entry.action.name, entry.action.value)
     except ValidationError as error:
         raise UsageError(_first_message(error)) from error
@@ -127,6 +133,14 @@ def read_clause(data: Mapping[str, Any]) -> Eventually:
     """Read a clause that a Python test waits for; raises UsageError."""
     try:
         return Eventually.model_validate(dict(data))
+    except ValidationError as error:
+        raise UsageError(_first_message(error)) from error
+
+
+def read_storm(data: Mapping[str, Any]) -> Storm:
+    """Read a storm that a Python test asks for; raises UsageError."""
+    try:
+        return Storm.model_validate(dict(data))
     except ValidationError as error:
         raise UsageError(_first_message(error)) from error
 
@@ -175,7 +189,7 @@ class _Reader:
             return None
         for finding in check_scenario(scenario, actions):
             self._found(finding)
-        self._check_clauses(scenario.expect)
+        self._check_clauses(scenario)
         return self._with_script(scenario)
 
     def _check_actions(self, data: dict[str, Any]) -> None:
@@ -196,10 +210,12 @@ class _Reader:
         actions: list[PlannedAction | None] = []
         for index, entry in enumerate(scenario.timeline):
             name = entry.action.name
-            if name == HEAL_ACTION:
-                actions.append(None)
-                continue
             try:
+                if name in OWN_ACTIONS:
+                    actions.append(None)
+                    if name == CHECK_ACTION:
+                        read_check(entry.action.value)
+                    continue
                 actions.append(self._catalog.parse(name, entry.action.value))
             except ValidationError as error:
                 self._translate(error, ("timeline", index, name))
@@ -207,24 +223,30 @@ class _Reader:
                 self._complain(("timeline", index, name), error.message)
         return actions
 
-    def _check_clauses(self, expect: Expect) -> None:
+    def _check_clauses(self, scenario: Scenario) -> None:
         if self._check_clause is None:
             return
+        for index, entry in enumerate(scenario.timeline):
+            if entry.action.name == CHECK_ACTION:
+                for clause in read_check(entry.action.value):
+                    self._check_one("check", clause, ("timeline", index, CHECK_ACTION))
+        expect = scenario.expect
         for bucket in ("always", "never", "sometimes", "finally"):
             clauses = expect.finally_ if bucket == "finally" else getattr(expect, bucket)
             for index, clause in enumerate(clauses):
-                name = getattr(clause, "name", None)
-                if name is None:
-                    continue
-                try:
-                    is_bare = clause.expected is True or (bucket == "always" and clause.is_off)
-                    expected = None if is_bare else clause.expected
-                    self._check_clause(bucket, name, expected)
-                except UsageError as error:
-                    path: AstPath = ("expect", bucket, index)
-                    if (*path, name) in self._tree.keys:
-                        path = (*path, name)
-                    self._complain(path, error.message, error.hint, is_key=True)
+                if isinstance(clause, Clause):
+                    self._check_one(bucket, clause, ("expect", bucket, index))
+
+    def _check_one(self, bucket: str, clause: Clause, path: AstPath) -> None:
+        """Find a clause that no checker knows, or not with this value."""
+        assert self._check_clause is not None, "only asked where clauses can be checked"
+        is_bare = clause.expected is True or (bucket == "always" and clause.is_off)
+        try:
+            self._check_clause(bucket, clause.name, None if is_bare else clause.expected)
+        except UsageError as error:
+            if (*path, clause.name) in self._tree.keys:
+                path = (*path, clause.name)
+            self._complain(path, error.message, error.hint, is_key=True)
 
     def _with_script(self, scenario: Scenario) -> Scenario:
         """Make the script's path absolute, seen from the scenario file."""
@@ -304,6 +326,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "observe": Observe,
     "nodes": Nodes,
     "expect": Expect,
+    "storm": Storm,
     "at": AtStep,
     "every": Every,
     "stable": Stable,

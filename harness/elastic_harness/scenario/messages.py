@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elastic_harness.scenario.model import Entry, Eventually
+from elastic_harness.history.verdict import Verdict
+from elastic_harness.scenario.model import Clause, Entry, Eventually
 from elastic_harness.scenario.situation import Targets
 from pytest_elastic.events.model import Event, Record
 
 __all__ = [
     "ArmHold",
     "ClauseAdded",
+    "ClausesJudged",
     "DisarmHold",
     "EndRun",
     "EngineCommand",
@@ -28,6 +30,7 @@ __all__ = [
     "FaultUndone",
     "Fire",
     "Heal",
+    "Judge",
     "LaunchersExited",
     "RecordEvent",
     "RecordSeen",
@@ -90,6 +93,14 @@ class FaultUndone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClausesJudged:
+    """What a `check` asked for has been judged by the history as it was: clause and verdict."""
+
+    entry_id: str
+    verdicts: tuple[tuple[str, Verdict], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchersExited:
     """No launcher runs any more, and every record that was on its way has been fed."""
 
@@ -130,6 +141,7 @@ EngineInput = (
     | FaultProved
     | FaultFailed
     | FaultUndone
+    | ClausesJudged
     | LaunchersExited
     | EntryAdded
     | ClauseAdded
@@ -186,6 +198,14 @@ class Heal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Judge clauses by the history as it is now, and answer with `ClausesJudged`."""
+
+    entry_id: str
+    clauses: tuple[Clause, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLog:
     """Record a `LogMatched` with this very pattern for every line that it is found in."""
 
@@ -225,5 +245,14 @@ class EndRun:
 
 
 EngineCommand = (
-    ArmHold | DisarmHold | ReleaseHold | Fire | Heal | WatchLog | WakeAt | RecordEvent | EndRun
+    ArmHold
+    | DisarmHold
+    | ReleaseHold
+    | Fire
+    | Heal
+    | Judge
+    | WatchLog
+    | WakeAt
+    | RecordEvent
+    | EndRun
 )

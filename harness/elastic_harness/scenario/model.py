@@ -44,7 +44,9 @@ __all__ = [
     "Nodes",
     "PlannedAction",
     "Scenario",
+    "Storm",
     "Witness",
+    "read_check",
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
@@ -216,6 +218,22 @@ class Entry(ScenarioModel):
         return {**data, action["name"]: action["value"]}
 
 
+class Storm(ScenarioModel):
+    """Faults drawn by chance, from one seed (the run's, if none is given here).
+
+    `faults` are kinds (worker, agent, node, network) or names of faults; `max` is how many there
+    are at most. They come `over` a time that begins with the job's first step, or, with `steps`,
+    each at a drawn step up to that one. `exclude` are nodes that only faults of workers may hit.
+    """
+
+    seed: int | None = None
+    faults: Annotated[Listed[str], Field(min_length=1)] = ("worker", "node", "network")
+    max: int = Field(default=5, ge=1, le=100)
+    over: Seconds = Field(default=10.0, gt=0)
+    steps: int | None = Field(default=None, ge=2)
+    exclude: Listed[str] = ("store host",)
+
+
 class Eventually(ScenarioModel):
     """Something that must come to hold `within` a time, counted from the start or from `after`."""
 
@@ -282,6 +300,12 @@ class Clause(ScenarioModel):
         return self.name if self.expected is True else f"{self.name}: {self.expected}"
 
 
+def read_check(value: object) -> tuple[Clause, ...]:
+    """Return the clauses of a `check`, one or a list; raises pydantic's ValidationError."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(Clause.model_validate(each) for each in several)
+
+
 def _witness_kind(value: object) -> str:
     if isinstance(value, dict) and ("event" in value or "log" in value):
         return "condition"
@@ -318,7 +342,7 @@ class Scenario(ScenarioModel):
     requires: Listed[str] = ()
     limit: Seconds = 60.0
     timeline: Listed[Entry] = ()
-    storm: Mapping[str, Any] | None = None
+    storm: Storm | None = None
     expect: Expect = Expect()
     marks: Listed[str] = ()
 
@@ -329,14 +353,6 @@ class Scenario(ScenarioModel):
         if not isinstance(value, dict):
             return value
         return {k: v for k, v in value.items() if not (isinstance(k, str) and k.startswith("x-"))}
-
-    @model_validator(mode="after")
-    def _no_storm_yet(self) -> Scenario:
-        if self.storm is not None:
-            raise ValueError(
-                "`storm` is not supported yet: write faults into `timeline` (`every` repeats one)"
-            )
-        return self
 
     @property
     def store_host(self) -> str:

@@ -1,18 +1,23 @@
 """From a scenario and a seed to a plan: everything that chance decides before the run.
 
 The same scenario and seed give the same plan, byte for byte. `plan.json` is the plan written down;
-read back, it is run again as it was, whatever has become of the scenario file since. What selectors
-such as `random` mean is decided when the fault fires, from the plan's seed and the entry's name.
+read back, it is run again as it was, whatever has become of the scenario file since. A storm is
+drawn here, rank by rank and node by node. What selectors such as `random` mean in a timeline is
+decided when the fault fires, from the plan's seed and the entry's name; once it has been, the plan
+says whom they meant, and a replay hits the same.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from elastic_harness.scenario.model import Entry, Scenario
+from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario
+from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.seed import Seed
+from elastic_harness.scenario.storm import STORM_ID, draw_storm
 from elastic_harness.scenario.triggers import AfterEntry
 from pytest_elastic.errors import UsageError
 
@@ -26,7 +31,7 @@ __all__ = [
     "plan_entry",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 # A mean time between failures must not turn into a moment: two faults closer than this are one.
 MIN_BETWEEN_S: Final = 0.1
 
@@ -42,25 +47,54 @@ class PlannedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be run."""
+    """A scenario with everything chance decides.
+
+    `scenario` has, beside its own timeline, no entry of the storm: those are the last of `entries`.
+    `targets` are whom entries are to hit, by the id of the firing, when the plan is a replay's.
+    """
 
     scenario: Scenario
     seed: Seed
-    entries: tuple[PlannedEntry, ...]
+    entries: tuple[PlannedEntry, ...] = ()
+    targets: Mapping[str, PinnedTargets] = field(default_factory=dict)
+
+    @property
+    def storm_ids(self) -> tuple[str, ...]:
+        """The entries that a storm's chance has drawn."""
+        return tuple(each.id for each in self.entries if each.id.startswith(f"{STORM_ID}-"))
 
 
 def make_plan(scenario: Scenario, seed: int) -> Plan:
-    """Draw what chance decides. `seed` holds where the scenario names none of its own.
+    """Make the plan of a run: the scenario's own seed beats the one given.
 
     Raises UsageError when two entries have one id, or an entry waits for one that is not there.
     """
     chosen = Seed(value=scenario.seed if scenario.seed is not None else seed)
+    return _plan(scenario, chosen, draw_storm(scenario, chosen))
+
+
+def _plan(scenario: Scenario, seed: Seed, storm: tuple[Entry, ...]) -> Plan:
     entries = tuple(
-        plan_entry(entry, f"entry-{number}", chosen)
-        for number, entry in enumerate(scenario.timeline, start=1)
+        plan_entry(entry, f"entry-{number}", seed)
+        for number, entry in enumerate((*scenario.timeline, *storm), start=1)
     )
     _check_names(entries)
-    return Plan(scenario=scenario, seed=chosen, entries=entries)
+    return Plan(scenario=_with_end(scenario), seed=seed, entries=entries)
+
+
+def _with_end(scenario: Scenario) -> Scenario:
+    """After a storm the job must succeed, and have got on, unless the scenario says otherwise."""
+    if scenario.storm is None:
+        return scenario
+    said = {clause.name for clause in scenario.expect.finally_}
+    added = [
+        clause
+        for clause in (Clause(name="job", expected="succeeded"), Clause(name="recovered"))
+        if clause.name not in said
+    ]
+    expect: Expect = scenario.expect
+    expect = expect.model_copy(update={"finally_": (*expect.finally_, *added)})
+    return scenario.model_copy(update={"expect": expect})
 
 
 def plan_entry(entry: Entry, default_id: str, seed: Seed) -> PlannedEntry:
@@ -76,13 +110,17 @@ def plan_entry(entry: Entry, default_id: str, seed: Seed) -> PlannedEntry:
     return PlannedEntry(id=name, entry=entry, delays_s=delays)
 
 
-def encode_plan(plan: Plan) -> str:
-    """Return the text of plan.json."""
+def encode_plan(plan: Plan, *, targets: Mapping[str, PinnedTargets] | None = None) -> str:
+    """Return the text of plan.json; `targets` are whom a run of it has hit, where that was open."""
+    pinned = {**plan.targets, **(targets or {})}
+    storm = [each.entry for each in plan.entries[len(plan.scenario.timeline) :]]
     data = {
         "format": FORMAT,
         "seed": plan.seed.value,
         "scenario": plan.scenario.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "storm": [entry.model_dump(mode="json", by_alias=True) for entry in storm],
         "draws": {each.id: list(each.delays_s) for each in plan.entries if each.delays_s},
+        "targets": {name: pinned[name].as_data() for name in sorted(pinned)},
     }
     return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -96,9 +134,14 @@ def decode_plan(text: str) -> Plan:
                 f"cannot replay a plan of format {data['format']}: {FORMAT} is expected"
             )
         scenario = Scenario.model_validate(data["scenario"])
-        plan = make_plan(scenario, int(data["seed"]))
+        seed = Seed(value=int(data["seed"]))
+        storm = tuple(Entry.model_validate(each) for each in data["storm"])
+        plan = _plan(scenario, seed, storm)
         draws = data["draws"]
-    except (KeyError, TypeError, ValueError) as error:
+        targets = {
+            str(name): PinnedTargets.from_data(each) for name, each in data["targets"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"cannot replay this plan: it is not a plan.json of ours ({error})"
         ) from error
@@ -108,7 +151,7 @@ def decode_plan(text: str) -> Plan:
         )
         for each in plan.entries
     )
-    return Plan(scenario=scenario, seed=Seed(value=int(data["seed"])), entries=entries)
+    return Plan(scenario=plan.scenario, seed=seed, entries=entries, targets=targets)
 
 
 def _check_names(entries: tuple[PlannedEntry, ...]) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
 
@@ -27,6 +27,7 @@ from elastic_harness.scenario.engine import EngineMachine
 from elastic_harness.scenario.judging import checks_of, clauses_of
 from elastic_harness.scenario.log_watch import LogWatch
 from elastic_harness.scenario.model import ActionCatalog
+from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.stage import Stage, StagePlan
 from pytest_elastic.errors import ElasticError
@@ -56,7 +57,7 @@ class RunResult:
     """How a run went.
 
     `judgements` are the checkers', `clauses` the engine's; `problems` are what went wrong in the
-    harness itself.
+    harness itself. `targets` are whom chance has chosen, for a replay.
     """
 
     outcome: str
@@ -66,6 +67,7 @@ class RunResult:
     judgements: Sequence[Judgement]
     clauses: Sequence[ClauseState]
     problems: Sequence[str]
+    targets: Mapping[str, PinnedTargets] = field(default_factory=dict)
 
 
 class Run:
@@ -239,6 +241,11 @@ class Run:
                 self._injector.fire(command)
             case m.Heal():
                 self._injector.heal(command)
+            case m.Judge(entry_id=entry_id, clauses=clauses):
+                checks = [bind(each.name, each.expected) for each in clauses]
+                judged = judge(self.history, checks)
+                verdicts = tuple((each.text, each.verdict) for each in judged)
+                self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
             case m.WatchLog(pattern=pattern, node=node):
                 self._logs.watch(re.compile(pattern), node)
             case m.WakeAt(at=at):
@@ -319,6 +326,7 @@ class Run:
             judgements=judge(self.history, checks_of(self._setup.plan.scenario)),
             clauses=self.engine.clauses,
             problems=tuple(self._problems),
+            targets=self.engine.resolved,
         )
         for callback in tuple(self._listeners):
             callback()

@@ -22,10 +22,21 @@ from elastic_harness.scenario.model import Entry, PlannedAction
 from elastic_harness.scenario.planner import PlannedEntry
 from elastic_harness.scenario.triggers import AtStep
 
-__all__ = ["ALLOWED", "HEAL_ACTION", "EntryPhase", "EntryState", "expand"]
+__all__ = [
+    "ALLOWED",
+    "CHECK_ACTION",
+    "HEAL_ACTION",
+    "OWN_ACTIONS",
+    "EntryPhase",
+    "EntryState",
+    "expand",
+]
 
-# The one action that is the engine's own: `heal: crash`, `heal: all`.
+# The actions that are the engine's own, and no faults: `heal: crash`, `heal: all`; and `check:`
+# with clauses that must hold at that moment.
 HEAL_ACTION: Final = "heal"
+CHECK_ACTION: Final = "check"
+OWN_ACTIONS: Final = (HEAL_ACTION, CHECK_ACTION)
 
 
 class EntryPhase(enum.Enum):
@@ -44,7 +55,10 @@ ALLOWED: Final[Mapping[EntryPhase, frozenset[EntryPhase]]] = {
     EntryPhase.WAITING: frozenset({
         EntryPhase.FIRED, EntryPhase.FAILED, EntryPhase.SKIPPED, EntryPhase.HEALED,
     }),
-    EntryPhase.FIRED: frozenset({EntryPhase.IN_FORCE, EntryPhase.FAILED, EntryPhase.HEALING}),
+    # A check is over once it has been judged.
+    EntryPhase.FIRED: frozenset({
+        EntryPhase.IN_FORCE, EntryPhase.FAILED, EntryPhase.HEALING, EntryPhase.HEALED,
+    }),
     EntryPhase.IN_FORCE: frozenset({EntryPhase.HEALING}),
     EntryPhase.HEALING: frozenset({EntryPhase.HEALED}),
     EntryPhase.HEALED: frozenset(),
@@ -59,7 +73,7 @@ class EntryState:
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
     an `until` is waited for. `is_armed`: a rank is, or would be, held for it. `action` is None for
-    the engine's own `heal`.
+    the engine's own `heal` and `check`.
     """
 
     id: str

@@ -341,6 +341,11 @@ PLANTS: dict[str, Plant] = {
         unknown=(empty, unseen_steps),
         valid=(clean,),
     ),
+    "recovered": Plant(
+        invalid=(lambda: clean().fault("late").end("failed"),),
+        unknown=(empty, one_round),
+        valid=(clean, lambda: clean().fault("late").end("succeeded")),
+    ),
     "rank_stability": Plant(
         invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
     ),

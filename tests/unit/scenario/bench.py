@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.history import verdict as verdicts
 from elastic_harness.history.events import (
     NodeStarted,
     NodeStopped,
@@ -20,6 +21,7 @@ from elastic_harness.scenario.engine import EngineMachine
 from elastic_harness.scenario.loader import read_clause, read_entry
 from elastic_harness.scenario.messages import (
     ClauseAdded,
+    ClausesJudged,
     EndRun,
     EngineCommand,
     EngineInput,
@@ -30,6 +32,7 @@ from elastic_harness.scenario.messages import (
     FaultUndone,
     Fire,
     Heal,
+    Judge,
     LaunchersExited,
     RecordEvent,
     RecordSeen,
@@ -39,7 +42,7 @@ from elastic_harness.scenario.messages import (
     WakeAt,
 )
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planner import Plan, make_plan
 
 from pytest_elastic.events.model import Event, Record
 
@@ -74,9 +77,12 @@ def scenario(
 class Bench:
     """One engine, its clock and everything it has answered."""
 
-    def __init__(self, given: Scenario, *, seed: int = 1, is_open: bool = False) -> None:
+    def __init__(
+        self, given: Scenario, *, seed: int = 1, plan: Plan | None = None, is_open: bool = False
+    ) -> None:
         self.catalog = built_in_faults()
-        self.engine = EngineMachine(make_plan(given, seed), self.catalog, is_open=is_open)
+        plan = plan or make_plan(given, seed)
+        self.engine = EngineMachine(plan, self.catalog, is_open=is_open)
         self.now = 1000.0
         self.answers: list[EngineCommand] = []
         self._pid = 4000
@@ -204,6 +210,13 @@ class Bench:
 
     def undo(self, entry_id: str) -> None:
         self.give(FaultUndone(entry_id=entry_id))
+
+    def give_verdicts(self, entry_id: str, *, valid: bool) -> None:
+        """Judge the clauses of a check, all alike."""
+        order = next(each for each in self.all_of(Judge) if each.entry_id == entry_id)
+        verdict = verdicts.valid("so it is") if valid else verdicts.invalid("not at all")
+        given = tuple((str(clause), verdict) for clause in order.clauses)
+        self.give(ClausesJudged(entry_id=entry_id, verdicts=given))
 
     def add(self, **entry: object) -> None:
         """Add an entry as a Python test does; `for_` stands for `for`."""

@@ -187,12 +187,29 @@ MISTAKES = {
             "      script: nowhere.py\n              ^"
         ),
     ),
-    "a storm": (
-        ("nodes: 2", "nodes: 2\nstorm: {faults: 3}"),
+    "a storm of something unknown": (
         (
-            "1:1: `storm` is not supported yet: write faults into `timeline` (`every` "
-            "repeats one)\n"
-            "    version: 1\n    ^"
+            "nproc_per_node: 2\nnodes: 2",
+            "max_restarts: 1\nnodes: 2\nstorm: {faults: [gpu], max: 1}",
+        ),
+        (
+            "8:18: nobody knows how to draw 'gpu' (known: agent, degrade, exit, kill, network, "
+            "node, partition, pause, raise, reboot, replace, worker)\n"
+            "    storm: {faults: [gpu], max: 1}\n                     ^"
+        ),
+    ),
+    "a storm that uses up the budget": (
+        ("nodes: 2", "nodes: 2\nstorm: {max: 6}"),
+        (
+            "8:8: a storm of up to 6 faults can use up the 0 restarts of this job: give it "
+            "`max_restarts: 6` or more\n    storm: {max: 6}\n           ^"
+        ),
+    ),
+    "a check of something unknown": (
+        ("kill: rank 1", "check: [ranks, {restart: 0}]"),
+        (
+            "11:5: no checker is called 'restart': did you mean 'restarts'?\n"
+            "        check: [ranks, {restart: 0}]\n        ^"
         ),
     ),
     "an empty file": ((GOOD, ""), "1:1: there is no scenario here: the file is empty"),

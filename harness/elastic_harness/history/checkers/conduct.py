@@ -57,19 +57,22 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
 @checker("faults_effective", NoParameters, is_default=True)
 def faults_effective(history: History, _: NoParameters) -> Verdict:
     """Every fault fired and had its effect; else the run proves nothing."""
-    failed = history.of_kind(FaultIneffective)
+    ineffective = history.of_kind(FaultIneffective)
+    failed = [entry for entry in ineffective if not entry.event.is_optional]
     if failed:
         return unknown(
             "; ".join(f"{entry.event.id}: {entry.event.reason}" for entry in failed),
             [entry.seq for entry in failed],
         )
     effective = {entry.event.id for entry in history.of_kind(FaultEffective)}
+    excused = {entry.event.id for entry in ineffective}
     fired = history.of_kind(FaultFired)
-    silent = [entry for entry in fired if entry.event.id not in effective]
+    silent = [entry for entry in fired if entry.event.id not in effective | excused]
     if silent:
         names = ", ".join(entry.event.id for entry in silent)
         return unknown(f"no effect was seen of: {names}", [entry.seq for entry in silent])
-    return valid(f"{len(fired)} faults fired and had their effect")
+    idle = f", {len(excused)} optional ones did nothing" if excused else ""
+    return valid(f"{len(fired)} faults fired and had their effect{idle}")
 
 
 @checker("ends_in_time", NoParameters, is_default=True)

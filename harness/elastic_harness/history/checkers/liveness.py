@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
-from elastic_harness.history.events import FaultFired, FaultHealed
+from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, RunEnded
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.parameters import Seconds
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
@@ -19,6 +19,7 @@ __all__ = [
     "progress",
     "rank_reassigned",
     "rank_stability",
+    "recovered",
     "recovery_time",
     "restarts",
     "world_sizes",
@@ -182,6 +183,38 @@ def progress(history: History, parameters: ProgressParameters) -> Verdict:
     return valid(f"every rank of round {last.ordinal} completed {parameters.steps} steps")
 
 
+@checker("recovered", NoParameters)
+def recovered(history: History, _: NoParameters) -> Verdict:
+    """After the last fault, and the last heal, every rank got on; or the job had succeeded."""
+    faults: list[Entry[Any]] = [
+        *history.of_kind(FaultEffective),
+        *history.of_kind(FaultHealed),
+    ]
+    if not faults:
+        return unknown("no fault took effect, so there was nothing to recover from")
+    last_fault = max(faults, key=lambda entry: entry.seq)
+    formed = formed_worlds(history)
+    if not formed:
+        return unknown(_NOTHING_FORMED)
+    last = formed[-1]
+    steps = [
+        next((step for step in worker.steps if step.began_at >= last_fault.at), None)
+        for worker in last.workers.values()
+    ]
+    done = [step.seq for step in steps if step is not None]
+    name = f"{last_fault.event.id} ({last_fault.event.kind})"
+    if len(done) == len(steps):
+        return valid(f"every rank of round {last.ordinal} got on after {name}", done)
+    ended = history.last(RunEnded)
+    if ended is not None and ended.event.outcome == "succeeded":
+        return valid(f"the job had its success before, or soon after, {name}", (ended.seq,))
+    return invalid(
+        f"after {name}, {len(done)} of {len(steps)} ranks of round {last.ordinal}, the last one, "
+        "completed a step",
+        (last_fault.seq,),
+    )
+
+
 @checker("rank_stability", NoParameters)
 def rank_stability(history: History, _: NoParameters) -> Verdict:
     """Nodes that stay keep their order of ranks, and newcomers stand where one left, or last."""
@@ -256,6 +289,7 @@ CHECKERS: tuple[Checker[Any], ...] = (
     world_sizes,
     recovery_time,
     progress,
+    recovered,
     rank_stability,
     rank_reassigned,
 )

@@ -1,0 +1,64 @@
+"""A storm: the faults of a scenario that chance draws, as entries of its timeline.
+
+The drawing itself is the Faker provider's (`elastic_harness.faker_provider`), so that a scenario, a
+Python test and a user's own `faker` draw alike. Everything is drawn before the run, down to the
+rank and the node: what cannot be hit when its moment comes (a rank that an earlier fault has taken
+away) is left out then, and said.
+
+The first entry waits for the job's first step and asks whether the job is in order; the others
+follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from elastic_harness.scenario.model import Entry, Scenario, Storm
+from elastic_harness.scenario.seed import Seed
+
+__all__ = ["STORM_ID", "draw_entries", "draw_storm"]
+
+STORM_ID: Final = "storm"
+_STORE_HOST: Final = "store host"
+
+
+def draw_storm(scenario: Scenario, seed: Seed) -> tuple[Entry, ...]:
+    """Return the entries of a scenario's storm; none if it has no storm."""
+    if scenario.storm is None:
+        return ()
+    return draw_entries(scenario.storm, scenario, seed)
+
+
+def draw_entries(
+    storm: Storm, scenario: Scenario, seed: Seed, *, name: str = STORM_ID
+) -> tuple[Entry, ...]:
+    """Draw the entries of a storm that is called `name`; raises UsageError for unknown kinds."""
+    from faker import Generator
+
+    from elastic_harness.faker_provider import ElasticProvider
+
+    generator = Generator()
+    chosen = seed if storm.seed is None else Seed(value=storm.seed)
+    generator.random = chosen.stream(name)
+    drawn = ElasticProvider(generator).fault_plan(
+        nodes=scenario.nodes.initial,
+        nproc=scenario.job.nproc_per_node,
+        seconds=storm.over,
+        steps=storm.steps,
+        max_faults=storm.max,
+        faults=storm.faults,
+        exclude=[scenario.store_host if each == _STORE_HOST else each for each in storm.exclude],
+    )
+    return tuple(Entry.model_validate(each) for each in _as_timeline(drawn, name))
+
+
+def _as_timeline(drawn: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    begin = {"id": name, "when": {"progress": {"steps": 1}}, "check": ["ranks", "agreement"]}
+    entries: list[dict[str, Any]] = [begin]
+    for number, entry in enumerate(drawn, start=1):
+        data = {"id": f"{name}-{number}", **entry, "optional": True}
+        if isinstance(data.get("at"), str):
+            data["after"] = f"{name} + {data.pop('at')}"
+        entries.append(data)
+    return entries

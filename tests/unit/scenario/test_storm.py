@@ -1,0 +1,255 @@
+"""Storms: what a seed draws, that it can be said in a scenario, and that it is had again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from elastic_harness.faker_provider import RECIPES, ElasticProvider
+from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.history.events import FaultIneffective
+from elastic_harness.scenario.checks import check_scenario, needed_capabilities
+from elastic_harness.scenario.loader import read_entry
+from elastic_harness.scenario.model import Entry, Scenario
+from elastic_harness.scenario.pins import PinnedTargets
+from elastic_harness.scenario.planner import decode_plan, encode_plan, make_plan
+from faker import Faker
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_elastic.errors import UsageError
+from tests.unit.scenario.bench import Bench, scenario
+
+FOUR_NODES = {"initial": 4, "min": 2, "max": 4}
+
+
+def stormy(**storm: object) -> Scenario:
+    """Return a scenario that is nothing but a storm."""
+    return scenario(nodes=FOUR_NODES, nproc=2, storm={"max": 3, **storm})
+
+
+def drawn(given: Scenario, seed: int = 1) -> list[Entry]:
+    """Return the faults that a seed draws."""
+    plan = make_plan(given, seed)
+    return [each.entry for each in plan.entries if each.id in plan.storm_ids]
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    faults=st.lists(st.sampled_from(ElasticProvider.known()), min_size=1, max_size=4),
+    steps=st.none() | st.integers(2, 200),
+)
+def test_whatever_is_drawn_can_be_said_in_a_scenario(
+    seed: int, faults: list[str], steps: int | None
+) -> None:
+    """Every entry parses, hits what exists, spares the store host, and is survivable."""
+    given = stormy(faults=faults, max=10, **({} if steps is None else {"steps": steps}))
+    given = given.model_copy(update={"job": given.job.model_copy(update={"max_restarts": 10})})
+    entries = drawn(given, seed)
+    assert 5 <= len(entries) <= 10
+    catalog = built_in_faults()
+    actions = [catalog.parse(each.action.name, each.action.value) for each in entries]
+    told = given.model_copy(update={"timeline": tuple(entries), "storm": None})
+    unmet = [
+        f for f in check_scenario(told, actions) if "no entry of the timeline" not in f.message
+    ]
+    assert unmet == []
+    assert set(needed_capabilities(told, catalog)) <= set(needed_capabilities(given, catalog))
+    for entry, action in zip(entries, actions, strict=True):
+        kinds = {each.kind for each in RECIPES if each.fault == entry.action.name}
+        assert entry.action.name in faults or kinds & set(faults)
+        assert action.is_healable == (entry.for_s is not None), "what can be healed is"
+        assert entry.optional
+        at = entry.after.delay_s if entry.after else entry.at
+        assert steps is not None or (isinstance(at, float) and at <= 11)
+        words = {str(term) for _, each in action.selectors() for term in each.terms}
+        if action.layer in {"node", "agent"}:
+            assert "n1" not in words, "the store host is spared"
+
+
+def test_the_same_seed_draws_the_same_plan_to_the_byte() -> None:
+    """The run's seed, or the storm's own; what else the scenario says moves nothing."""
+    first = encode_plan(make_plan(stormy(), 7))
+    assert encode_plan(make_plan(stormy(), 7)) == first
+    assert encode_plan(make_plan(stormy(), 8)) != first
+    assert drawn(stormy(seed=7), 1) == drawn(stormy(seed=7), 2) == drawn(stormy(), 7)
+    more = stormy().model_copy(update={"title": "Another one"})
+    assert drawn(more, 7) == drawn(stormy(), 7)
+
+
+def test_a_replay_keeps_what_was_drawn_even_where_the_drawing_would_differ_today() -> None:
+    """The entries come from the file, not from the seed."""
+    plan = make_plan(stormy(), 7)
+    assert decode_plan(encode_plan(plan)) == plan
+    data = json.loads(encode_plan(plan))
+    data["storm"][1]["kill"] = {"worker": "rank 7"}
+    data["storm"][1].pop(drawn(stormy(), 7)[0].action.name, None)
+    data["storm"][1].pop("for", None)
+    data["storm"][1]["kill"] = {"worker": "rank 7"}
+    again = decode_plan(json.dumps(data))
+    assert again.entries[1].entry.action.value == {"worker": "rank 7"}
+
+
+def test_after_a_storm_the_job_must_succeed_and_get_on_unless_the_scenario_says_otherwise() -> None:
+    """What is checked is part of the plan, so that a replay checks the same."""
+    names = {each.name: each.expected for each in make_plan(stormy(), 1).scenario.expect.finally_}
+    assert names == {"job": "succeeded", "recovered": True}
+    own = scenario(nodes=4, storm={"max": 1}, expect={"finally": [{"job": "failed"}]})
+    names = {each.name: each.expected for each in make_plan(own, 1).scenario.expect.finally_}
+    assert names == {"job": "failed", "recovered": True}
+
+
+def storm_bench(**storm: object) -> Bench:
+    """Return a bench with three nodes that are up, and a storm to come."""
+    bench = Bench(scenario(nodes=3, storm={"max": 4, "faults": ["kill"], **storm}), seed=3)
+    bench.start_nodes("n1", "n2", "n3")
+    return bench
+
+
+def test_a_storm_begins_with_the_jobs_first_step_and_its_faults_are_optional() -> None:
+    """A rank that is not there any more is no complaint, as long as one fault took effect."""
+    bench = storm_bench()
+    bench.pass_time(20)
+    assert bench.fired == []
+    bench.form("n1", "n2", "n3")
+    bench.steps(2)
+    bench.give_verdicts("storm", valid=True)
+    bench.pass_time(11)
+    assert len(bench.fired) >= 2
+    for number, name in enumerate(bench.fired):
+        bench.in_force(name)
+        if number:
+            bench.disprove(name)
+        else:
+            bench.prove(name)
+    bench.end_job()
+    bench.pass_time(1)
+    ineffective = bench.facts(FaultIneffective)
+    assert len(ineffective) == len(bench.fired) - 1
+    assert all(each.is_optional for each in ineffective)
+
+
+def test_a_storm_of_which_nothing_took_effect_proves_nothing() -> None:
+    """The job was over first: that is unknown, and not green."""
+    bench = storm_bench()
+    bench.form("n1", "n2", "n3")
+    bench.steps(2)
+    bench.give_verdicts("storm", valid=True)
+    bench.end_job()
+    bench.pass_time(1)
+    (complaint,) = [each for each in bench.facts(FaultIneffective) if not each.is_optional]
+    assert complaint.id == "storm"
+    assert "took effect before the job ended" in complaint.reason
+
+
+def test_a_check_that_is_unmet_ends_the_run_and_is_shown() -> None:
+    """It is a clause like any other, judged once."""
+    bench = Bench(scenario({"id": "half", "at": "2s", "check": [{"restarts": 0}]}))
+    bench.pass_time(3)
+    bench.give_verdicts("half", valid=False)
+    assert bench.end is not None
+    assert bench.end.outcome == "unmet"
+    assert bench.verdict("half[0]") == "invalid"
+
+
+def test_a_check_that_holds_lets_the_run_go_on_and_what_waits_for_it() -> None:
+    """`after: half` is the moment when it was judged."""
+    bench = Bench(
+        scenario(
+            {"id": "half", "at": "2s", "check": "ranks"},
+            {"after": "half + 1s", "id": "next", "kill": "n2"},
+        )
+    )
+    bench.start_nodes("n1", "n2")
+    bench.form("n1", "n2")
+    bench.pass_time(2)
+    bench.give_verdicts("half", valid=True)
+    assert bench.fired == []
+    bench.pass_time(1)
+    assert bench.fired == ["next"]
+    assert bench.verdict("half[0]") == "valid"
+
+
+# --- replay
+
+
+def test_a_replay_hits_whom_the_first_run_hit() -> None:
+    """The seed is the same, and so are the targets, even if the seed would choose others."""
+    random_kill = scenario({"id": "hit", "at": "1s", "kill": "random"}, nodes=4)
+    first = Bench(random_kill, seed=1)
+    chosen = play(first)
+    pinned = first.engine.resolved
+    assert list(pinned) == ["hit"]
+    text = encode_plan(make_plan(random_kill, 1), targets=pinned)
+    others = {play(Bench(random_kill, plan=decode_plan(text), seed=seed)) for seed in range(6)}
+    assert others == {chosen}
+    unpinned = {play(Bench(random_kill, seed=seed)) for seed in range(6)}
+    assert len(unpinned) > 1, "without the plan, chance would choose others"
+
+
+def play(bench: Bench) -> str:
+    """Run to the fault and return its target."""
+    nodes = ("n1", "n2", "n3", "n4")
+    bench.start_nodes(*nodes)
+    bench.form(*nodes)
+    bench.pass_time(1)
+    return bench.targets("hit")[0]
+
+
+def test_what_was_named_is_not_pinned() -> None:
+    """A rank or node by name means the same anyhow: the plan stays the same to the byte."""
+    named = scenario({"id": "hit", "at": "1s", "kill": "rank 2"}, nodes=4)
+    bench = Bench(named, seed=1)
+    play(bench)
+    assert bench.engine.resolved == {}
+
+
+def test_a_target_of_the_plan_that_is_missing_is_said() -> None:
+    """A replay that cannot do the same proves nothing, and names what was not there."""
+    given = scenario({"id": "hit", "at": "1s", "kill": "random"}, nodes=4)
+    plan = decode_plan(encode_plan(make_plan(given, 1), targets={"hit": PinnedTargets(ranks=(3,))}))
+    bench = Bench(given, plan=plan)
+    bench.start_nodes("n1", "n2", "n3", "n4")
+    bench.form("n1", "n2", "n3")
+    bench.pass_time(1)
+    (complaint,) = bench.facts(FaultIneffective)
+    assert complaint.reason == "the plan's target rank 3 is not there this time"
+
+
+# --- the provider
+
+
+def fresh(seed: int) -> Any:  # noqa: ANN401 (Faker learns its methods at run time)
+    """Return a user's Faker with our provider."""
+    faker = Faker()
+    faker.add_provider(ElasticProvider)
+    faker.seed_instance(seed)
+    return faker
+
+
+def test_a_users_own_seeding_is_the_plans_seed() -> None:
+    """`faker.seed_instance` is all there is to it."""
+    plan = fresh(3).fault_plan(nodes=4, seconds=5)
+    assert plan == fresh(3).fault_plan(nodes=4, seconds=5)
+    assert plan != fresh(4).fault_plan(nodes=4, seconds=5)
+    one = fresh(3).elastic_fault(nodes=4, faults=["network"])
+    assert set(one) & {"partition", "degrade"}
+    for entry in plan:
+        read_entry(entry, built_in_faults())
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"faults": ["gpu"]}, "nobody knows how to draw 'gpu'"),
+        ({"nodes": 2, "exclude": ["n5"]}, "'n5' cannot be left out"),
+        ({"nodes": 1, "faults": ["node"]}, "there is nothing to draw node from"),
+        ({"seconds": 0}, "both must be more than nothing"),
+        ({"max_faults": 0}, "both must be more than nothing"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(asked: dict[str, Any], message: str) -> None:
+    """With what was asked, and what there is."""
+    with pytest.raises(UsageError, match=message):
+        fresh(1).fault_plan(**asked)
