@@ -127,6 +127,8 @@ class Switch:
         packet = Packet(lane, frame, flow, lane.classes_of(frame, flow, self._traffic))
         link.count_offer(packet.size, packet.traffic)
         now = self._loop.now()
+        if self._on_way and self._on_way[0][0] <= now:
+            self._deliver_due()  # its timer is late, and this packet must not overtake any
         if lane.is_dark:
             link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             return
@@ -319,6 +321,7 @@ class Switch:
             lane.clear_up(now)
 
     def _set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None) -> None:
+        self._deliver_due()  # what arrived before the change has done so
         now = self._loop.now()
         if traffic is not None:
             self._traffic.mind_port(traffic)
@@ -339,6 +342,7 @@ class Switch:
             lane.known_flows.clear()
 
     def _point_lanes_at_captures(self) -> None:
+        self._deliver_due()
         for lane in self._lanes():
             lane.capture = self._captures.find(lane.pair)
         self._clear_up_all()

@@ -41,5 +41,5 @@ def test_ports_are_told_apart_once_somebody_asks_for_them() -> None:
 @pytest.mark.parametrize("name", ["gradients", "port:", "port:0", "port:70000", "port:x", ""])
 def test_unknown_classes_are_refused(name: str) -> None:
     """With those that there are."""
-    with pytest.raises(UsageError, match="there is no (traffic|port)"):
+    with pytest.raises(UsageError, match=r"there is no (traffic|port)"):
         check_class(name)
