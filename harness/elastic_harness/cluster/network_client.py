@@ -64,7 +64,7 @@ class NetworkClient:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(f"cannot capture packets in {path}: {error.strerror}") from error
-        order = {"id": id, "pairs": [list(pair) for pair in pairs]}
+        order = {"name": id, "pairs": [list(pair) for pair in pairs]}
         try:
             self._ask_network("capture", order, lambda _: on_done(None), on_done, fds=[fd])
         finally:
@@ -73,13 +73,13 @@ class NetworkClient:
     def captured(self, id: str, on_done: Done[int]) -> None:
         """Return how many packets a capture has, all of them in its file."""
         self._ask_network(
-            "captured", {"id": id}, lambda answer: on_done(answer.fields["packets"]), on_done
+            "captured", {"name": id}, lambda answer: on_done(answer.fields["packets"]), on_done
         )
 
     def end_capture(self, id: str, on_done: Done[int]) -> None:
         """End a capture and return how many packets it has; harmless when there is none."""
         self._ask_network(
-            "end_capture", {"id": id}, lambda answer: on_done(answer.fields["packets"]), on_done
+            "end_capture", {"name": id}, lambda answer: on_done(answer.fields["packets"]), on_done
         )
 
     def counters(self, on_done: Done[NetworkCounters]) -> None:

@@ -264,13 +264,13 @@ class Switch:
             case "learn_traffic":
                 self._learn_traffic(fields)
             case "capture":
-                self._captures.begin(fields["id"], _pairs(fields), fds.pop(), self._loop.now())
+                self._captures.begin(fields["name"], _pairs(fields), fds.pop(), self._loop.now())
                 self._point_lanes_at_captures()
             case "captured":
-                reply.done({"packets": self._captures.count(fields["id"])})
+                reply.done({"packets": self._captures.count(fields["name"])})
                 return
             case "end_capture":
-                reply.done({"packets": self._captures.end(fields["id"])})
+                reply.done({"packets": self._captures.end(fields["name"])})
                 self._point_lanes_at_captures()
                 return
             case "counters":
