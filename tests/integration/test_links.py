@@ -146,7 +146,7 @@ def read_pcapng(path: Path) -> list[Seen]:
         if kind == 0x0A0D0D0A:
             assert struct.unpack_from("<IHH", body) == (0x1A2B3C4D, 1, 0)
         elif kind == 1:
-            assert struct.unpack_from("<H", body) == (101,)  # LINKTYPE_RAW
+            assert struct.unpack_from("<H", body) == (228,)  # LINKTYPE_IPV4
             links.append(options(body[8:])[2].decode())
         else:
             assert kind == 6

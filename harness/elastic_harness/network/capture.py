@@ -1,6 +1,6 @@
 """What passed over links, in a file that tcpdump, Wireshark and scapy read.
 
-The format is pcapng (draft-ietf-opsawg-pcapng): one interface for each link, named `n1>n2`, raw IP
+The format is pcapng (draft-ietf-opsawg-pcapng): one interface for each link, named `n1>n2`, bare IPv4
 packets, times of the machine's clock, and with every packet a comment that says what became of it
 (`delivered`, `dropped: lost`, `late by 0.2 s`). Packets are written as they came into the link.
 
@@ -27,7 +27,9 @@ MAX_BYTES = 64 << 20
 
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _BYTE_ORDER = 0x1A2B3C4D
-_LINKTYPE_RAW = 101
+# IPv4 without anything around it. (LINKTYPE_RAW would say so too, but libpcap 1.10, which tcpdump
+# reads with, mistakes the second interface of that type for one of another type.)
+_LINKTYPE_IPV4 = 228
 _END, _COMMENT, _INTERFACE_NAME = 0, 1, 2
 _ANY_LENGTH = 0xFFFFFFFFFFFFFFFF
 
@@ -58,7 +60,7 @@ class Capture:
         if interface is None:
             interface = self._interfaces[pair] = len(self._interfaces)
             name = _option(_INTERFACE_NAME, f"{pair[0]}>{pair[1]}".encode())
-            body = struct.pack("<HHI", _LINKTYPE_RAW, 0, SNAP_BYTES) + name + _option(_END, b"")
+            body = struct.pack("<HHI", _LINKTYPE_IPV4, 0, SNAP_BYTES) + name + _option(_END, b"")
             self._write(_INTERFACE, body)
         micros = int((now + self._offset_s) * 1e6)
         kept = packet[:SNAP_BYTES]
