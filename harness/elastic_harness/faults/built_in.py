@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
 from elastic_harness.faults.network import Degrade, Partition
@@ -37,4 +38,5 @@ BUILT_IN: tuple[type[Fault], ...] = (
     Pause,
     Partition,
     Degrade,
+    RunCommand,
 )

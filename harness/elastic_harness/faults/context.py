@@ -153,6 +153,12 @@ class FaultContext(Protocol):
     def launcher_of(self, node: str) -> ProcessRef | None:
         """Return the node's launcher while it runs."""
 
+    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Ticket[int]:
+        """Run a command on a node, for the entry `name`; the answer is its exit code."""
+
+    def end_commands(self, name: str) -> None:
+        """Kill what still runs for the entry `name`."""
+
     # --- nodes
 
     def is_node_up(self, node: str) -> bool:

@@ -29,7 +29,8 @@ from elastic_harness.scenario.log_watch import LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan
-from elastic_harness.scenario.stage import Stage, StagePlan
+from elastic_harness.scenario.stage import Stage
+from elastic_harness.scenario.stage_plan import StagePlan
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop, Timer

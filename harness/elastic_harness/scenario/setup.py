@@ -17,7 +17,7 @@ from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunSetup
-from elastic_harness.scenario.stage import StagePlan
+from elastic_harness.scenario.stage_plan import StagePlan
 from pytest_elastic.errors import UsageError
 
 __all__ = ["make_setup"]

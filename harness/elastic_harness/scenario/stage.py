@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from elastic_harness.cluster.cluster import (
     NodeSpec,
     ProcessExited,
     ProcessHandle,
-    ProcessSpec,
     ServerLost,
 )
 from elastic_harness.faults.context import Ticket
@@ -31,13 +30,14 @@ from elastic_harness.history import events
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
+from elastic_harness.scenario.node_commands import NodeCommands
 from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.stage_plan import StagePlan, command_spec, launcher_spec
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop
 
-__all__ = ["Orders", "Stage", "StagePlan"]
+__all__ = ["Orders", "Stage"]
 
 # How long a node may take to end what it runs after its launcher has ended: the keeper of a
 # launcher that was killed shows its tombstone for a lease, and a machine under test is busy.
@@ -56,25 +56,6 @@ class Orders(Protocol):
 
     def steps_of(self, pid: int) -> int:
         """Return how many steps a worker has completed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePlan:
-    """What is launched, and where its traces go.
-
-    `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
-    directories that every node sees as the host does.
-    """
-
-    launcher: Launcher
-    job: JobPlan
-    environ: Mapping[str, str]
-    cwd: str
-    log_dir: str
-    shared: Sequence[str]
-    store_host: str
-    preloaded: bool = True
-    sysctls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -106,6 +87,7 @@ class Stage:
         self._on_fact = on_fact
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
+        self._commands = NodeCommands(cluster)
         self._overlay = Overlay()
         self._endpoint_host = ""  # known once the store host is up; newcomers get the same
         self._exit_codes: dict[str, int] = {}
@@ -168,6 +150,7 @@ class Stage:
         """Take note of what happens on the cluster by itself."""
         match event:
             case ProcessExited(process=process):
+                self._commands.on_exit(process)
                 actor = self._actors.get(process.node)
                 if actor is None or actor.launcher is not process:
                     return
@@ -263,6 +246,15 @@ class Stage:
         if actor is None or actor.launcher is None or actor.launcher.exit_code is not None:
             return None
         return ProcessRef(pid=actor.launcher.pid)
+
+    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Ticket[int]:
+        """Run a command on a node, for the entry `name`."""
+        spec = command_spec(self._plan, node, argv, name=name)
+        return self._commands.run(node, spec, name=name)
+
+    def end_commands(self, name: str) -> None:
+        """Kill what still runs for the entry `name`."""
+        self._commands.end(name)
 
     # FaultContext: nodes
 
@@ -362,8 +354,14 @@ class Stage:
 
     def _launch(self, name: str, on_done: Callable[[ElasticError | None], None]) -> None:
         actor = self._actors[name]
-        argv = self._argv(name)
-        launcher = self._plan.launcher
+        spec = launcher_spec(
+            self._plan,
+            name,
+            address=self._cluster.nodes[name].address,
+            index=actor.index - 1,
+            endpoint_host=self._endpoint_host,
+            has_names=self._cluster.capabilities.has("names"),
+        )
 
         def on_spawned(outcome: ProcessHandle | ClusterError) -> None:
             if isinstance(outcome, ClusterError):
@@ -374,46 +372,12 @@ class Stage:
             self._fact(
                 "cluster",
                 name,
-                events.ProcessStarted(pid=outcome.pid, role="launcher", argv=tuple(argv)),
+                events.ProcessStarted(pid=outcome.pid, role="launcher", argv=tuple(spec.argv)),
             )
             on_done(None)
 
-        folder = os.path.join(self._plan.log_dir, name)
-        os.makedirs(folder, exist_ok=True)
-        spec = ProcessSpec(
-            argv=argv,
-            environ={
-                **self._plan.environ,
-                **launcher.environ,
-                "ELASTIC_NODE": name,
-                "HOSTNAME": name,
-                # Nodes without host names of their own must be told who they are.
-                **({} if self._cluster.capabilities.has("names") else {"PET_NODE_NAME": name}),
-            },
-            cwd=self._plan.cwd,
-            stdout=os.path.join(folder, "launcher.log"),
-            stderr=os.path.join(folder, "launcher.log"),
-            preloaded_entry=launcher.preloaded_entry if self._plan.preloaded else None,
-            preloaded_role=launcher.preloaded_role if self._plan.preloaded else None,
-        )
+        os.makedirs(self._plan.log_dir_of(name), exist_ok=True)
         self._cluster.spawn(name, spec, on_spawned)
-
-    def _argv(self, name: str) -> list[str]:
-        actor = self._actors[name]
-        node = self._cluster.nodes[name]
-        conf = dict(self._plan.job.conf)
-        if not self._cluster.capabilities.has("names"):
-            # All nodes share the host's loopback: an address alone does not tell whose it is.
-            conf["is_host"] = "true" if name == self._plan.store_host else "false"
-        return self._plan.launcher.argv(
-            replace(self._plan.job, endpoint_host=self._endpoint_host, conf=conf),
-            NodePlan(
-                name=name,
-                address=node.address,
-                index=actor.index - 1,
-                log_dir=os.path.join(self._plan.log_dir, name),
-            ),
-        )
 
     def _end_node(
         self, node: str, cause: str, operation: Callable[[str, Callable[..., None]], None]

@@ -223,6 +223,16 @@ class World:
         pid = self.launchers.get(node)
         return ProcessRef(pid=pid) if pid in self.processes else None
 
+    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Ticket[int]:
+        self.log.append(f"run {' '.join(argv)} on {node} for {name}")
+        ticket: Ticket[int] = Ticket()
+        if "run" not in self.stuck:
+            ticket.settle(1 if "run" in self.broken else 0)
+        return ticket
+
+    def end_commands(self, name: str) -> None:
+        self.log.append(f"end commands of {name}")
+
     def is_node_up(self, node: str) -> bool:
         return node in self.up
 

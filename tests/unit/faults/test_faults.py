@@ -216,3 +216,32 @@ def test_a_paused_node_needs_a_cluster_that_can_and_is_resumed_by_it() -> None:
     assert world.log == ["pause n2", "resume n2"]
     assert built_in_faults().parse("pause", {"node": "n2"}).needs == "pause"
     assert built_in_faults().parse("pause", {"agent": "n2"}).needs is None
+
+
+# --- commands
+
+
+def test_a_command_is_proven_by_its_exit_code() -> None:
+    """Text is for the shell; the node is the store host unless another is named."""
+    world = World()
+    world.fire("run", "rm -r /tmp/x")
+    assert world.log == ["run /bin/sh -c rm -r /tmp/x on n1 for x"]
+    assert world.story == ["in force, needs job", "proved: exit code 0 on n1"]
+    world = World()
+    world.fire("run", {"command": ["touch", "x"], "node": ["n2", "n3"]})
+    assert world.story[-1] == "proved: exit code 0 on n2, n3"
+
+
+def test_a_command_that_fails_or_hangs_proves_nothing_and_is_ended() -> None:
+    """Its exit code, or its time, is said."""
+    world = World()
+    world.broken.add("run")
+    world.fire("run", "false")
+    assert world.story[-1] == "failed: the command on n1 ended with exit code 1"
+    world = World()
+    world.stuck.add("run")
+    world.fire("run", {"command": "sleep 99", "within": "2s"})
+    world.pass_time(3)
+    assert "the command on n1" in world.story[-1]
+    world.heal()
+    assert world.log[-1] == "end commands of x"

@@ -1,0 +1,63 @@
+"""A command of the scenario's author, run on nodes: whatever no fault of ours does."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from elastic_harness.faults.context import (
+    FaultContext,
+    FaultImpossible,
+    InForce,
+    Settled,
+    Steps,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.scenario.fields import Listed, Seconds, Select, Text
+from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
+from elastic_harness.scenario.situation import Situation, Targets
+
+__all__ = ["RunCommand"]
+
+_DEFAULT_S: Final = 10.0
+
+
+class RunCommand(Fault):
+    """A command runs on a node, in its launcher's surroundings, and must end with exit code 0.
+
+    `command` is a list of words, or text for `/bin/sh`; `node` says where (the store host). What it
+    prints stands in the node's logs, in a file named after the entry. Stands for whatever its author
+    makes it do: a checkpoint torn in two, a file removed, a configuration changed.
+    """
+
+    name = "run"
+    layer = "node"
+    shorthand: ClassVar[str | None] = "command"
+
+    command: str | Annotated[Listed[Text], Field(min_length=1)]
+    node: Select = parse_selector("store host")
+    within: Seconds = Field(default=_DEFAULT_S, gt=0)
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(nodes=resolve_nodes(self.node, situation, stream=stream))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else self.command
+        tickets = [
+            (node.name, context.run_command(node.name, words, name=id)) for node in targets.nodes
+        ]
+        # The job goes on meanwhile: a command may well wait for it.
+        yield InForce.NEEDS_JOB
+        for name, ticket in tickets:
+            yield Settled(ticket=ticket, within_s=self.within, what=f"the command on {name}")
+            code = ticket.result()
+            if code != 0:
+                raise FaultImpossible(f"the command on {name} ended with exit code {code}")
+        return f"exit code 0 on {', '.join(name for name, _ in tickets)}"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        """End what is still running of it."""
+        context.end_commands(id)
+        yield from ()
+        return "ended"

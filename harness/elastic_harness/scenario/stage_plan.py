@@ -1,0 +1,78 @@
+"""What is launched on the nodes of a run, and what each of them is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elastic_harness.cluster.cluster import ProcessSpec
+from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
+
+__all__ = ["StagePlan", "command_spec", "launcher_spec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """What is launched, and where its traces go.
+
+    `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
+    directories that every node sees as the host does.
+    """
+
+    launcher: Launcher
+    job: JobPlan
+    environ: Mapping[str, str]
+    cwd: str
+    log_dir: str
+    shared: Sequence[str]
+    store_host: str
+    preloaded: bool = True
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+
+    def log_dir_of(self, node: str) -> str:
+        """Return the folder for what a node says."""
+        return os.path.join(self.log_dir, node)
+
+
+def launcher_spec(
+    plan: StagePlan, node: str, *, address: str, index: int, endpoint_host: str, has_names: bool
+) -> ProcessSpec:
+    """Return the launcher of a node, which is the `index`-th (from 0).
+
+    Without `has_names` all nodes share the host's loopback, and must be told who they are.
+    """
+    conf = dict(plan.job.conf)
+    if not has_names:
+        # An address alone does not tell whose it is.
+        conf["is_host"] = "true" if node == plan.store_host else "false"
+    launcher = plan.launcher
+    argv = launcher.argv(
+        replace(plan.job, endpoint_host=endpoint_host, conf=conf),
+        NodePlan(name=node, address=address, index=index, log_dir=plan.log_dir_of(node)),
+    )
+    log = os.path.join(plan.log_dir_of(node), "launcher.log")
+    return ProcessSpec(
+        argv=argv,
+        environ={
+            **_environ(plan, node),
+            **launcher.environ,
+            **({} if has_names else {"PET_NODE_NAME": node}),
+        },
+        cwd=plan.cwd,
+        stdout=log,
+        stderr=log,
+        preloaded_entry=launcher.preloaded_entry if plan.preloaded else None,
+        preloaded_role=launcher.preloaded_role if plan.preloaded else None,
+    )
+
+
+def command_spec(plan: StagePlan, node: str, argv: Sequence[str], *, name: str) -> ProcessSpec:
+    """Return another command on a node, in a launcher's surroundings; it writes into `name`.log."""
+    log = os.path.join(plan.log_dir_of(node), f"{name.replace('#', '-')}.log")
+    environ = {key: text for key, text in _environ(plan, node).items() if "PROBE" not in key}
+    return ProcessSpec(argv=argv, environ=environ, cwd=plan.cwd, stdout=log, stderr=log)
+
+
+def _environ(plan: StagePlan, node: str) -> dict[str, str]:
+    return {**plan.environ, "ELASTIC_NODE": node, "HOSTNAME": node}
