@@ -40,6 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that users may implement."""
+    from pytest_elastic.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker; read the options if somebody gave one, so that mistakes show early."""
     config.addinivalue_line(

@@ -21,13 +21,22 @@ from pytest_elastic.plugin.options import ElasticOptions, options_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.choose import Choice
+    from elastic_harness.faults.registry import FaultRegistry
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
     from elastic_harness.scenario.planner import Plan
     from elastic_harness.scenario.runner import RunResult
     from elastic_harness.session import HarnessSession, OpenRun
 
-__all__ = ["RUN_KEY", "Hub", "RunOfTest", "close_hub", "hub_of", "take_place"]
+__all__ = [
+    "RUN_KEY",
+    "Hub",
+    "RunOfTest",
+    "close_hub",
+    "hub_of",
+    "known_faults",
+    "take_place",
+]
 
 _KEY = pytest.StashKey["Hub"]()
 
@@ -97,7 +106,7 @@ class Hub:
         if self._session is None:
             from elastic_harness.session import HarnessSession
 
-            self._session = HarnessSession(self.choice)
+            self._session = HarnessSession(self.choice, faults=known_faults(self._config))
         return self._session
 
     @property
@@ -229,6 +238,19 @@ def _connected(name: str) -> list[socket.socket]:
         holder.close()
         return []
     return [holder]
+
+
+def known_faults(config: pytest.Config) -> FaultRegistry:
+    """Return the faults that come with the harness, and those of the user's conftest files.
+
+    Made anew each time: a conftest.py may have been loaded since. Raises UsageError for a fault
+    that cannot be one.
+    """
+    from elastic_harness.faults.registry import built_in_faults
+
+    registry = built_in_faults()
+    config.hook.pytest_elastic_register_faults(registry=registry)
+    return registry
 
 
 def hub_of(config: pytest.Config) -> Hub:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.checkers import bind
 from elastic_harness.scenario.checks import needed_capabilities
 from elastic_harness.scenario.launchers import launcher_named
@@ -20,7 +19,7 @@ from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
-from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
+from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest, known_faults
 from pytest_elastic.plugin.verdicts import judge_scenario
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
@@ -37,13 +36,13 @@ class ScenarioFile(pytest.File):
         try:
             scenarios = load_file(
                 _shown_path(self.path, self.config),
-                built_in_faults(),
+                known_faults(self.config),
                 check_clause=lambda _, name, expected: bind(name, expected),
             )
             problems = [problem for loaded in scenarios for problem in _problems_here(loaded)]
             if problems:
                 raise ScenarioError(problems)
-        except ScenarioError as error:
+        except UsageError as error:
             raise self.CollectError(str(error)) from error
         for loaded in scenarios:
             yield ScenarioItem.from_parent(

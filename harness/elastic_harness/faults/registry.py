@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elastic_harness.faults.built_in import BUILT_IN
-from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.fault import LAYERS, Fault
+from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
 from pytest_elastic.errors import UsageError
 
@@ -22,7 +25,9 @@ class FaultRegistry:
             self.add(fault)
 
     def add(self, fault: type[Fault]) -> None:
-        """Make a fault known under its name; raises UsageError if that is taken."""
+        """Make a fault known under its name; raises UsageError if that is taken, or is no fault."""
+        if (problem := _problem_with(fault)) is not None:
+            raise UsageError(f"cannot register {fault!r} as a fault: {problem}")
         if fault.name in OWN_ACTIONS or fault.name in self._faults:
             raise UsageError(f"a fault is called {fault.name!r} already: choose another name")
         self._faults[fault.name] = fault
@@ -34,7 +39,7 @@ class FaultRegistry:
     def parse(self, name: str, value: object) -> Fault:
         """Return the fault that an entry asks for; raises pydantic's ValidationError."""
         if name not in self._faults:
-            raise UsageError(f"there is no fault {name!r}: known are {', '.join(self.names())}")
+            raise UsageError(f"there is no fault {name!r}", hint=did_you_mean(name, self.names()))
         return self._faults[name].model_validate(value)
 
     def schema(self, name: str) -> Mapping[str, Any]:
@@ -52,6 +57,24 @@ class FaultRegistry:
             return schema
         short = schema["properties"].get(fault.shorthand, {})
         return {"description": schema.get("description", ""), "anyOf": [short, schema]}
+
+
+def _problem_with(fault: object) -> str | None:
+    """Say what a class lacks to be a fault that scenarios can use and pages can show."""
+    if not (isinstance(fault, type) and issubclass(fault, Fault)):
+        return "a subclass of elastic_harness.faults.fault.Fault is expected"
+    if inspect.isabstract(fault):
+        return f"it does not say how to {' and '.join(sorted(fault.__abstractmethods__))}"
+    name = getattr(fault, "name", None)
+    if not isinstance(name, str) or re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
+        return f"its `name` is {name!r}, and a word in small letters is expected"
+    if getattr(fault, "layer", None) not in LAYERS:
+        return f"its `layer` is one of {', '.join(LAYERS)}"
+    if not fault.__doc__:
+        return "its docstring says what it does, and what it stands for"
+    if fault.shorthand is not None and fault.shorthand not in fault.model_fields:
+        return f"its `shorthand` {fault.shorthand!r} is none of its fields"
+    return None
 
 
 def built_in_faults() -> FaultRegistry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -87,6 +88,10 @@ class FaultTask:
             self._end(self._on_failed, problem.message)
         except HealOrdered:
             self._end(self._on_failed, "it was healed before it was seen to act")
+        except Exception as bug:  # noqa: BLE001 (a fault may be a user's: its bugs end it, not us)
+            where = traceback.extract_tb(bug.__traceback__)[-1]
+            text = f"it crashed with {type(bug).__name__}: {bug} ({where.filename}:{where.lineno})"
+            self._end(self._on_failed, text)
         else:
             self._wait(wait)
 

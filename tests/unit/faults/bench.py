@@ -88,7 +88,8 @@ class World:
         self.places: dict[Place, LinkPolicy] = {}
         self.counts: dict[Pair, LinkCounters] = {}
         self.told: list[EngineInput] = []
-        self.injector = Injector(self, built_in_faults(), self.time, self.told.append)
+        self.registry = built_in_faults()
+        self.injector = Injector(self, self.registry, self.time, self.told.append)
         for number in range(1, nodes + 1):
             self._bring_up(f"n{number}")
             self.processes[1000 + number] = _Process()
@@ -121,7 +122,7 @@ class World:
 
     def fire(self, action: str, value: object, *, entry_id: str = "x") -> Fire:
         """Aim and inject a fault, as the engine and the runner would."""
-        fault = built_in_faults().parse(action, value)
+        fault = self.registry.parse(action, value)
         targets = fault.resolve(self.situation(), stream=entry_id)
         order = Fire(entry_id=entry_id, action=action, value=value, targets=targets)
         self.injector.fire(order)

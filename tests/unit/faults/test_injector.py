@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.built_in import BUILT_IN
+from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps
 from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
-from elastic_harness.faults.worker import KillWorker
+from elastic_harness.faults.worker import KillWorker, WorkerFault
+from elastic_harness.scenario.situation import Targets
 from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError
@@ -109,8 +113,76 @@ def test_a_fault_from_outside_is_known_by_its_name() -> None:
     assert isinstance(registry.parse("nudge", "rank 1"), Nudge)
     with pytest.raises(UsageError, match="'nudge' already"):
         registry.add(Nudge)
-    with pytest.raises(UsageError, match="there is no fault 'poke'"):
-        registry.parse("poke", "rank 1")
+    with pytest.raises(UsageError, match="there is no fault 'nugde'") as refused:
+        registry.parse("nugde", "rank 1")
+    assert refused.value.hint == "did you mean 'nudge'?"
+
+
+class _Nameless(KillWorker):
+    """Stands for a mistake."""
+
+    name = "Kill Me"
+
+
+class _Homeless(KillWorker):
+    """Stands for a mistake."""
+
+    name = "homeless"
+    layer = "cloud"
+
+
+class _Unfinished(WorkerFault):
+    """Stands for a mistake."""
+
+    name = "unfinished"
+
+
+class _Misled(KillWorker):
+    """Stands for a mistake."""
+
+    name = "misled"
+    shorthand = "wroker"
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        (_Nameless, "its `name` is 'Kill Me'"),
+        (_Homeless, "its `layer` is one of worker, agent"),
+        (_Unfinished, "it does not say how to inject"),
+        (_Misled, "its `shorthand` 'wroker' is none of its fields"),
+        (int, "a subclass of elastic_harness.faults.fault.Fault is expected"),
+        ("kill", "a subclass of elastic_harness.faults.fault.Fault is expected"),
+    ],
+)
+def test_what_is_no_fault_is_not_registered(
+    fault: Any,  # noqa: ANN401 (mistakes have no type)
+    complaint: str,
+) -> None:
+    """And the message says what is missing."""
+    with pytest.raises(UsageError, match="cannot register") as refused:
+        FaultRegistry().add(fault)
+    assert complaint in str(refused.value)
+
+
+def test_a_bug_in_a_fault_is_that_faults_failure() -> None:
+    """It ends the fault, with its place, and not the harness."""
+
+    class Buggy(KillWorker):
+        """Stands for a user's first try."""
+
+        name = "buggy"
+
+        def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+            yield IN_FORCE
+            raise ZeroDivisionError("oh")
+
+    world = World()
+    world.registry.add(Buggy)
+    world.fire("buggy", "rank 1")
+    assert world.story[0] == "in force"
+    assert world.story[1].startswith("failed: it crashed with ZeroDivisionError: oh (")
+    assert "test_injector.py:" in world.story[1]
 
 
 @pytest.mark.parametrize(
