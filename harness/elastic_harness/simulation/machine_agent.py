@@ -72,6 +72,7 @@ class MachineAgent(PlayedAgent):
                 slots = assignment.roster[assignment.group_rank].slots
                 self._alive = list(range(slots))
                 self.is_running, self.is_held, self._is_told_to_end = True, False, False
+                self.is_hung = False
                 started = a.Started(
                     round=assignment.round,
                     pids=tuple(self._pid(rank) for rank in self._alive),
@@ -119,14 +120,14 @@ class MachineAgent(PlayedAgent):
         else:
             self._is_told_to_end = True
             self.is_stopping = True
-            if not self.is_held:
+            if not self.is_held and not self.is_hung:
                 self._end_soon(round_)
 
     def _end_soon(self, round_: int) -> None:
         self._later(self.stop_s, lambda: self._end_unless_held(round_))
 
     def _end_unless_held(self, round_: int) -> None:
-        if not self.is_held:
+        if not self.is_held and not self.is_hung:
             self._end_all(round_, -signal.SIGTERM)
 
     def _end_all(self, round_: int, exit_code: int) -> None:
@@ -138,7 +139,8 @@ class MachineAgent(PlayedAgent):
         for local_rank in ended:
             self._exited(round_, local_rank, exit_code)
         self._give(a.GroupVanished(round=round_))
-        self._tell_peers(round_)
+        if exit_code != 0:
+            self._tell_peers(round_)
 
     def _exited(self, round_: int, local_rank: int, exit_code: int) -> None:
         self._give(
@@ -167,7 +169,8 @@ class MachineAgent(PlayedAgent):
 
     def succeed(self) -> None:
         """Let all workers end with status 0."""
-        if self.is_running and not self.is_stopping and self.assignment is not None:
+        if self.progresses and self.assignment is not None:
+            self.succeeded_in = self.assignment.round
             self._end_all(self.assignment.round, 0)
 
     def drain(self, grace_s: float, takes_s: float = 0.1) -> None:

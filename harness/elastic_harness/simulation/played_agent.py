@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_elastic.rendezvous import ports
@@ -41,6 +42,10 @@ class PlayedAgent:
         self.lease_until: float | None = None
         self.has_lease_notice = False
         self._is_lease_watched = False
+        self.succeeded_in = 0  # the newest round whose workers ended with status 0
+        self.belongs_since: float | None = None  # when it was first told of a round
+        self.is_hung = False  # the workers neither go on nor heed SIGTERM
+        self._put_off: list[Callable[[], None]] = []  # until the machine is awake again
         self.stop_s = STOP_S
         self.kill_s = KILL_S
         self.opens_stores = True
@@ -72,8 +77,14 @@ class PlayedAgent:
     @property
     def belongs(self) -> bool:
         """Whether the agent was told of a round, and not yet that all is over."""
-        told = any(isinstance(each, ports.StartWorkers | ports.Spared) for each in self.notices)
-        return told and self.over is None
+        return self.belongs_since is not None and self.over is None
+
+    @property
+    def progresses(self) -> bool:
+        """Whether the workers here do their part of each step."""
+        return self._is_running and not (
+            self._is_held or self.is_hung or self.is_stopping or self.process.is_suspended
+        )
 
     @property
     def notices(self) -> list[ports.Notice]:
@@ -81,7 +92,21 @@ class PlayedAgent:
         return [notice for _, notice in self.timed_notices]
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
-        self.process.world.later(delay_s, act)
+        self.process.world.later(delay_s, lambda: self._act(act))
+
+    def _act(self, act: Callable[[], None]) -> None:
+        if self.process.is_suspended:
+            self._put_off.append(act)
+        else:
+            act()
+
+    def wake_up(self) -> None:
+        """Do what came due while the machine was suspended, a lease that has ended first."""
+        if self.lease_until is not None:
+            self._look_at_lease()
+        acts, self._put_off = self._put_off, []
+        for act in acts:
+            act()
 
     def _ask(self, request: ports.Request) -> None:
         self.process.feed("member", request)
@@ -120,6 +145,8 @@ class PlayedAgent:
         if isinstance(notice, ports.StartWorkers):
             world.starts.append((self.process.node.incarnation, notice.assignment))
             world.is_changed = True
+        if self.belongs_since is None and isinstance(notice, ports.StartWorkers | ports.Spared):
+            self.belongs_since = world.time
         self.timed_notices.append((world.time, notice))
 
     def take(self, given: object) -> None:
@@ -140,6 +167,7 @@ class PlayedAgent:
         self.assignment = assignment
         self.is_running = True
         self.is_held = False
+        self.is_hung = False
         self.is_stopping = False
         self.is_ordered = False
         if self.drain_grace_s is not None:
@@ -157,7 +185,9 @@ class PlayedAgent:
         if not self.is_stopping:
             self.is_stopping = True
             self.is_held = False
-            self._later(self.stop_s, lambda: self._gone(round_))
+            grace_s = self.process.world.config.shutdown_timeout_s
+            takes_s = grace_s + self.kill_s if self.is_hung else self.stop_s
+            self._later(takes_s, lambda: self._gone(round_))
 
     def _gone(self, round_: int) -> None:
         if self.assignment is not None and self.assignment.round == round_ and self.is_running:
@@ -217,7 +247,11 @@ class PlayedAgent:
         """Let our workers raise because one elsewhere is gone, if the news can reach them."""
         if (peer.process.name, self.process.name) in self.process.world.cut_links or self.is_held:
             return
-        if self.assignment is not None and self.assignment.round == round_:
+        if self.assignment is not None and self.assignment.round == round_ and not self.is_hung:
+            self._act(lambda: self._fail_in(round_))
+
+    def _fail_in(self, round_: int) -> None:
+        if self.assignment is not None and self.assignment.round == round_ and not self.is_held:
             self._report_failure(1)
 
     def _report_failure(self, exit_code: int) -> None:
@@ -242,11 +276,39 @@ class PlayedAgent:
         """Let a worker fail on its own account."""
         self._report_failure(exit_code)
 
+    def hang(self, patience_s: float) -> None:
+        """Let the workers hang; those of another node, or a watchdog here, fail of it."""
+        if not self.is_running or self.is_stopping or self.assignment is None:
+            return
+        self.is_hung = True
+        self._wait_for_the_hung(self.assignment.round, patience_s)
+
+    def _wait_for_the_hung(self, round_: int, patience_s: float) -> None:
+        self.process.world.later(patience_s, lambda: self._lose_patience(round_, patience_s))
+
+    def _lose_patience(self, round_: int, patience_s: float) -> None:
+        if not self.is_hung or not self.is_running or self.is_stopping:
+            return
+        if self.is_held:  # what is stopped by SIGSTOP cannot fail
+            self._wait_for_the_hung(round_, patience_s)
+            return
+        agents = [process.agent for process in self.process.world.every_process]
+        for agent in [*(each for each in agents if each.progresses), self]:
+            if agent.assignment is not None and agent.assignment.round == round_:
+                agent._act(partial(agent._fail_in, round_))  # noqa: SLF001 (same class)
+                return
+
     def succeed(self) -> None:
         """Let all workers end with status 0."""
-        if self.is_running and not self.is_stopping and self.assignment is not None:
+        if self.progresses and self.assignment is not None:
+            self.succeeded_in = self.assignment.round
             self.is_running = False
             self._ask(ports.GroupSucceeded(round=self.assignment.round))
+
+    def succeed_in(self, round_: int) -> None:
+        """Let all workers end with status 0 if they are those of a round."""
+        if self.assignment is not None and self.assignment.round == round_:
+            self.succeed()
 
     def drain(self, grace_s: float, takes_s: float = 0.1) -> None:
         """Leave on purpose; the workers need `takes_s` to end."""

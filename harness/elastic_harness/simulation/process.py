@@ -66,6 +66,7 @@ class Process:
         self.has_tombstone = False
         self.has_power = True
         self.is_frozen = False
+        self.is_suspended = False  # with everything on its machine
         self.finished: str | None = None
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
@@ -93,8 +94,16 @@ class Process:
             self._inbox.append((which, given))
             self._pump()
 
+    def resume(self) -> None:
+        """Go on after the whole machine was stopped: the keeper looks at the lease first."""
+        self.is_suspended = False
+        self.agent.wake_up()
+        self.thaw()
+
     def thaw(self) -> None:
         """Go on after a freeze: overdue timers first, as in the real loop."""
+        if self.is_suspended:
+            return
         waiting, self._inbox = self._inbox, deque()
         self.is_frozen = False
         for which in ("member", "coordinator"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Direction, Pipe, Process
@@ -71,6 +71,7 @@ class World:
         config: Settings,
         *,
         checks_wire: bool = True,
+        keeps_messages: bool = True,
         agent_class: type[PlayedAgent] = PlayedAgent,
     ) -> None:
         self.config = config
@@ -88,7 +89,10 @@ class World:
         self.starts: list[tuple[str, Assignment]] = []  # told to the agent of an incarnation
         self.host: Process | None = None
         self.latency_s = LATENCY_S
+        self.draw_jitter_s: Callable[[], float] | None = None
+        self.is_endpoint_down = False
         self._checks_wire = checks_wire
+        self._keeps_messages = keeps_messages
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._terms = 0
@@ -118,8 +122,7 @@ class World:
 
     def _next(self) -> None:
         at, _, act = heapq.heappop(self._queue)
-        if at > self.time:
-            self.time = at
+        self.time = max(self.time, at)
         act()
         if self.is_changed:
             self.is_changed = False
@@ -212,6 +215,13 @@ class World:
         process.is_frozen = True
         self.later(seconds, process.thaw)
 
+    def suspend(self, name: str, seconds: float) -> None:
+        """Stop a whole machine: agent, keeper and workers; its clock goes on."""
+        process = self.processes[name]
+        process.is_frozen = process.is_suspended = True
+        self.is_changed = True
+        self.later(seconds, process.resume)
+
     # --- the network -------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
@@ -236,10 +246,11 @@ class World:
                 self._end(pipe.up, "reset by a firewall")
                 self._end(pipe.down, "reset by a firewall")
 
-    def heal(self) -> None:
-        """Let everything through again, what waited first."""
-        self.cut_links.clear()
-        self.rejecting.clear()
+    def heal(self, links: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let everything through again, or what goes over some links; what waited comes first."""
+        healed = self.cut_links | self.rejecting if links is None else set(links)
+        self.cut_links -= healed
+        self.rejecting -= healed
         for pipe in list(self.pipes.values()):
             self._flush(pipe.up)
             self._flush(pipe.down)
@@ -258,16 +269,23 @@ class World:
     def _send(self, direction: Direction, item: m.Message | str) -> None:
         source, target = direction.source, direction.target
         if not isinstance(item, str):
-            self.sent.append((self.time, source.name, target.name, item))
+            if self._keeps_messages:
+                self.sent.append((self.time, source.name, target.name, item))
             if self._checks_wire:
                 item = wire.decode(json.loads(json.dumps(wire.encode(item))))
         direction.items.append(item)
-        latency_s = 0.0 if source is target else self.latency_s
+        latency_s = 0.0 if source is target else self._draw_latency_s()
         self.later(latency_s, lambda: self._deliver(direction))
+
+    def _draw_latency_s(self) -> float:
+        """Return how long a message takes; those of one connection stay in order all the same."""
+        if self.draw_jitter_s is None:
+            return self.latency_s
+        return self.latency_s + self.draw_jitter_s()
 
     def _flush(self, direction: Direction) -> None:
         for _ in range(len(direction.items)):
-            self.later(self.latency_s, lambda: self._deliver(direction))
+            self.later(self._draw_latency_s(), lambda: self._deliver(direction))
 
     def _deliver(self, direction: Direction) -> None:
         if not direction.items or self._is_cut(direction.source, direction.target):
@@ -324,10 +342,10 @@ class World:
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.FindCoordinator():
-                self.later(self.latency_s, lambda: self._found(process))
+                self.later(self._draw_latency_s(), lambda: self._found(process))
             case v.Dial():
                 self._hang_up(process)
-                self.later(2 * self.latency_s, lambda: self._dialled(process, command))
+                self.later(2 * self._draw_latency_s(), lambda: self._dialled(process, command))
             case v.Send(message=message):
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
@@ -342,7 +360,8 @@ class World:
     def _found(self, process: Process) -> None:
         host = self.host
         is_near = host is process
-        if host is None or not (host.has_power and (is_near or not self._is_apart(process, host))):
+        is_served = host is not None and host.has_power and not self.is_endpoint_down
+        if host is None or not (is_served and (is_near or not self._is_apart(process, host))):
             process.feed("member", v.CoordinatorNotFound(reason="the endpoint did not answer"))
             return
         assert host.coordinator is not None, "the host runs the coordinator"
@@ -401,7 +420,9 @@ class World:
                 if pipe is not None:
                     self._close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
-                self.later(2 * self.latency_s, lambda: self._probed(process, command, KEEPER_S))
+                self.later(
+                    2 * self._draw_latency_s(), lambda: self._probed(process, command, KEEPER_S)
+                )
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):

@@ -1,0 +1,163 @@
+"""What happens to a simulated job, as values: drawn from a seed, written by hand, or shrunk.
+
+A plan names no node: `Blow.who` counts through whoever there is when it falls, and `Blow.how`
+chooses among what its kind can do. So a plan stays meaningful when blows are taken out of it, which
+is what shrinking does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.rendezvous.model import Settings
+
+__all__ = ["KINDS", "Blow", "Options", "Plan", "draw_plan"]
+
+# What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
+# disturb what follows from that.
+_ENDS_A_ROUND = (
+    "fail",
+    "crash",
+    "drain",
+    "isolate",
+    "kill",
+    "power",
+    "reject",
+    "split",
+)
+_DISTURBS = (
+    "back",
+    "break",
+    "cut",
+    "endpoint",
+    "freeze",
+    "hang",
+    "join",
+    "lose host",
+    "no store",
+    "slow",
+    "succeed",
+    "suspend",
+    "turn",
+)
+KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """One fault: `after_s` since the one before, `who` and `how` as its kind understands them.
+
+    `how` is from 0 (included) to 1 (excluded).
+    """
+
+    after_s: float
+    kind: str
+    who: int = 0
+    how: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A job, its surroundings, and what is done to it.
+
+    `arrivals_s` and `clock_rates` have an entry for each node at the start. `latency_s` is what a
+    message takes at least, `jitter_s` what it may take beyond, drawn from `seed`. `damage` stays
+    when everything else is healed: a node that is "deaf" (hears nothing of the host), "mute" or
+    "apart"; the others must go on without it.
+    """
+
+    seed: int
+    settings: Settings
+    latency_s: float
+    jitter_s: float
+    arrivals_s: Sequence[float]
+    clock_rates: Sequence[float]
+    calm_before_s: float
+    damage: str = ""
+    blows: Sequence[Blow]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of its blows."""
+        return frozenset(blow.kind for blow in self.blows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a draw may choose from; None leaves it to the seed.
+
+    Without `is_swarm` every kind of `kinds` may come in every plan; with it, each plan has a few.
+    """
+
+    nodes: int | None = None
+    quorum: str | None = None
+    kinds: Sequence[str] = field(default=KINDS)
+    is_swarm: bool = True
+
+
+def draw_plan(seed: int, options: Options | None = None) -> Plan:
+    """Return the plan of a seed: the same one for the same options."""
+    options = options or Options()
+    draw = random.Random(seed)
+    count = options.nodes or draw.randint(2, 5)
+    settings = _draw_settings(draw, count, options.quorum)
+    latency_s = draw.choice([0.0005, 0.005, 0.05])
+    jitter_s = draw.choice([0.0, latency_s, 0.05])
+    damage = draw.choice(["", "", "", "", "", "deaf", "mute", "apart"])
+    calm_before_s = draw.choice([0.0, 0.5, 2.0])
+    arrivals_s = tuple(draw.choice([0.0, draw.random()]) for _ in range(count))
+    clock_rates = tuple(draw.uniform(0.93, 1.07) for _ in range(count))
+    kinds = list(options.kinds)
+    if options.is_swarm:
+        enders = [kind for kind in kinds if kind in _ENDS_A_ROUND] or kinds
+        wanted = draw.sample(kinds, min(draw.randint(0, 5), len(kinds)))
+        kinds = sorted({draw.choice(enders), *wanted})
+    # Some storms are short and thick, some long enough for every deadline of the protocol.
+    length_s = draw.choice([1.5, 3.0, 3.0, 6.0, 10.0])
+    pause_s = draw.choice([0.1, 0.3, 1.0])
+    blows: list[Blow] = []
+    while (length_s := length_s - (after_s := draw.expovariate(1 / pause_s))) > 0:
+        blows.append(
+            Blow(
+                after_s=after_s,
+                kind=draw.choice(kinds),
+                who=draw.randrange(64),
+                how=draw.random(),
+            )
+        )
+    return Plan(
+        seed=seed,
+        settings=settings,
+        latency_s=latency_s,
+        jitter_s=jitter_s,
+        damage=damage,
+        calm_before_s=calm_before_s,
+        arrivals_s=arrivals_s,
+        clock_rates=clock_rates,
+        blows=tuple(blows),
+    )
+
+
+def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Settings:
+    minimum = draw.choice([1, 1, 2, count])
+    maximum = draw.choice([count, count + 1, count + 3, max(minimum, count - 1)])
+    beat_interval_s, lease_s = draw.choice([(0.25, 1.2), (0.5, 1.2), (0.5, 2.0)])
+    return Settings(
+        run_id="job",
+        min_nodes=minimum,
+        max_nodes=maximum,
+        max_restarts=draw.choice([0, 1, 3, 8]),
+        beat_interval_s=beat_interval_s,
+        lease_s=lease_s,
+        drift_s=0.2 + lease_s / 8,  # what the clock rates above can differ by, and the killing
+        last_call_s=draw.choice([0.2, 1.0]),
+        join_timeout_s=60.0,
+        shutdown_timeout_s=1.0,
+        min_round_s=draw.choice([0.2, 1.0]),
+        newcomer_window_s=0.2,
+        linger_s=5.0,
+        store_timeout_s=1.0,
+        quorum=quorum or "coordinator",
+    )

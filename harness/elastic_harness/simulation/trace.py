@@ -1,0 +1,83 @@
+"""One simulated run, told again: a line for each thing that happened, a column for each node.
+
+A line of a node's column begins with what it is: `>n1` said to another node, `|` told to the agent,
+`*` a fact. A line across all columns is what was done to the world. Beats and extended leases are
+left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from elastic_harness.simulation.world import World
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
+
+__all__ = ["described", "told_again"]
+
+_WIDTH = 34
+# What a line does not need to say, because it never differs or is said by the line before.
+_QUIET = frozenset(
+    {"settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid", "traceback"}
+)
+
+
+def told_again(world: World, said: Sequence[tuple[float, str]]) -> list[str]:
+    """Return the lines of a run; the world must have kept its messages."""
+    rows: list[tuple[float, int, str, str]] = [(at, 0, "", f"--- {text}") for at, text in said]
+    for at, source, target, message in world.sent:
+        if not isinstance(message, m.Beat):
+            rows.append((at, 3, source, f">{target} {described(message)}"))
+    rows += [(at, 1, name, f"* {described(event)}") for at, name, event in world.events]
+    for process in world.every_process:
+        for at, notice in process.agent.timed_notices:
+            if not isinstance(notice, ports.LeaseExtended):
+                rows.append((at, 2, process.name, f"| {described(notice)}"))
+    rows.sort(key=lambda row: row[:2])
+    columns = {name: place for place, name in enumerate(_in_order(world))}
+    head = "time".rjust(9) + "  " + "".join(name.ljust(_WIDTH) for name in columns)
+    return [head.rstrip(), *(_line(row, columns) for row in rows)]
+
+
+def _in_order(world: World) -> list[str]:
+    return list(dict.fromkeys(process.name for process in world.every_process))
+
+
+def _line(row: tuple[float, int, str, str], columns: Mapping[str, int]) -> str:
+    at, _, name, text = row
+    return f"{at:9.4f}  " + " " * (_WIDTH * columns.get(name, 0)) + text
+
+
+def described(value: object, quiet: frozenset[str] = _QUIET) -> str:
+    """Return a value as one line: its name in snake case, and the fields that matter."""
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
+    fields = [
+        f"{field.name}={_shown(getattr(value, field.name))}"
+        for field in dataclasses.fields(value)  # type: ignore[arg-type]  # only dataclasses come
+        if field.name not in quiet and getattr(value, field.name) not in (None, (), "", {})
+    ]
+    return " ".join([kind, *fields])
+
+
+def _shown(value: object) -> str:
+    match value:
+        case Node(name=name) | RosterEntry(name=name):
+            return name
+        case Failure(node=node, rank=rank, exit_code=code):
+            return f"{node}/rank{rank}/{code}"
+        case Assignment():
+            roster = ",".join(entry.name for entry in value.roster)
+            return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
+        case list() | tuple():
+            return ",".join(_shown(item) for item in value)
+        case dict():
+            return f"{value['node']}/rank{value['rank']}/{value['exit_code']}"
+        case float():
+            return f"{value:g}"
+        case str() if " " in value:
+            return f"'{value}'"
+        case _:
+            return str(value)

@@ -1,0 +1,259 @@
+"""Faults planted in the machines, to see that the simulator would find them.
+
+Each is one promise taken back: a line of a machine that somebody might get wrong. The suite runs
+one seed that is known to find each (`seeds.txt`); the whole search is a command:
+
+    python -m tests.simulation.planted                      every planted fault, up to 10 000 seeds
+    python -m tests.simulation.planted no-fencing --seeds 500..2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from unittest import mock
+
+from elastic_harness.simulation.plan import Options, draw_plan
+from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_harness.simulation.storm import run_storm
+
+from pytest_elastic.rendezvous import budget, coordinator, membership
+from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.liveness import HeldLease
+from pytest_elastic.rendezvous.member import MemberMachine, Part
+from pytest_elastic.rendezvous.round import SealedRound
+
+__all__ = ["PLANTED", "Planted", "find", "finds"]
+
+Patch = tuple[object, str, object]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One fault: what is wrong, what is replaced by what, and which storms may find it."""
+
+    what: str
+    patches: Sequence[Patch]
+    options: Options | None = None
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the fault for a while."""
+        with contextlib.ExitStack() as stack:
+            for owner, name, value in self.patches:
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+
+def _nothing(*_arguments: object, **_named: object) -> None:
+    """Do nothing."""
+
+
+def _charge_everything(
+    what: Budget, ended: EndedRound | None, roster: tuple[str, ...]
+) -> tuple[Verdict, str]:
+    verdict, why = budget.judge(what, ended, roster)
+    is_wrong = verdict is Verdict.FREE and ended is not None and what.used < what.max_restarts
+    return (Verdict.CHARGED if is_wrong else verdict), why
+
+
+def _before(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
+    """Return a method that does something wrong first."""
+
+    def planted(self: object, *arguments: object) -> _T:
+        act(self, *arguments)
+        return method(self, *arguments)
+
+    return planted
+
+
+def _after(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
+    """Return a method that does something wrong afterwards."""
+
+    def planted(self: object, *arguments: object) -> _T:
+        result = method(self, *arguments)
+        act(self, *arguments)
+        return result
+
+    return planted
+
+
+def _reuse_number(machine: CoordinatorMachine, seal: SealedRound, reason: str) -> None:
+    del seal, reason
+    machine._round -= 1
+
+
+def _forget_the_gate(machine: CoordinatorMachine, now: float) -> None:
+    machine._not_before = now
+
+
+def _forget_reports(machine: MemberMachine, *_: object) -> None:
+    machine._reports.clear()
+
+
+_on_connection_lost = MemberMachine._on_connection_lost
+_take_echo = HeldLease.take_echo
+
+
+def _do_not_hold_what_stops(machine: MemberMachine, reason: str, now: float) -> None:
+    was = machine._is_held
+    machine._is_held = was or machine.part is Part.STOPPING
+    _on_connection_lost(machine, reason, now)
+    if not was and machine.part is Part.STOPPING:
+        machine._is_held = False
+
+
+def _leave_round_impatiently(
+    machine: MemberMachine, reason: str, now: float, *, as_told: bool = False
+) -> None:
+    _leave_round(machine, reason, now, as_told=as_told)
+    if as_told:
+        machine._patient_until = now + machine.settings.join_timeout_s
+
+
+_leave_round = MemberMachine._leave_round
+
+
+def _hold_from_the_echo(lease: HeldLease, echo: int) -> bool:
+    """Count the lease from the newest beat that was sent, whatever came back."""
+    if not _take_echo(lease, echo):
+        return False
+    if lease._unanswered:
+        lease._held_from = lease._unanswered[-1][1]
+    return True
+
+
+def _too_few(machine: CoordinatorMachine, now: float) -> None:
+    if machine.settings.min_nodes > 1:
+        fewer = dataclasses.replace(machine.settings, min_nodes=machine.settings.min_nodes - 1)
+        machine.settings = fewer
+    del now
+
+
+PLANTED: dict[str, Planted] = {
+    "no-fencing": Planted(
+        what="neither member nor keeper looks at the lease",
+        patches=(
+            (MemberMachine, "_watch_lease", _nothing),
+            (PlayedAgent, "_look_at_lease", _nothing),
+        ),
+    ),
+    "no-start-gate": Planted(
+        what="a round is committed while workers of a lost member may run",
+        patches=(
+            (
+                CoordinatorMachine,
+                "_watch_seal",
+                _before(CoordinatorMachine._watch_seal, _forget_the_gate),
+            ),
+        ),
+    ),
+    "number-reused": Planted(
+        what="the number of a round that was given up comes again",
+        patches=(
+            (
+                CoordinatorMachine,
+                "_abandon",
+                _after(CoordinatorMachine._abandon, _reuse_number),
+            ),
+        ),
+    ),
+    "everything-charged": Planted(
+        what="a change of members costs a restart",
+        patches=((coordinator, "judge", _charge_everything),),
+    ),
+    "nothing-charged": Planted(
+        what="every round is free",
+        patches=((coordinator, "judge", lambda *_: (Verdict.FREE, "free")),),
+    ),
+    "stopping-not-held": Planted(
+        what="workers that are being stopped are not held when contact is lost",
+        patches=((MemberMachine, "_on_connection_lost", _do_not_hold_what_stops),),
+    ),
+    "refused-waits": Planted(
+        what="a member refused with nothing to kill waits for the join timeout after the end",
+        patches=((MemberMachine, "_leave_round", _leave_round_impatiently),),
+    ),
+    "reports-not-repeated": Planted(
+        what="news that was lost with a connection is not said again",
+        patches=(
+            (
+                MemberMachine,
+                "_on_welcome",
+                _before(MemberMachine._on_welcome, _forget_reports),
+            ),
+        ),
+    ),
+    "resumes-anything": Planted(
+        what="a node may come back into a round that it does not stand by",
+        patches=((membership, "resumes", lambda *_: True),),
+    ),
+    "not-told-again": Planted(
+        what="a member that comes back is not told what it has missed",
+        patches=((CoordinatorMachine, "_on_back", _nothing),),
+    ),
+    "lease-from-now": Planted(
+        what="a lease runs from the newest beat sent, not from the one that came back",
+        patches=((HeldLease, "take_echo", _hold_from_the_echo),),
+    ),
+    "too-few": Planted(
+        what="a round is sealed with fewer than min_nodes",
+        patches=((CoordinatorMachine, "_gather", _before(CoordinatorMachine._gather, _too_few)),),
+    ),
+    "connection-not-noticed": Planted(
+        what="the end of a member's connection suspects nobody and stops nothing",
+        patches=((MemberMachine, "_on_connection_lost", _nothing),),
+    ),
+}
+
+
+def finds(name: str, seed: int) -> str:
+    """Return what the storm of a seed complains of when a fault is planted, "" for nothing."""
+    fault = PLANTED[name]
+    with fault.planted():
+        try:
+            run_storm(draw_plan(seed, fault.options))
+        except Exception as error:  # noqa: BLE001 (a machine that crashes is found too)
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def find(name: str, seeds: range) -> tuple[int, str] | None:
+    """Return the first seed that finds a planted fault, and what it complains of."""
+    for seed in seeds:
+        complaint = finds(name, seed)
+        if complaint:
+            return seed, complaint
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search; the exit code is 1 if a planted fault was not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.planted")
+    parser.add_argument("names", nargs="*", help=", ".join(PLANTED))
+    parser.add_argument("--seeds", default="0..10000", metavar="A..B")
+    options = parser.parse_args(arguments)
+    first, _, end = options.seeds.partition("..")
+    seeds = range(int(first), int(end))
+    missed = 0
+    for name in options.names or PLANTED:
+        began = time.process_time()
+        found = find(name, seeds)
+        took_s = time.process_time() - began
+        missed += found is None
+        seed, complaint = found or ("none", "not found")
+        line = f"{name:24} seed {seed!s:>6}  {took_s:6.1f} s  {complaint[:100]}"
+        sys.stdout.write(line + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

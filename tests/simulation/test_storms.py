@@ -1,0 +1,56 @@
+"""Storms from seeds: whatever happens, in whatever order, the promises hold.
+
+To look for more: `python -m elastic_harness.simulation --seeds A..B`. A seed that breaks a promise
+is mended, planted (`planted.py`) and written into `seeds.txt`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from elastic_harness.simulation.machine_agent import MachineAgent
+from elastic_harness.simulation.storm import weather
+
+from tests.simulation.planted import PLANTED, finds
+
+
+def _read_seeds() -> list[tuple[int, str]]:
+    lines = Path(__file__).with_name("seeds.txt").read_text(encoding="utf-8").splitlines()
+    words = [line.split(maxsplit=2) for line in lines if not line.startswith("#")]
+    return [(int(seed), planted) for seed, planted, _ in words]
+
+
+FOUND = _read_seeds()
+
+
+@pytest.mark.parametrize("tens", range(20))
+def test_the_promises_hold_in_every_storm(tens: int) -> None:
+    """Safety at every moment; progress, or an end with a reason, once it is calm."""
+    for seed in range(10 * tens, 10 * tens + 10):
+        try:
+            weather(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("tens", range(5))
+def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
+    """What the played agent does is what the real one does, as far as promises go."""
+    for seed in range(10 * tens, 10 * tens + 10):
+        try:
+            weather(seed, MachineAgent)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize(("seed", "planted"), FOUND)
+def test_what_a_storm_once_found_is_found_again_and_mended(seed: int, planted: str) -> None:
+    """Each seed breaks a promise with its fault planted, and none without."""
+    assert finds(planted, seed)
+    weather(seed)
+
+
+def test_every_planted_fault_has_a_seed() -> None:
+    """No fault is planted that no storm of the suite finds."""
+    assert {planted for _, planted in FOUND} == set(PLANTED)
