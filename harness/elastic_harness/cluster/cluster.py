@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.names import NameChange
 from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = [
@@ -340,6 +341,17 @@ class Cluster(Protocol):
         self, endpoints: Mapping[str, Sequence[tuple[str, int]]], on_done: Done[None]
     ) -> None:
         """Say which (node, port) belongs to which class of traffic, in place of what was said."""
+
+    def set_names(
+        self, node: str, changes: Mapping[str, NameChange], on_done: Done[Mapping[str, str]]
+    ) -> None:
+        """Have a node take names for something else, in place of what it was told before.
+
+        No changes show it the truth again. Done with the addresses by name that it reads now.
+        """
+
+    def names_asked(self, node: str, on_done: Done[int]) -> None:
+        """Return how often a node's slow name service was asked for a name that it knows."""
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str, on_done: Done[None]) -> None:
         """Write what passes over links into a new pcapng file; raises UsageError if it cannot."""

@@ -87,12 +87,13 @@ def _try_server() -> None:
         address="10.77.0.1",
         is_isolated=True,
         hosts=scratch.hosts,
+        names=scratch.names_folder("n1"),
         disk=scratch.disk("n1"),
     )
 
     def try_node() -> None:
         ns.unshare(ns.NODE_NAMESPACES)
-        _in_child(lambda: os.close(build(plan)))
+        _in_child(lambda: os.close(build(plan).device))
 
     _in_child(try_node)
 

@@ -15,6 +15,7 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.cluster.network_reading import read_counters
 from elastic_harness.conversation import Answer
 from elastic_harness.network.link_model import LinkPolicy, Pair
+from elastic_harness.network.names import NameChange, read_hosts
 from elastic_harness.network.switch_wire import policy_to_fields
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
@@ -57,6 +58,26 @@ class NetworkClient:
             for name, found in endpoints.items()
         }
         self._ask_network("learn_traffic", {"ends": ends}, lambda _: on_done(None), on_done)
+
+    def set_names(
+        self, node: str, changes: Mapping[str, NameChange], on_done: Done[Mapping[str, str]]
+    ) -> None:
+        """Have a node take names for something else; done with what it reads now."""
+        fields = {
+            name: (None if change.is_missing else change.address or "", change.slow_s)
+            for name, change in changes.items()
+        }
+        self._ask(
+            "set_names",
+            {"name": node, "changes": fields},
+            lambda answer: on_done(read_hosts(answer.fields["hosts"])),
+            on_done,
+        )
+
+    def names_asked(self, node: str, on_done: Done[int]) -> None:
+        """Return how often a node's slow name service was asked for a name that it knows."""
+        order = {"name": node, "order": "names_asked", "fields": {}}
+        self._ask("node", order, lambda answer: on_done(answer.fields["asked"]), on_done)
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str, on_done: Done[None]) -> None:
         """Write what passes over links into a new pcapng file; raises UsageError if it cannot."""

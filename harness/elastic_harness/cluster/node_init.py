@@ -17,6 +17,7 @@ from typing import Any
 
 from elastic_harness.cluster import namespace as ns
 from elastic_harness.cluster import process_table
+from elastic_harness.cluster.node_names import NodeNames
 from elastic_harness.cluster.node_world import NodePlan, build
 from elastic_harness.cluster.program import ProgramRole
 from elastic_harness.conversation import Conversation, Reply
@@ -89,6 +90,7 @@ class NodeInit:
         self._running: set[int] = set()
         self._starting: dict[int, list[int]] = {}
         self._cgroups: list[int] = []
+        self._names: NodeNames | None = None
 
     def fail(self, error: OSError) -> None:
         """Tell the server that this node cannot be built."""
@@ -101,7 +103,9 @@ class NodeInit:
         fds = []
         try:
             if self._plan.is_isolated:
-                fds.append(build(self._plan))
+                made = build(self._plan)
+                fds.append(made.device)
+                self._names = NodeNames(self._loop, made.names)
             else:
                 ns.become_subreaper()
             fds.append(os.pidfd_open(os.getpid()))
@@ -137,6 +141,10 @@ class NodeInit:
                 kind = socket.SOCK_DGRAM if fields["datagram"] else socket.SOCK_STREAM
                 with socket.socket(socket.AF_INET, kind) as sock:
                     reply.done({}, [sock.fileno()])
+            case "show_names":
+                self._show_names(fields, reply)
+            case "names_asked":
+                reply.done({"asked": self._names.asked if self._names else 0})
             case "signal_all":
                 self._signal_all(fields["signum"])
                 reply.done()
@@ -149,6 +157,17 @@ class NodeInit:
                 self._end()
             case _:
                 reply.failed(f"a node does not know how to '{op}'")
+
+    def _show_names(self, fields: JsonObject, reply: Reply) -> None:
+        if self._names is None:
+            reply.failed("this node has no names of its own")
+            return
+        try:
+            shown = self._names.show(is_own=fields["is_own"], slow=fields["slow"])
+        except OSError as error:
+            reply.failed(f"cannot change the names of a node: {error}")
+        else:
+            reply.done({"hosts": shown})
 
     def _start(self, fields: JsonObject, reply: Reply) -> Role | None:
         """Fork a process; in the child, return what it is to be."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from elastic_harness.cluster import device
 from elastic_harness.cluster import namespace as ns
 
-__all__ = ["PRIVATE_TREES", "NodePlan", "build", "disk_path"]
+__all__ = ["PRIVATE_TREES", "NodePlan", "Surroundings", "build", "disk_path"]
 
 NETWORK = "10.77.0"
 DEVICE = "eth0"
@@ -23,15 +23,27 @@ DEVICE = "eth0"
 PRIVATE_TREES = ("/tmp", "/dev/shm")  # noqa: S108 (the directories themselves, not files in them)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a node's pid 1 keeps of its making: its device, and the folder of its own names."""
+
+    device: int
+    names: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """A node to be built. `hosts` and `disk` are paths in the cluster server's mount namespace."""
+    """A node to be built. All paths are those of the cluster server's mounts.
+
+    `hosts` is the table of names that all nodes share, `names` the folder for the node's own.
+    """
 
     name: str
     index: int
     address: str
     is_isolated: bool
     hosts: str
+    names: str
     disk: str
     shared: Sequence[str] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +55,12 @@ def disk_path(shared: Sequence[str]) -> str:
     return f"{tree}/disk"
 
 
-def build(plan: NodePlan) -> int:
-    """Make the surroundings of a node around this process; returns the descriptor of its device."""
+def build(plan: NodePlan) -> Surroundings:
+    """Make the surroundings of a node around this process; returns two descriptors of them."""
     socket.sethostname(plan.name)
     fd = device.open_tun(DEVICE)
     device.set_up("lo")
+    names = _open_path(plan.names)
     _mount_private_trees(plan)
     # `eth0` would announce itself by IPv6 all the time, to nobody.
     _write_if_there(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
@@ -55,7 +68,7 @@ def build(plan: NodePlan) -> int:
         ns.write_file(f"/proc/sys/net/{name.replace('.', '/')}", value)
     device.configure(DEVICE, plan.address, 24)
     ns.set_next_pid(_first_pid(plan.index))
-    return fd
+    return Surroundings(fd, names)
 
 
 def _mount_private_trees(plan: NodePlan) -> None:

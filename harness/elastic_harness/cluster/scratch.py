@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 
 from elastic_harness.cluster import leftovers
 from elastic_harness.cluster import namespace as ns
+from elastic_harness.network.names import hosts_text
 
 __all__ = ["Scratch"]
 
@@ -31,6 +33,8 @@ class Scratch:
             os.mkdir(self._folder, 0o700)
         self.hosts = f"{self._folder}/hosts"
         os.mkdir(f"{self._folder}/disks")
+        os.mkdir(f"{self._folder}/names")
+        self._changed: dict[str, Mapping[str, str | None]] = {}
         self._write_hosts()
 
     def disk(self, name: str) -> str:
@@ -42,6 +46,24 @@ class Scratch:
         if self._names.get(name) != address:
             self._names[name] = address
             self._write_hosts()
+
+    def names_folder(self, name: str) -> str:
+        """Return the folder for a node's own table of names, made if it is not there."""
+        folder = f"{self._folder}/names/{name}"
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        return folder
+
+    def change_names(self, node: str, changes: Mapping[str, str | None]) -> None:
+        """Write a node's own table: names with another address, or (None) without any."""
+        if changes:
+            self._changed[node] = changes
+            self._write_hosts_of(node)
+        else:
+            self._changed.pop(node, None)
+
+    def address_of(self, name: str) -> str | None:
+        """Return the true address of a name."""
+        return self._names.get(name)
 
     def make_disk(self, name: str, *, size: int | None, keep: bool) -> None:
         """Provide a node's disk, empty unless it is to be kept."""
@@ -66,6 +88,7 @@ class Scratch:
     def clear(self) -> None:
         """Forget all names and disks."""
         self._names.clear()
+        self._changed.clear()
         self._write_hosts()
         for name in os.listdir(f"{self._folder}/disks"):
             self._remove_disk(name)
@@ -79,17 +102,20 @@ class Scratch:
             shutil.rmtree(path)
 
     def _write_hosts(self) -> None:
-        """Write the table of names in place: nodes have this very file as their /etc/hosts.
+        """Write the table of names in place: nodes have this very file as their /etc/hosts."""
+        _write_in_place(self.hosts, hosts_text(self._names))
+        for node in self._changed:
+            self._write_hosts_of(node)
 
-        All IPv4 lines come first: gloo and the store take the first match. The mapped lines spare
-        torch a warning that a socket's host name cannot be found.
-        """
-        lines = ["127.0.0.1 localhost"]
-        lines += [f"{address} {name}" for name, address in self._names.items()]
-        lines += ["::1 localhost ip6-localhost ip6-loopback"]
-        lines += [f"::ffff:{address} {name}" for name, address in self._names.items()]
-        text = "\n".join([*lines, ""]).encode()
-        fd = os.open(self.hosts, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.pwrite(fd, text, 0)
-        os.ftruncate(fd, len(text))
-        os.close(fd)
+    def _write_hosts_of(self, node: str) -> None:
+        names: dict[str, str | None] = {**self._names, **self._changed[node]}
+        known = {name: address for name, address in names.items() if address is not None}
+        _write_in_place(f"{self.names_folder(node)}/hosts", hosts_text(known))
+
+
+def _write_in_place(path: str, content: str) -> None:
+    text = content.encode()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+    os.close(fd)

@@ -162,6 +162,8 @@ class ClusterServer:
                 conversation = self._nodes.find(fields["name"]).conversation
                 assert conversation is not None, "a node that runs can be talked to"
                 relay(conversation, fields["order"], fields["fields"], reply)
+            case "set_names":
+                self._nodes.set_names(fields, reply)
             case "pause_node":
                 self._limits.pause(fields["name"], reply)
             case "resume_node":

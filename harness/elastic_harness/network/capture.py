@@ -1,8 +1,8 @@
-"""What passed over links, in a file that tcpdump, Wireshark and scapy read.
+"""What passed over links, in a file that tcpdump and scapy read.
 
-The format is pcapng (draft-ietf-opsawg-pcapng): one interface for each link, named `n1>n2`, bare IPv4
-packets, times of the machine's clock, and with every packet a comment that says what became of it
-(`delivered`, `dropped: lost`, `late by 0.2 s`). Packets are written as they came into the link.
+The format is pcapng (draft-ietf-opsawg-pcapng): one interface for each link, named `n1>n2`, bare
+IPv4 packets, times of the machine's clock, and with every packet a comment that says what became of
+it (`delivered`, `dropped: lost`, `late by 0.2 s`). Packets are written as they came into the link.
 
 The kernel leaves checksums and segments to the card: a packet may be 64 kB long and its checksum
 unfinished, as in any capture on a machine with offloads.

@@ -1,0 +1,88 @@
+"""Names that one node takes for something else: wrong, missing, slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import wait_for
+from elastic_harness.network.names import NameChange
+
+from pytest_elastic.errors import UsageError
+from tests.cluster_bench import LIMIT_S, Bench
+
+LOOK = """
+import socket, sys, time
+began = time.monotonic()
+try:
+    found = socket.getaddrinfo(sys.argv[1], 80, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+except socket.gaierror:
+    found = "nothing"
+print(sys.argv[1], found, time.monotonic() - began >= 0.3)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One server for all tests of this file, with nothing preloaded."""
+    try:
+        choose_cluster("namespace")
+    except UsageError as error:
+        pytest.skip(error.message)
+    made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+    """Lend the server, with two nodes, and look for what the test left."""
+    for lent in cluster_bench.borrow(tmp_path):
+        lent.start("n1", "n2")
+        yield lent
+
+
+def change(bench: Bench, node: str, changes: Mapping[str, NameChange]) -> Mapping[str, str]:
+    """Have a node take names for something else; return what it reads then."""
+    return wait_for(bench.loop, partial(bench.cluster.set_names, node, changes), within_s=LIMIT_S)
+
+
+def looked_up(bench: Bench, node: str, name: str) -> tuple[str, bool]:
+    """Return what a process of a node finds, and whether it took a while."""
+    (bench.folder / "output").unlink(missing_ok=True)
+    asked, found, is_slow = bench.output(bench.python(node, LOOK, name)).split()
+    assert asked == name
+    return found, is_slow == "True"
+
+
+def test_a_wrong_name_leads_one_node_astray_until_it_is_healed(bench: Bench) -> None:
+    """The others are told the truth; names of nodes that come later are known all the same."""
+    wrong = {"n1": NameChange(address="10.77.0.99")}
+    assert change(bench, "n2", wrong)["n1"] == "10.77.0.99"
+    assert looked_up(bench, "n2", "n1") == ("10.77.0.99", False)
+    assert looked_up(bench, "n1", "n1") == ("10.77.0.1", False)
+    bench.start("n3")
+    assert looked_up(bench, "n2", "n3") == ("10.77.0.3", False)
+    for _ in range(2):
+        assert change(bench, "n2", {})["n1"] == "10.77.0.1"
+    assert looked_up(bench, "n2", "n1") == ("10.77.0.1", False)
+
+
+def test_a_missing_name_is_not_found(bench: Bench) -> None:
+    """At once: there is nobody who could be asked."""
+    change(bench, "n2", {"n1": NameChange(is_missing=True)})
+    assert looked_up(bench, "n2", "n1")[0] == "nothing"
+    assert looked_up(bench, "n2", "n2")[0] == "10.77.0.2"
+
+
+def test_a_slow_name_is_found_late(bench: Bench) -> None:
+    """By a name service that only this node has; and the questions are counted."""
+    change(bench, "n2", {"n1": NameChange(slow_s=0.3)})
+    assert looked_up(bench, "n2", "n1") == ("10.77.0.1", True)
+    asked = wait_for(bench.loop, partial(bench.cluster.names_asked, "n2"), within_s=LIMIT_S)
+    assert asked >= 1
+    change(bench, "n2", {})
+    assert looked_up(bench, "n2", "n1") == ("10.77.0.1", False)
