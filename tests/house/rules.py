@@ -160,7 +160,7 @@ PURE = (
     ),
     Pure(
         holds="elastic_harness.scenario",
-        drivers=("loader", "log_watch", "node_commands", "runner", "setup", "stage"),
+        drivers=("loader", "log_watch", "node_commands", "runner", "setup", "stage", "stage_network"),
     ),
     Pure(holds="elastic_harness.faker_provider"),
     Pure(holds="elastic_harness.history"),

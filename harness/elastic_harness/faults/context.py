@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.names import NameChange
 from elastic_harness.scenario.situation import ProcessRef
 from pytest_elastic.errors import ElasticError
 
@@ -199,3 +200,25 @@ class FaultContext(Protocol):
 
     def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
         """Read what links have done."""
+
+    def capture(self, owner: str, pairs: Sequence[Pair]) -> Ticket[str]:
+        """Write what passes over links into a file of the run; settled with its path."""
+
+    def captured(self, owner: str) -> Ticket[int]:
+        """Return how many packets the capture of `owner` has, all of them in its file."""
+
+    def end_capture(self, owner: str) -> Ticket[int]:
+        """End a capture; harmless when there is none."""
+
+    # --- names
+
+    def change_names(
+        self, owner: str, node: str, changes: Mapping[str, NameChange]
+    ) -> Ticket[Mapping[str, str]]:
+        """Have a node take names for something else; settled with the table that it reads."""
+
+    def restore_names(self, owner: str) -> Ticket[None]:
+        """Undo what `owner` did to names; harmless when that is nothing."""
+
+    def names_asked(self, node: str) -> Ticket[int]:
+        """Return how often a node's slow name service was asked for a name that it knows."""

@@ -203,6 +203,7 @@ class Run:
 
     def _on_record(self, record: Record) -> None:
         self.history.append(record)
+        self._stage.learn(record)
         self._tell(m.RecordSeen(record=record))
 
     def _on_log_line(self, node: str, pattern: str, line: str) -> None:

@@ -18,7 +18,6 @@ from elastic_harness.cluster.cluster import (
     ClusterError,
     ClusterEvent,
     ClusterNode,
-    NetworkCounters,
     NodeGone,
     NodeSpec,
     ProcessExited,
@@ -27,11 +26,10 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.faults.context import Ticket
 from elastic_harness.history import events
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.node_commands import NodeCommands
 from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.stage_network import StageNetwork
 from elastic_harness.scenario.stage_plan import StagePlan, command_spec, launcher_spec
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event
@@ -67,7 +65,7 @@ class _Actor:
     cause: str = ""  # why the node will be gone, when that is our doing
 
 
-class Stage:
+class Stage(StageNetwork):
     """One run's nodes on a cluster (`FaultContext`). Everything happens in the loop's thread."""
 
     def __init__(
@@ -80,15 +78,16 @@ class Stage:
         on_fact: Callable[[str, str, Event], None],
         on_lost: Callable[[str], None],
     ) -> None:
+        super().__init__(
+            cluster, capture_dir=os.path.join(os.path.dirname(plan.log_dir), "captures")
+        )
         self._loop = loop
-        self._cluster = cluster
         self._plan = plan
         self._orders = orders
         self._on_fact = on_fact
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
         self._commands = NodeCommands(cluster)
-        self._overlay = Overlay()
         self._endpoint_host = ""  # known once the store host is up; newcomers get the same
         self._exit_codes: dict[str, int] = {}
 
@@ -118,6 +117,7 @@ class Stage:
         self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
     ) -> None:
         self._endpoint_host = self._cluster.nodes[self._plan.store_host].hostname
+        self._endpoints.meet_at(self._plan.store_host, self._plan.job.endpoint_port)
         waiting = set(names)
 
         def on_spawned(name: str, outcome: ElasticError | None) -> None:
@@ -295,33 +295,6 @@ class Stage:
         self._cluster.resume_node(node, ticket.settle)
         return ticket
 
-    # FaultContext: links
-
-    def impose(
-        self,
-        owner: str,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-    ) -> Ticket[None]:
-        """Lay a policy over links, or over a class of what passes there."""
-        return self._apply(self._overlay.impose(owner, pairs, policy, traffic=traffic))
-
-    def lift(self, owner: str) -> Ticket[None]:
-        """Take away what `owner` has laid over links."""
-        return self._apply(self._overlay.lift(owner))
-
-    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
-        """Read what links have done."""
-        ticket: Ticket[Mapping[Pair, LinkCounters]] = Ticket()
-
-        def on_done(outcome: NetworkCounters | ClusterError) -> None:
-            ticket.settle(outcome if isinstance(outcome, ClusterError) else outcome.links)
-
-        self._cluster.counters(on_done)
-        return ticket
-
     # How it is done
 
     def _start(
@@ -341,6 +314,7 @@ class Stage:
                     name,
                     events.NodeStarted(address=outcome.address, incarnation=outcome.incarnation),
                 )
+                self._rename_again(name)
             on_done(outcome)
 
         spec = NodeSpec(
@@ -386,26 +360,6 @@ class Stage:
         if node in self._actors:
             self._actors[node].cause = cause
         operation(node, ticket.settle)
-        return ticket
-
-    def _apply(self, policies: Mapping[Place, LinkPolicy]) -> Ticket[None]:
-        ticket: Ticket[None] = Ticket()
-        # Links with one and the same policy are changed in one order to the switch.
-        groups: dict[tuple[LinkPolicy, str | None], list[Pair]] = {}
-        for (pair, traffic), policy in policies.items():
-            groups.setdefault((policy, traffic), []).append(pair)
-        waiting = len(groups)
-        if not waiting:
-            ticket.settle(None)
-
-        def on_done(outcome: ClusterError | None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if isinstance(outcome, ClusterError) or waiting == 0:
-                ticket.settle(outcome)
-
-        for (policy, traffic), pairs in groups.items():
-            self._cluster.set_policy(pairs, policy, on_done, traffic=traffic)
         return ticket
 
     def _fact(self, source: str, node: str, event: Event) -> None:

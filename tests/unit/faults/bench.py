@@ -18,6 +18,7 @@ from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.scenario.messages import (
     EngineInput,
@@ -84,6 +85,9 @@ class World:
         self.broken: set[str] = set()
         self.stuck: set[str] = set()
         self.overlay = Overlay()
+        self.names = NameOverlay()
+        self.asked: dict[str, int] = {}
+        self.captures: dict[str, list[Pair]] = {}
         self.links: dict[Pair, LinkPolicy] = {}
         self.places: dict[Place, LinkPolicy] = {}
         self.counts: dict[Pair, LinkCounters] = {}
@@ -273,7 +277,48 @@ class World:
         self._later(lambda: ticket.settle(dict(self.counts)))
         return ticket
 
+    def capture(self, owner: str, pairs: Sequence[Pair]) -> Ticket[str]:
+        ticket: Ticket[str] = Ticket()
+        self.captures[owner] = list(pairs)
+        self._later(lambda: ticket.settle(f"{owner}.pcapng"))
+        return ticket
+
+    def captured(self, owner: str) -> Ticket[int]:
+        return self._number(
+            sum(self.counts[pair].packets for pair in self.captures[owner] if pair in self.counts)
+        )
+
+    def end_capture(self, owner: str) -> Ticket[int]:
+        self.captures.pop(owner, None)
+        return self._number(0)
+
+    def change_names(
+        self, owner: str, node: str, changes: Mapping[str, NameChange]
+    ) -> Ticket[Mapping[str, str]]:
+        self.names.impose(owner, node, changes)
+        ticket: Ticket[Mapping[str, str]] = Ticket()
+        known = {name: f"10.77.0.{name[1:]}" for name in self.up}
+        for name, change in self.names.of(node).items():
+            if change.is_missing or change.slow_s:
+                known.pop(name, None)
+            else:
+                known[name] = change.address or known[name]
+        self._later(lambda: ticket.settle(known))
+        return ticket
+
+    def restore_names(self, owner: str) -> Ticket[None]:
+        self.names.lift(owner)
+        return self._operate(f"restore_names {owner}", lambda: None)
+
+    def names_asked(self, node: str) -> Ticket[int]:
+        return self._number(self.asked.get(node, 0))
+
     # --- inside --------------------------------------------------------------------------------
+
+    def _number(self, number: int) -> Ticket[int]:
+        ticket: Ticket[int] = Ticket()
+        self._later(lambda: ticket.settle(number))
+        return ticket
 
     def _change(self, changed: Mapping[Place, LinkPolicy]) -> None:
         """Put policies in force; those for a class of traffic in a place of their own."""
