@@ -127,10 +127,16 @@ class LaunchConfig:
     standalone: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
 
+    def said(self, setting: str) -> str:
+        """Return what the user wrote to give a setting its value: the option or the variable."""
+        origin = self.origins.get(setting, "")
+        variable = origin.removeprefix("environment ")
+        return variable if variable != origin else "--" + setting.replace("_", "-")
+
 
 def parse_nnodes(text: str) -> tuple[int, int]:
     """Return (min, max) nodes from "N" or "MIN:MAX"."""
-    match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", text)
+    match = re.fullmatch(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", text)
     if match is None:
         raise UsageError(
             f"--nnodes={text!r} is not a number of nodes: expected N or MIN:MAX, as in 2 or 1:4"

@@ -6,10 +6,10 @@ socket, a rendezvous and an agent, in one event loop.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
-import sys
 import time
 from dataclasses import asdict
 
@@ -89,13 +89,20 @@ class _Launch:
         self._name = config.node_name or socket.gethostname()
         self._incarnation = secrets.token_hex(8)
         self._sink = make_sink(config.events or "", watcher=self._loop)
-        self._plan = ProgramPlan(config, self._loop, os.environ, os.getcwd())
+        self._plan = ProgramPlan(
+            config,
+            self._loop,
+            os.environ,
+            os.getcwd(),
+            say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
+        )
         self._is_explained = False
 
     def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = _own_address(config)
+        self._plan.open()
         agent = Agent(
             self._loop,
             node=self._name,
@@ -106,7 +113,11 @@ class _Launch:
             on_event=self._emit,
             on_over=self._report,
         )
-        keeper = Keeper(self._loop, on_report=agent.on_report, on_lost=agent.on_keeper_lost)
+        keeper = Keeper(
+            self._loop,
+            on_report=agent.on_report,
+            on_lost=lambda reason: agent.on_keeper_lost(reason, has_begun=keeper.has_begun),
+        )
         signals = SignalWatch(self._loop, config.signals, agent.on_signal)
         try:
             if adopted is not None:
@@ -221,8 +232,9 @@ class _Launch:
             self._say(f"cannot write the reason to {target}: {error.strerror}")
 
     def _say(self, text: str) -> None:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        """Write to the console; whoever read it may have gone, and a job does not end by that."""
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def _own_address(config: LaunchConfig) -> str:
@@ -236,7 +248,9 @@ def _own_address(config: LaunchConfig) -> str:
             return str(socket.getaddrinfo(config.local_addr, None)[0][4][0])
         except OSError as error:
             raise UsageError(
-                f"--local-addr={config.local_addr}: no such address ({error.strerror})"
+                f"{config.said('local_addr')}={config.local_addr}: no such address "
+                f"({error.strerror})",
+                hint="Expected a name or an IP address of this machine, as `ip address` shows.",
             ) from error
     try:
         family, _, _, _, towards = socket.getaddrinfo(

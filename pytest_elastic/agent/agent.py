@@ -23,6 +23,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
+from pytest_elastic.workers.logs import full_disk_of
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Agent", "Keeper", "WorkerPlan"]
@@ -144,9 +145,9 @@ class Agent:
             # All is over here but for others who may want to know how: not that long.
             self._loop.stop()
 
-    def on_keeper_lost(self, reason: str) -> None:
+    def on_keeper_lost(self, reason: str, *, has_begun: bool) -> None:
         """Take note that the keeper died, and that what was left below it has been killed."""
-        self._tell(m.KeeperGone(reason=reason))
+        self._tell(m.KeeperGone(reason=reason, has_begun=has_begun))
 
     def _tell(self, given: m.AgentInput) -> None:
         """Hand the machine an input, once all commands of the one before have been performed."""
@@ -230,6 +231,12 @@ class Agent:
             killed_by = signal_name(-report.exit_code)
             if report.was_out_of_memory:
                 message = message or "killed by the kernel: out of memory"
+        outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
+        full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
+        if report.exit_code != 0 and full is not None:
+            # What it said about its end may have had no room.
+            said = f"{message}; " if message else ""
+            message = f"{said}the disk for its output is full: {full}"
         return m.WorkerExit(
             round=report.round,
             local_rank=report.local_rank,

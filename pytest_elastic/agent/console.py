@@ -14,6 +14,7 @@ __all__ = ["describe_event", "describe_failure", "describe_outcome"]
 _RULE = "=" * 72
 # The end of a traceback says what went wrong; what is cut is in the error file and in the events.
 _MAX_TRACEBACK_LINES = 24
+_MAX_MESSAGE_LINES = 12
 
 
 def describe_event(event: events.Event) -> str | None:
@@ -74,10 +75,16 @@ def describe_failure(failure: Failure) -> str:
 
 
 def _failure_lines(failure: Failure) -> list[str]:
-    lines = [f"first failure: {describe_failure(failure)}"]
-    if failure.message:
-        lines.append(f"  {failure.message}")
+    message = failure.message.rstrip().splitlines()
+    if len(message) > _MAX_MESSAGE_LINES:
+        message = [*message[:_MAX_MESSAGE_LINES], "..."]
     traceback = failure.traceback.rstrip().splitlines()
     if len(traceback) > _MAX_TRACEBACK_LINES:
         traceback = ["...", *traceback[-_MAX_TRACEBACK_LINES:]]
-    return lines + [f"  {line}" for line in traceback]
+    said = [f"  {_harmless(line)}" for line in (*message, *traceback)]
+    return [f"first failure: {describe_failure(failure)}", *said]
+
+
+def _harmless(line: str) -> str:
+    """Return a line of a worker's without what would move the cursor or change its colours."""
+    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in line)

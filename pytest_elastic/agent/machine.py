@@ -167,8 +167,8 @@ class AgentMachine:
                 self._on_group_vanished(given, now)
             case m.LeaseExpired(round=round_):
                 self._on_lease_expired(round_)
-            case m.KeeperGone(reason=reason):
-                self._on_keeper_gone(reason)
+            case m.KeeperGone(reason=reason, has_begun=has_begun):
+                self._on_keeper_gone(reason, "lost" if has_begun else "refused")
             case m.StoreReady():
                 self._ask(
                     ports.StoreOpened(round=given.round, address=given.address, port=given.port)
@@ -405,10 +405,14 @@ class AgentMachine:
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
 
-    def _on_keeper_gone(self, reason: str) -> None:
+    def _on_keeper_gone(self, reason: str, result: str) -> None:
+        """Give up this node's part: no program of the user's has failed, so it may be tried again.
+
+        A keeper that could not begin will not, however often it is tried.
+        """
         if self._group is not None:
             self._group.is_gone = True
-        self._exit(_Ending(code=1, result="failed", reason=reason, deadline=0.0))
+        self._exit(_Ending(code=_EXIT_CODES[result], result=result, reason=reason, deadline=0.0))
 
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
         group = self._group

@@ -87,9 +87,13 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperGone:
-    """The keeper died; the driver has killed what was left below it."""
+    """The keeper died; the driver has killed what was left below it.
+
+    Not `has_begun`: it could not even import what the user wanted preloaded.
+    """
 
     reason: str
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

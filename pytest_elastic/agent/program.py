@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_elastic.agent.environ import worker_environ
 from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
@@ -46,7 +46,13 @@ class ProgramPlan:
     """The program of a launch (`agent.WorkerPlan`)."""
 
     def __init__(
-        self, config: LaunchConfig, loop: Loop, environ: Mapping[str, str], cwd: str
+        self,
+        config: LaunchConfig,
+        loop: Loop,
+        environ: Mapping[str, str],
+        cwd: str,
+        *,
+        say: Callable[[str], None],
     ) -> None:
         self._config = config
         self._loop = loop
@@ -60,7 +66,7 @@ class ProgramPlan:
             stdout_filters=config.stdout_filters,
             stderr_filters=config.stderr_filters,
         )
-        self._logs = LogDirectory(self._log_settings, config.run_id)
+        self._logs = LogDirectory(self._log_settings, config.run_id, on_problem=say)
         self._plugin: LogsPlugin | None = None
         self._cpus: Sequence[Sequence[int]] | None = None
         self._error_files: dict[tuple[int, int], str | None] = {}  # of the last round
@@ -71,6 +77,14 @@ class ProgramPlan:
     def bind(self, cpus: Sequence[Sequence[int]]) -> None:
         """Bind the workers to these processors, by local rank."""
         self._cpus = cpus
+
+    def open(self) -> None:
+        """Make the folder for logs, where it is not the business of the class of `--logs-specs`.
+
+        Raises UsageError.
+        """
+        if self._config.logs_specs is None:
+            self._logs.open(said=self._config.said("log_dir"))
 
     def use_plugin(self) -> None:
         """Have the class that `--logs-specs` names place the output; blocks until it is loaded."""

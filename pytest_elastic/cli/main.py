@@ -41,6 +41,16 @@ def _usage() -> str:
     )
 
 
+def _complain(text: str) -> None:
+    """Say the last words; where nobody can read them, the exit code still tells."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        # What is left in the buffer would fail again when the interpreter ends, with another code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -55,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = arguments
     if name not in _COMMANDS:
         known = ", ".join(_COMMANDS)
-        sys.stderr.write(f"pytest-elastic: there is no command {name!r}; known are {known}\n")
+        _complain(f"pytest-elastic: there is no command {name!r}; known are {known}")
         return 2
     try:
         result: int = import_module(_COMMANDS[name][0]).main(rest)
     except ElasticError as error:
-        sys.stderr.write(f"pytest-elastic {name}: {error}\n")
+        _complain(f"pytest-elastic {name}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         # Only while something is being imported or read: a running agent handles the signal.

@@ -15,13 +15,14 @@ import re
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.machinery import all_suffixes
 from typing import NoReturn
 
 from pytest_elastic.agent.environ import visible_device
-from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT, Option
+from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT
+from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
     DEFAULT_SHUTDOWN_TIMEOUT_S,
     Endpoint,
@@ -39,6 +40,12 @@ from pytest_elastic.workers.logs import parse_streams
 from pytest_elastic.workers.logs_plugin import check_plugin
 
 __all__ = ["build_parser", "parse_run_command"]
+
+
+# Above this somebody has mistaken another number for it; each worker is a process.
+_MAX_WORKERS = 10_000
+# Of a complaint: its beginning and its end are what it is about.
+_MAX_COMPLAINT = 600
 
 
 class _Parser(argparse.ArgumentParser):
@@ -85,94 +92,32 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """The merged values of all options, as text, and their origins."""
-
-    by_dest: Mapping[str, str | None]
-    origins: Mapping[str, str]
-
-    def text(self, dest: str) -> str:
-        value = self.by_dest[dest]
-        assert value is not None, f"option {dest} has neither value nor default"
-        return value
-
-    def optional(self, dest: str) -> str | None:
-        return self.by_dest[dest]
-
-    def is_set(self, dest: str) -> bool:
-        return self.by_dest[dest] == "1"
-
-    def number(self, dest: str, *, at_least: int) -> int:
-        text = self.text(dest)
-        try:
-            number = int(text)
-        except ValueError:
-            number = at_least - 1
-        if number < at_least:
-            raise UsageError(
-                f"{self.name(dest)}={text}: expected a whole number of at least {at_least}"
-            )
-        return number
-
-    def name(self, dest: str) -> str:
-        """Return what the user wrote to give the value: the option or the variable."""
-        origin = self.origins[dest]
-        return (
-            origin.removeprefix("environment ")
-            if origin.startswith("environment")
-            else "--" + dest.replace("_", "-")
-        )
-
-    @contextmanager
-    def blamed(self, dest: str) -> Iterator[None]:
-        """Have complaints about an option name what the user wrote."""
-        try:
-            yield
-        except UsageError as error:
-            flag = "--" + dest.replace("_", "-")
-            message = error.message.replace(flag, self.name(dest), 1)
-            raise UsageError(message, hint=error.hint) from error
-
-
-def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> _Values:
-    by_dest: dict[str, str | None] = {}
-    origins: dict[str, str] = {}
-    for option in OPTIONS:
-        given = getattr(arguments, option.dest)
-        variable = environ.get(option.variable)
-        if given is not None:
-            by_dest[option.dest] = "1" if given is True else given
-            origins[option.dest] = "command line"
-        elif variable is not None:
-            by_dest[option.dest] = _from_variable(option, variable)
-            origins[option.dest] = f"environment {option.variable}"
-        else:
-            by_dest[option.dest] = option.default
-            origins[option.dest] = "default"
-    return _Values(by_dest, origins)
-
-
-def _from_variable(option: Option, text: str) -> str:
-    if option.is_flag:
-        if not text.strip().isdecimal():
-            raise UsageError(f"{option.variable}={text}: expected 0 or 1")
-        return "1" if int(text) else "0"
-    if option.choices and text not in option.choices:
-        raise UsageError(f"{option.variable}={text}: expected one of {', '.join(option.choices)}")
-    return text
-
-
 def parse_run_command(
     argv: Sequence[str], environ: Mapping[str, str], *, count_devices: Callable[[str], int]
 ) -> LaunchConfig:
     """Return the settings that a command line and an environment ask for.
 
     `count_devices(kind)` tells how many workers "auto", "cpu", "gpu" or "xpu" mean here. Raises
-    UsageError for anything that cannot be meant.
+    UsageError for anything that cannot be meant: one line, and perhaps another about what to try.
     """
+    try:
+        return _parse(argv, environ, count_devices)
+    except UsageError as error:
+        raise UsageError(_in_one_line(error.message), hint=error.hint) from error
+
+
+def _in_one_line(message: str) -> str:
+    """Return a complaint that quotes what a user gave, whatever that was."""
+    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+    half = _MAX_COMPLAINT // 2
+    return plain if len(plain) <= _MAX_COMPLAINT else f"{plain[:half]} ... {plain[-half:]}"
+
+
+def _parse(
+    argv: Sequence[str], environ: Mapping[str, str], count_devices: Callable[[str], int]
+) -> LaunchConfig:
     arguments = build_parser().parse_args(argv)
-    values = _merge(arguments, environ)
+    values = merge(arguments, environ)
     _check_what_has_no_effect(values)
     with values.blamed("nnodes"):
         min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
@@ -183,6 +128,11 @@ def parse_run_command(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
     backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
+    if endpoint.port == 0 and min_nodes > 1:
+        raise UsageError(
+            f"port 0 of the endpoint {endpoint} means any free one, which no other node could find",
+            hint="Give all nodes the same --rdzv-endpoint=HOST:PORT, as in node0:29400.",
+        )
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
     workers = _nproc(values, count_devices)
@@ -197,11 +147,11 @@ def parse_run_command(
         endpoint=endpoint,
         rendezvous=conf,
         max_restarts=values.number("max_restarts", at_least=0),
-        role=values.text("role"),
+        role=values.label("role"),
         program=_program(arguments, values, environ),
         local_addr=values.optional("local_addr"),
         node_rank=_node_rank(values, backend),
-        node_name=values.optional("node_name"),
+        node_name=_node_name(values),
         log_dir=_log_dir(values),
         redirects=_streams(values, "redirects"),
         tee=_streams(values, "tee"),
@@ -224,9 +174,13 @@ def parse_run_command(
     )
 
 
-def _meeting_point(values: _Values, max_nodes: int) -> tuple[str, Endpoint, bool | None, str]:
+def _meeting_point(values: Values, max_nodes: int) -> tuple[str, Endpoint, bool | None, str]:
     """Return backend, endpoint, whether this node hosts it (None: find out), and the run id."""
-    run_id = values.text("rdzv_id")
+    run_id = values.label("rdzv_id")
+    if not run_id:
+        raise UsageError(
+            f"{values.name('rdzv_id')}= names no job: expected any text that all its nodes give"
+        )
     backend = values.text("rdzv_backend")
     endpoint = values.text("rdzv_endpoint")
     master_port = values.optional("master_port")
@@ -255,7 +209,7 @@ def _meeting_point(values: _Values, max_nodes: int) -> tuple[str, Endpoint, bool
         return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
 
 
-def _master(values: _Values) -> Endpoint:
+def _master(values: Values) -> Endpoint:
     """Return where --master-addr and --master-port point; an IPv6 address may have brackets."""
     address = values.text("master_addr")
     host = address[1:-1] if address[:1] + address[-1:] == "[]" else address
@@ -269,27 +223,37 @@ def _master(values: _Values) -> Endpoint:
     return Endpoint(host=host, port=port)
 
 
-def _node_rank(values: _Values, backend: str) -> int | None:
+def _node_rank(values: Values, backend: str) -> int | None:
     """Return the node's place in the order; a fixed set of nodes has one that nobody numbers: 0."""
     if values.optional("node_rank"):
         return values.number("node_rank", at_least=0)
     return 0 if backend == "static" else None
 
 
-def _nproc(values: _Values, count_devices: Callable[[str], int]) -> int:
+def _nproc(values: Values, count_devices: Callable[[str], int]) -> int:
     text = values.text("nproc_per_node")
     if text in ("auto", "cpu", "gpu", "xpu"):
         return count_devices(text)
-    if not text.isdecimal() or int(text) < 1:
+    count = int(text) if re.fullmatch(r"\d{1,9}", text) else 0
+    if not 1 <= count <= _MAX_WORKERS:
         raise UsageError(
-            f"{values.name('nproc_per_node')}={text}: expected a number of workers from 1, "
-            "or auto, cpu, gpu, xpu"
+            f"{values.name('nproc_per_node')}={text}: expected a number of workers from 1 to "
+            f"{_MAX_WORKERS}, or auto, cpu, gpu, xpu"
         )
-    return int(text)
+    return count
+
+
+def _node_name(values: Values) -> str | None:
+    if values.optional("node_name") is None:
+        return None
+    name = values.label("node_name")
+    if not name:
+        raise UsageError(f"{values.name('node_name')}= names nothing: leave it out, or give a name")
+    return name
 
 
 def _program(
-    arguments: argparse.Namespace, values: _Values, environ: Mapping[str, str]
+    arguments: argparse.Namespace, values: Values, environ: Mapping[str, str]
 ) -> ProgramConfig:
     target: str = arguments.training_script
     is_module, no_python = values.is_set("module"), values.is_set("no_python")
@@ -322,10 +286,23 @@ def _check_script(path: str) -> None:
             hint="Use -m for a module, --no-python for a program that is not Python.",
         )
     if not os.access(path, os.R_OK):
-        raise UsageError(f"the script {path!r} cannot be read: no permission")
+        raise UsageError(
+            f"the script {path!r} cannot be read: no permission",
+            hint=f"Try 'chmod a+r', or start as the user who may (this is user {os.geteuid()}).",
+        )
+    if os.path.isdir(path) and not _has_main(path):
+        raise UsageError(
+            f"the script {path!r} is a folder without a __main__.py",
+            hint="Name a file in it, or use -m for a package.",
+        )
 
 
-def _check_what_has_no_effect(values: _Values) -> None:
+def _has_main(folder: str) -> bool:
+    """Tell whether Python can run a folder."""
+    return any(os.path.exists(os.path.join(folder, f"__main__{s}")) for s in all_suffixes())
+
+
+def _check_what_has_no_effect(values: Values) -> None:
     """Refuse impossible values of what is accepted for torchrun's sake only."""
     text = values.text("monitor_interval")
     try:
@@ -336,7 +313,7 @@ def _check_what_has_no_effect(values: _Values) -> None:
         raise UsageError(f"{values.name('monitor_interval')}={text}: expected a number of seconds")
 
 
-def _logs_specs(values: _Values) -> str | None:
+def _logs_specs(values: Values) -> str | None:
     name = values.optional("logs_specs")
     if name:
         with values.blamed("logs_specs"):
@@ -344,20 +321,20 @@ def _logs_specs(values: _Values) -> str | None:
     return name or None
 
 
-def _log_dir(values: _Values) -> str | None:
+def _log_dir(values: Values) -> str | None:
     path = values.optional("log_dir")
     if path and path != os.devnull and os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{values.name('log_dir')}={path}: it is not a folder")
     return path or None
 
 
-def _streams(values: _Values, dest: str) -> str:
+def _streams(values: Values, dest: str) -> str:
     text = values.text(dest)
     parse_streams(text, option=values.name(dest))
     return text
 
 
-def _event_log_handler(values: _Values) -> str:
+def _event_log_handler(values: Values) -> str:
     name = values.text("event_log_handler")
     # "dynamic_rendezvous" is a name of torch's registry and forgets what it is given.
     if name not in ("null", "console", "dynamic_rendezvous"):
@@ -368,17 +345,17 @@ def _event_log_handler(values: _Values) -> str:
     return name
 
 
-def _ranks_filter(values: _Values) -> tuple[int, ...]:
+def _ranks_filter(values: Values) -> tuple[int, ...]:
     text = values.text("local_ranks_filter")
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
+    if not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
         raise UsageError(
             f"{values.name('local_ranks_filter')}={text}: expected local ranks, as in 0,1"
         )
     return tuple(int(part) for part in parts)
 
 
-def _shutdown_timeout(values: _Values, environ: Mapping[str, str]) -> float:
+def _shutdown_timeout(values: Values, environ: Mapping[str, str]) -> float:
     given = values.optional("shutdown_timeout")
     name = values.name("shutdown_timeout")
     if given is None:

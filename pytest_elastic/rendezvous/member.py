@@ -586,7 +586,7 @@ class MemberMachine:
                 self._lose_job(self._last_problem)
         elif self._is_due(self._seeking_since + self.settings.join_timeout_s, now):
             self._finish(
-                "refused",
+                "lost",
                 f"cannot join run {self.settings.run_id!r}: no coordinator was reached within "
                 f"{self.settings.join_timeout_s:g} s ({self._last_problem})",
             )

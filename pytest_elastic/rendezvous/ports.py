@@ -172,8 +172,8 @@ class JobOver:
     """The last notice: nothing follows it.
 
     `result`: "succeeded", "failed" (budget used up; `first_failure` says why), "drained" (this node
-    left), "lost" (the job cannot go on: coordinator or quorum lost, below min_nodes), "refused"
-    (this node may not take part: settings differ, name taken, unreachable endpoint).
+    left), "lost" (the job cannot go on: coordinator or quorum lost, or never found, below
+    min_nodes), "refused" (this node may not take part: settings differ, name taken).
     Workers of this node that may still run are to be stopped with grace for succeeded, failed and
     drained, and killed for lost and refused.
     """

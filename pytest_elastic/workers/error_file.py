@@ -18,6 +18,10 @@ __all__ = ["WorkerError", "forward_error_file", "read_error_file", "write_error_
 
 # A traceback of a very deep recursion is a tenth of this.
 _MAX_BYTES = 4 * 1024 * 1024
+# What is shown and sent to every node. The first words of a message say what it is about, the last
+# lines of a traceback where it happened.
+_MAX_MESSAGE = 4_000
+_MAX_TRACEBACK = 64_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +41,15 @@ def read_error_file(path: str) -> WorkerError | None:
         return None
     message = content.get("message")
     if isinstance(message, str):
-        return WorkerError(message=message, timestamp=_number(content.get("timestamp")) or 0)
+        plain = _number(content.get("timestamp")) or 0
+        return WorkerError(message=_beginning(message), timestamp=plain)
     if not isinstance(message, dict):
         return None
     extra = message.get("extraInfo")
     details: Mapping[str, Any] = extra if isinstance(extra, dict) else {}
     return WorkerError(
-        message=_text(message.get("message")),
-        traceback=_text(details.get("py_callstack")),
+        message=_beginning(_text(message.get("message"))),
+        traceback=_end(_text(details.get("py_callstack"))),
         timestamp=_number(details.get("timestamp")) or 0,
         error_code=_number(message.get("errorCode")),
     )
@@ -106,6 +111,14 @@ def _replace(path: str, content: Mapping[str, Any]) -> None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else repr(value)
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ... (cut)"
+
+
+def _end(text: str) -> str:
+    return text if len(text) <= _MAX_TRACEBACK else f"(cut) ... {text[-_MAX_TRACEBACK:]}"
 
 
 def _number(value: object) -> int | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
-from pytest_elastic.errors import InternalError
+from pytest_elastic.errors import InternalError, UsageError
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages, process_tree
 from pytest_elastic.workers.keeper_settings import KILL_MARGIN_S, LINGER_S, KeeperSettings
@@ -118,6 +118,11 @@ class Keeper:
         )
         self._pidfd = os.pidfd_open(pid)
         self._loop.watch(self._pidfd, on_readable=self._lost)
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether it could import what was to be preloaded and has reported itself."""
+        return self._is_ready or self._exit_code != UsageError.exit_code
 
     def send(self, order: Order, fds: Sequence[int] = ()) -> None:
         """Give an order; it is lost if the keeper is."""

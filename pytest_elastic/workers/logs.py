@@ -3,6 +3,10 @@
 `<log_dir>/<run_id>_XXXX/attempt_<restart count>/<local rank>/{stdout.log,stderr.log,error.json}`.
 A restart that costs nothing keeps the restart count (a node joined or left); torchrun then deletes
 the logs of the round before, here its folder is `attempt_<count>.round_<round>`.
+
+A folder that cannot be made before the job begins is the user's to change. One that cannot be made
+later (a disk is full, somebody took the folder away) does not end a job that could go on: the
+output of that round goes to the console, and its workers have no error file.
 """
 
 from __future__ import annotations
@@ -10,16 +14,26 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Template
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["LogDirectory", "LogSettings", "Streams", "WorkerLogs", "line_prefix", "parse_streams"]
+__all__ = [
+    "LogDirectory",
+    "LogSettings",
+    "Streams",
+    "WorkerLogs",
+    "full_disk_of",
+    "line_prefix",
+    "parse_streams",
+]
 
 _ONE = re.compile(r"[0123]")
-_BY_RANK = re.compile(r"\d+:[0123](,\d+:[0123])*")
+_BY_RANK = re.compile(r"\d{1,9}:[0123](,\d{1,9}:[0123])*")
+# Of the 255 bytes that a name may have; the rest makes it unique.
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,42 +78,75 @@ class WorkerLogs:
 
 
 class LogDirectory:
-    """The folder of one run on one node; made when the first round starts."""
+    """The folder of one run on one node; `on_problem` gets a sentence about what cannot be made."""
 
-    def __init__(self, settings: LogSettings, run_id: str) -> None:
+    def __init__(
+        self, settings: LogSettings, run_id: str, *, on_problem: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._run_id = run_id
+        self._on_problem = on_problem
         self._redirects = parse_streams(settings.redirects, option="--redirects")
         self._tee = parse_streams(settings.tee, option="--tee")
         self.path: str | None = None
 
+    def open(self, *, said: str) -> None:
+        """Make the run's folder, before the node joins.
+
+        Raises UsageError for a given `log_dir`; `said` is the option or variable that named it.
+        """
+        if self._settings.log_dir == os.devnull:
+            return
+        try:
+            self.path = _make_run_folder(self._settings.log_dir, self._run_id)
+        except OSError as error:
+            if self._settings.log_dir is not None:
+                raise UsageError(
+                    f"{said}={self._settings.log_dir}: cannot make a folder for logs there: "
+                    f"{error.strerror}",
+                    hint="Name a folder that this user may write to, with room on its disk.",
+                ) from error
+            # Nobody asked for files: those of errors are of use, and no job needs them.
+            self._on_problem(f"cannot make a temporary folder for error files: {error.strerror}")
+
     def prepare_round(self, round: int, restart_count: int, workers: int) -> Sequence[WorkerLogs]:
-        """Make the folders of a round; raises UsageError when they cannot be made."""
+        """Make the folders of a round; without them its output goes to the console."""
         if self._settings.log_dir == os.devnull:
             return [self._plan(local_rank, None) for local_rank in range(workers)]
-        attempt = self._make_attempt(round, restart_count)
-        plans = []
-        for local_rank in range(workers):
-            folder = os.path.join(attempt, str(local_rank))
-            os.makedirs(folder, exist_ok=True)
-            plans.append(self._plan(local_rank, folder))
-        return plans
-
-    def _make_attempt(self, round: int, restart_count: int) -> str:
+        if self.path is None:
+            return [self._plan_without_files(local_rank) for local_rank in range(workers)]
         try:
-            if self.path is None:
-                self.path = _make_run_folder(self._settings.log_dir, self._run_id)
-            attempt = os.path.join(self.path, f"attempt_{restart_count}")
-            try:
-                os.mkdir(attempt)
-            except FileExistsError:
-                attempt = f"{attempt}.round_{round}"
-                os.makedirs(attempt, exist_ok=True)
+            attempt = self._make_attempt(self.path, round, restart_count)
+            folders = [os.path.join(attempt, str(local_rank)) for local_rank in range(workers)]
+            for folder in folders:
+                os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"cannot make the folder for logs in {self._settings.log_dir}: {error.strerror}"
-            ) from error
+            self._on_problem(
+                f"cannot make the folder for logs of round {round} in {self.path}: "
+                f"{error.strerror}; its output goes to the console"
+            )
+            return [self._plan_without_files(local_rank) for local_rank in range(workers)]
+        return [self._plan(local_rank, folder) for local_rank, folder in enumerate(folders)]
+
+    def _make_attempt(self, path: str, round: int, restart_count: int) -> str:
+        attempt = os.path.join(path, f"attempt_{restart_count}")
+        try:
+            os.mkdir(attempt)
+        except FileExistsError:
+            attempt = f"{attempt}.round_{round}"
+            os.makedirs(attempt, exist_ok=True)
         return attempt
+
+    def _plan_without_files(self, local_rank: int) -> WorkerLogs:
+        is_shown = not self._settings.local_ranks or local_rank in self._settings.local_ranks
+        stream = None if is_shown else os.devnull
+        return WorkerLogs(
+            local_rank=local_rank,
+            stdout=stream,
+            stderr=stream,
+            error_file=None,
+            tee=Streams(stdout=False, stderr=False),
+        )
 
     def _plan(self, local_rank: int, folder: str | None) -> WorkerLogs:
         tee = _of_rank(self._tee, local_rank)
@@ -143,6 +190,17 @@ def line_prefix(template: str | None, *, role: str, rank: int, local_rank: int) 
     return Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
 
 
+def full_disk_of(path: str) -> str | None:
+    """Return the folder of `path` if its disk has no room for an ordinary user, else None."""
+    folder = os.path.dirname(path)
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return None
+    is_full = (room.f_blocks and not room.f_bavail) or (room.f_files and not room.f_favail)
+    return folder if is_full else None
+
+
 def _streams(value: str) -> Streams:
     return Streams(stdout=bool(int(value) & 1), stderr=bool(int(value) & 2))
 
@@ -156,4 +214,10 @@ def _of_rank(choice: dict[int, Streams] | Streams, local_rank: int) -> Streams:
 def _make_run_folder(log_dir: str | None, run_id: str) -> str:
     base = log_dir or tempfile.mkdtemp(prefix="torchelastic_")
     os.makedirs(base, exist_ok=True)
-    return tempfile.mkdtemp(prefix=f"{run_id.replace(os.sep, '_')}_", dir=base)
+    return tempfile.mkdtemp(prefix=f"{_folder_name(run_id)}_", dir=base)
+
+
+def _folder_name(run_id: str) -> str:
+    """Return what of a run's name can be the name of a folder."""
+    plain = "".join(c if c.isprintable() and c != os.sep else "_" for c in run_id)
+    return plain.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")

@@ -124,6 +124,7 @@ class _Tail:
     stream: TeeStream
     fd: int = -1
     line: bytearray = field(default_factory=bytearray)
+    is_filtering: bool = True
 
 
 class Tee:
@@ -143,7 +144,12 @@ class Tee:
         self._inotify = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         for tail in self._tails:
             flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
-            tail.fd = os.open(tail.stream.path, flags, 0o644)
+            try:
+                tail.fd = os.open(tail.stream.path, flags, 0o644)
+            except OSError as error:
+                # The worker cannot write there either, and says so by its end.
+                self._note(tail, f"cannot show {tail.stream.path}: {error.strerror}")
+                continue
             if self._inotify >= 0:
                 watched = libc.inotify_add_watch(
                     self._inotify, os.fsencode(tail.stream.path), _IN_MODIFY
@@ -187,6 +193,8 @@ class Tee:
     def _read_all(self) -> None:
         is_more = False
         for tail in self._tails:
+            if tail.fd < 0:
+                continue
             if not tail.stream.console.is_full:
                 self._skip_if_behind(tail)
                 is_more |= self._read(tail)
@@ -213,11 +221,19 @@ class Tee:
         prefix = tail.stream.prefix.encode(errors="replace")
         tail.stream.console.write(b"".join(prefix + line + b"\n" for line in lines))
         wanted = [text.encode() for text in tail.stream.filters]
-        if wanted and tail.stream.filtered is not None:
+        if wanted and tail.stream.filtered is not None and tail.is_filtering:
             chosen = [line for line in lines if any(text in line for text in wanted)]
-            if chosen:
-                with open(tail.stream.filtered, "ab") as filtered:
-                    filtered.writelines(prefix + line + b"\n" for line in chosen)
+            try:
+                if chosen:
+                    with open(tail.stream.filtered, "ab") as filtered:
+                        filtered.writelines(prefix + line + b"\n" for line in chosen)
+            except OSError as error:
+                tail.is_filtering = False
+                self._note(tail, f"cannot write {tail.stream.filtered}: {error.strerror}")
+
+    def _note(self, tail: _Tail, sentence: str) -> None:
+        prefix = tail.stream.prefix.encode(errors="replace")
+        tail.stream.console.write(prefix + f"[{sentence}]\n".encode(errors="replace"))
 
     def _skip_if_behind(self, tail: _Tail) -> None:
         position = os.lseek(tail.fd, 0, os.SEEK_CUR)
@@ -226,8 +242,7 @@ class Tee:
             skipped = behind - _KEEP_WHEN_SKIPPING
             os.lseek(tail.fd, skipped, os.SEEK_CUR)
             tail.line.clear()
-            note = f"[{skipped} bytes are not shown here: see {tail.stream.path}]".encode()
-            self._show(tail, [note])
+            self._note(tail, f"{skipped} bytes are not shown here: see {tail.stream.path}")
 
     def _stop_watching(self) -> None:
         if self._inotify >= 0:

@@ -69,8 +69,8 @@ def test_a_node_that_is_told_to_leave_says_by_its_exit_code_why(
         job.end()
 
 
-def test_a_node_that_cannot_join_is_refused(tmp_path: Path) -> None:
-    """Exit code 2 where nobody hosts the endpoint, and the reason for whoever asks."""
+def test_a_node_that_finds_nobody_may_try_again(tmp_path: Path) -> None:
+    """Exit code 3 where nobody hosts the endpoint (yet), and the reason for whoever asks."""
     script = write(tmp_path / "pass.py", "pass")
     target = tmp_path / "error.json"
     done = run(
@@ -79,7 +79,7 @@ def test_a_node_that_cannot_join_is_refused(tmp_path: Path) -> None:
         *("--rdzv-conf=is_host=false,join_timeout=2,store_timeout=0.5", script),
         environ={"TORCHELASTIC_ERROR_FILE": str(target)},
     )
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "no coordinator was reached within 2 s" in error_in(target)["message"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -44,7 +45,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not is_so():
         assert time.monotonic() < deadline, f"not seen: {what}"
-        time.sleep(0.02)
+        select.select([], [], [], 0.02)
 
 
 def marks(folder: Path, name: str) -> list[Path]:
@@ -249,7 +250,7 @@ def test_a_signal_while_nobody_answers_at_the_endpoint_ends_the_node(
         listener.accept()[0].close()
         for number in signals:
             job.process.send_signal(number)
-            time.sleep(0.01)  # two of a kind at once are one
+            job.wait_for("leaving the job")
         assert job.wait() == 128 + signals[0], job.printed
     assert "Traceback" not in job.printed
     assert "world" not in job.printed
@@ -287,11 +288,13 @@ def test_one_more_signal_ends_a_host_that_lingers_for_the_others(
     other.process.send_signal(signal.SIGSTOP)
     host.process.send_signal(signal.SIGTERM)
     host.wait_for("leaving the job")
+    # How many it takes depends on how far it has come; each is one more than it waits for.
+    pidfd = os.pidfd_open(host.process.pid)
     deadline = time.monotonic() + LIMIT_S
-    while host.process.poll() is None:
+    while not select.select([pidfd], [], [], 0.2)[0]:
         assert time.monotonic() < deadline, "it waits for somebody who hangs"
         host.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+    os.close(pidfd)
     assert host.wait() == 128 + signal.SIGTERM, host.printed
     assert "Traceback" not in host.printed
     other.process.send_signal(signal.SIGTERM)

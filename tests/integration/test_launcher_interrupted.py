@@ -125,7 +125,7 @@ def test_a_launcher_whose_keeper_is_killed_says_so_and_ends(folder: Path) -> Non
     (keeper,) = [row.pid for row in rows if row.ppid == process.pid]
     os.kill(keeper, signal.SIGKILL)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
+    assert process.returncode == 3
     assert err.count("this node cannot go on: the keeper ended with -9") == 1
     expect_all_ended(pidfds)
 

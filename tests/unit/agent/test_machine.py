@@ -358,7 +358,14 @@ def test_losing_the_keeper_ends_the_agent() -> None:
     bench = Bench()
     bench.run_round()
     bench.give(m.KeeperGone(reason="killed by SIGKILL"))
-    assert bench.exits() == [(1, "failed")]
+    assert bench.exits() == [(3, "lost")]
+
+
+def test_a_keeper_that_could_not_begin_is_a_wrong_command() -> None:
+    """What is to be preloaded is the user's choice, and no retry makes it importable."""
+    bench = Bench()
+    bench.give(m.KeeperGone(reason="it ended with 2", has_begun=False))
+    assert bench.exits() == [(2, "refused")]
 
 
 def test_a_spare_starts_when_it_is_promoted() -> None:
