@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from elastic_harness.faults.capture import CapturePackets
 from elastic_harness.faults.command import RunCommand
+from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
-from elastic_harness.faults.network import Degrade, Partition
+from elastic_harness.faults.names import ConfuseNames
+from elastic_harness.faults.network import FlapLinks, Partition
 from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
 from elastic_harness.faults.pause import Pause
 from elastic_harness.faults.stall import HangWorker, SlowWorker
@@ -37,6 +40,10 @@ BUILT_IN: tuple[type[Fault], ...] = (
     RebootNode,
     Pause,
     Partition,
+    FlapLinks,
     Degrade,
+    ResetConnections,
+    ConfuseNames,
+    CapturePackets,
     RunCommand,
 )

@@ -1,46 +1,27 @@
-"""Faults of the links between nodes: cut in every shape, slowed, made lossy."""
+"""Cut links: in every shape, for good or flapping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from elastic_harness.faults.context import (
-    FaultContext,
-    FaultImpossible,
-    HealOrdered,
-    InForce,
-    Settled,
-    Sleep,
-    Steps,
-    Wait,
-)
-from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.link_fault import LinkFault, two_sides
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import (
     DropReason,
+    Flap,
     LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
 )
-from elastic_harness.scenario.fields import Fraction, Listed, Rate, Seconds, Select
+from elastic_harness.scenario.fields import Listed, Seconds, Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from elastic_harness.scenario.situation import NodeRef, Situation, Targets
 from pytest_elastic.errors import UsageError
 
-__all__ = ["Degrade", "Partition"]
-
-_CLUSTER_S: Final = 15.0
-# A job that says nothing for this long over a cut link does not notice the cut. Agents of any
-# launcher in use beat every 5 s or more often.
-_PROOF_S: Final = 15.0
-_LOOK_S: Final = 0.1
-
-Counts = Mapping[Pair, LinkCounters]
-Names = tuple[str, ...]
+__all__ = ["FlapLinks", "Partition"]
 
 
 def _mode(value: object) -> object:
@@ -51,72 +32,22 @@ def _mode(value: object) -> object:
     raise ValueError(f"{value!r} is no mode of a cut: drop, reject or hold")
 
 
-class _LinkFault(Fault):
-    """A policy laid over links for a while."""
-
-    layer = "network"
-    is_healable: ClassVar[bool] = True
-
-    @property
-    def needs(self) -> str | None:
-        return "network"
-
-    def policy(self) -> LinkPolicy:
-        """Return what is laid over the links."""
-        raise NotImplementedError
-
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        """Return how many packets this fault has acted on, between two readings of one link."""
-        raise NotImplementedError
-
-    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.impose(id, targets.links, self.policy())
-        yield Settled(ticket=ticket, within_s=_CLUSTER_S, what="changing links")
-        ticket.result()
-        before = yield from _read(context)
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + _PROOF_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0
-            after = yield from _read(context)
-            packets = sum(
-                self.acted(before.get(pair, LinkCounters()), after.get(pair, LinkCounters()))
-                for pair in targets.links
-            )
-            if packets > 0:
-                return f"{packets} packets {self._verb} on {len(targets.links)} links"
-        raise FaultImpossible("nothing was sent over these links: nobody can have noticed")
-
-    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.lift(id)
-        yield Settled(ticket=ticket, within_s=_CLUSTER_S, what="healing links")
-        ticket.result()
-        return "links as before"
-
-    _verb: ClassVar[str] = "affected"
-
-
-def _read(context: FaultContext) -> Generator[Wait, None, Counts]:
-    """Read the counters."""
-    ticket = context.counters()
-    yield Settled(ticket=ticket, within_s=_CLUSTER_S, what="reading the switch's counters")
-    return ticket.result()
-
-
-class Partition(_LinkFault):
+class Partition(LinkFault):
     """Links between nodes are cut, in both directions or one.
 
     Exactly one shape: `isolate` (each of these alone), `split` (these from all others, not from
-    each other), `between` (two groups from each other), `from` and `to` (one way), `bridge` (two
-    halves that only see this node), `shape: halves` or `shape: ring`, or `pairs` of names. `mode`
-    is what happens to packets: drop, reject (refused at once), hold (delivered when it heals).
-    Stands for a broken switch, a wrong firewall rule, a lost route. Does not stand for: RDMA.
+    each other; `split: minority`), `between` (two groups from each other), `from` and `to` (one
+    way), `bridge` (two halves that only see this node), `shape: halves` or `shape: ring`, or
+    `pairs` of names. `mode` is what happens to packets: drop, reject (refused at once, by a reset
+    or ICMP), hold (delivered when it heals). `traffic` cuts one class only: store, rendezvous,
+    liveness, collectives, or a port. Partitions that overlap are cut together; each heals its own
+    share. Stands for a broken switch, a wrong firewall rule, a lost route. Does not stand for: a
+    node that has died (its processes go on), shared memory and NVLink between workers of a node,
+    RDMA.
     """
 
     name = "partition"
+    proof = "the switch stopped packets on the cut links"
     shorthand: ClassVar[str | None] = "isolate"
     _verb: ClassVar[str] = "stopped"
 
@@ -180,10 +111,8 @@ class Partition(_LinkFault):
     def _links(self, situation: Situation, stream: str) -> tuple[Pair, ...]:
         nodes = tuple(node.name for node in situation.nodes)
 
-        def names(selector: Selector, side: str, apart_from: Names | None = None) -> Names:
-            found = resolve_nodes(
-                selector, situation, stream=f"{stream}:{side}", apart_from=apart_from
-            )
+        def names(selector: Selector, side: str) -> tuple[str, ...]:
+            found = resolve_nodes(selector, situation, stream=f"{stream}:{side}")
             return tuple(node.name for node in found)
 
         if self.isolate is not None:
@@ -198,87 +127,49 @@ class Partition(_LinkFault):
             return partitions.custom(nodes, [(pair[0], pair[1]) for pair in self.pairs])
         if self.shape is not None:
             return partitions.halves(nodes) if self.shape == "halves" else partitions.ring(nodes)
-        ones, others = self._two_sides(names)
+        left, right = self.between if self.between is not None else (self.from_, self.to)
+        assert left is not None, "checked when it was read"
+        assert right is not None, "checked when it was read"
+        ones, others = two_sides(situation, stream, left, right)
         if self.between is not None:
             return partitions.between(ones, others)
         return partitions.one_way(ones, others)
 
-    def _two_sides(self, names: Callable[..., Names]) -> tuple[Names, Names]:
-        """Resolve two selectors, either of which may be `others`: other than the other side."""
-        left, right = self.between if self.between is not None else (self.from_, self.to)
-        assert left is not None, "checked when it was read"
-        assert right is not None, "checked when it was read"
-        if any(term.kind == "others" for term in left.terms):
-            others = names(right, "to")
-            return names(left, "from", others), others
-        ones = names(left, "from")
-        return ones, names(right, "to", ones)
 
+class FlapLinks(Partition):
+    """Links go down and up again and again, `down` and `up` at a time, down first.
 
-class Degrade(_LinkFault):
-    """Links are slow, uneven or lossy, but they work.
-
-    `node` (all links of these) or `from` and `to`; all links if nothing is said. Stands for a
-    congested or long-distance network, a bad cable. Does not stand for: congestion that the job
-    itself causes, RDMA fabrics.
+    Which links and how they are cut is said as for `partition`. Stands for a loose cable, a switch
+    port that renegotiates, routes that change to and fro. Does not stand for: an interface that
+    goes down with its addresses (sockets stay bound), irregular outages (draw a storm).
     """
 
-    name = "degrade"
-    _verb: ClassVar[str] = "delayed or lost"
+    name = "flap"
+    proof = "the switch stopped packets while the links were down"
 
-    node: Select | None = None
-    from_: Select | None = Field(default=None, alias="from")
-    to: Select | None = None
-    latency: Seconds = 0.0
-    jitter: Seconds = 0.0
-    loss: Fraction = 0.0
-    duplicate: Fraction = 0.0
-    reorder: Fraction = 0.0
-    rate: Rate | None = None
+    down: Seconds = 1.0
+    up: Seconds = 1.0
 
     @model_validator(mode="after")
-    def _does_something(self) -> Degrade:
-        if self.policy().is_transparent:
-            raise ValueError("`degrade` needs one of latency, loss, duplicate, reorder and rate")
-        if (self.from_ is None) != (self.to is None):
-            raise ValueError("`from` and `to` belong together: whose packets to whom")
-        if self.node is not None and self.from_ is not None:
-            raise ValueError("`node` means all links of a node: keep it, or `from` and `to`")
-        return self
-
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        nodes = tuple(node.name for node in situation.nodes)
-        links = partitions.everything(nodes)
-        if self.node is not None:
-            chosen = {n.name for n in resolve_nodes(self.node, situation, stream=stream)}
-            links = tuple(pair for pair in links if chosen & set(pair))
-        elif self.from_ is not None and self.to is not None:
-            sources = resolve_nodes(self.from_, situation, stream=f"{stream}:from")
-            names = tuple(node.name for node in sources)
-            targets = resolve_nodes(self.to, situation, stream=f"{stream}:to", apart_from=names)
-            links = partitions.one_way(names, [node.name for node in targets])
-        if not links:
-            raise SelectionEmpty("there is no link between nodes that are up")
-        return Targets(links=links)
-
-    def policy(self) -> LinkPolicy:
+    def _flaps(self) -> FlapLinks:
         try:
-            return LinkPolicy(
-                latency_s=self.latency,
-                jitter_s=self.jitter,
-                loss=self.loss,
-                duplicate=self.duplicate,
-                reorder=self.reorder,
-                rate_bytes_per_s=None if self.rate is None else self.rate / 8,
-            )
+            self.policy()
         except UsageError as error:
             raise ValueError(error.message) from error
+        return self
+
+    @property
+    def proof_s(self) -> float:
+        """Until the job has met a link that is down."""
+        return super().proof_s + self.down + self.up
+
+    def policy(self) -> LinkPolicy:
+        return LinkPolicy(flaps=(Flap(down_s=self.down, up_s=self.up, mode=self.mode),))
 
     def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        if self.latency or self.rate is not None:
-            return after.packets - before.packets
-        if self.loss:
-            return after.dropped.get(DropReason.LOST, 0) - before.dropped.get(DropReason.LOST, 0)
-        if self.duplicate:
-            return (after.delivered - before.delivered) - (after.packets - before.packets)
-        return after.packets - before.packets
+        if self.mode is LinkMode.HOLD:
+            return after.delayed - before.delayed
+        return super().acted(before, after)
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return ()

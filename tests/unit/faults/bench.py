@@ -158,9 +158,11 @@ class World:
         elif policy.loss:
             dropped[DropReason.LOST] = dropped.get(DropReason.LOST, 0) + packets
         passed = packets if policy.up and not policy.loss else 0
+        is_slow = policy.up and (policy.latency_s or policy.rate_bytes_per_s is not None)
         self.counts[source, target] = LinkCounters(
             packets=before.packets + packets,
             delivered=before.delivered + passed,
+            delayed=before.delayed + (packets if is_slow else 0),
             dropped=dropped,
         )
 

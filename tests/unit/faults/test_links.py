@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
+from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 from elastic_harness.scenario.selectors import SelectionEmpty
 from pydantic import ValidationError
 
@@ -155,10 +156,27 @@ def test_a_degraded_link_is_proven_by_what_it_carried_or_lost() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"node": "n1"}, {"latency": "1s", "from": "n1"}, {"jitter": "10ms"}, {"loss": "200%"}],
+    [
+        {},
+        {"node": "n1"},
+        {"latency": "1s", "from": "n1"},
+        {"latency": "1s", "node": "n1", "from": "n1", "to": "n2"},
+        {"jitter": "10ms"},
+        {"latency": "-5ms"},
+        {"latency": "2h"},
+        {"loss": "120%"},
+        {"loss": "-1%"},
+        {"distribution": "normal"},
+        {"latency": "1s", "distribution": "gamma"},
+        {"burst_loss": {"enter": "1%", "leave": "0%"}},
+        {"burst_loss": {"enter": "1%"}},
+        {"rate": "0mbit"},
+        {"latency": "1s", "traffic": "gradients"},
+        {"latency": "1s", "traffic": 0},
+    ],
 )
 def test_a_degradation_must_degrade_something(value: object) -> None:
-    """And jitter cannot make packets arrive before they were sent."""
+    """What no link can do is refused before anything starts, in YAML and Python alike."""
     with pytest.raises(ValidationError):
         built_in_faults().parse("degrade", value)
 
@@ -176,3 +194,142 @@ def test_a_partition_excuses_those_that_it_cuts_off() -> None:
         fault = built_in_faults().parse("partition", value)
         targets = fault.resolve(world.situation(), stream="x")
         assert fault.excuses(targets) == excused, value
+
+
+def test_everything_that_can_be_wrong_with_a_link_can_be_said() -> None:
+    """And becomes one policy."""
+    world = World()
+    world.fire(
+        "degrade",
+        {
+            "from": "n1",
+            "to": "n2",
+            "latency": "20ms",
+            "jitter": "5ms",
+            "distribution": "pareto",
+            "burst_loss": {"enter": "1%", "leave": "20%", "loss": "90%"},
+            "corrupt": "1%",
+            "reorder": "2%",
+        },
+    )
+    world.pass_time(0.5)
+    assert world.links == {
+        ("n1", "n2"): LinkPolicy(
+            latency_s=0.02,
+            jitter_s=0.005,
+            distribution=Distribution.PARETO,
+            bursts=(BurstLoss(enter=0.01, leave=0.2, loss=0.9),),
+            corrupt=0.01,
+            reorder=0.02,
+        )
+    }
+
+
+def test_one_class_of_traffic_is_hit_and_proven_by_itself() -> None:
+    """What passes otherwise proves nothing."""
+    world = World()
+    world.fire("partition", {"isolate": "n2", "traffic": "store"})
+    world.pass_time(0.5)
+    assert world.links == {}
+    assert world.places[("n1", "n2"), "store"] == LinkPolicy(up=False)
+    world.send("n1", "n2")
+    world.pass_time(20)
+    assert world.story[-1].startswith("failed: nothing of store was sent over these links")
+    world.heal()
+    world.pass_time()
+    assert world.places[("n1", "n2"), "store"] == HEALTHY
+    fault = built_in_faults().parse("degrade", {"latency": "1s", "traffic": 29400})
+    assert fault.describe()["traffic"] == "port:29400"
+
+
+def test_partitions_that_overlap_are_cut_together_and_heal_their_own_share() -> None:
+    """Twice is harmless, in any order."""
+    world = World()
+    world.fire("partition", {"isolate": "n1"}, entry_id="one")
+    world.fire("partition", {"isolate": "n2", "mode": "reject"}, entry_id="two")
+    world.pass_time(0.5)
+    assert world.links["n1", "n2"] == LinkPolicy(up=False, mode=LinkMode.REJECT)
+    assert world.links["n1", "n3"] == LinkPolicy(up=False)
+    for _ in range(2):
+        world.heal("two")
+        world.pass_time(0.5)
+    assert world.links["n1", "n2"] == LinkPolicy(up=False)
+    assert world.links["n2", "n3"] == HEALTHY
+    world.heal("one")
+    world.pass_time(0.5)
+    assert set(world.links.values()) == {HEALTHY}
+
+
+def test_a_flapping_link_has_its_rhythm_and_is_proven_by_what_it_stopped() -> None:
+    """Any shape of a partition may flap."""
+    world = World()
+    world.fire("flap", {"isolate": "n2", "down": "500ms", "up": "2s"})
+    world.pass_time(0.5)
+    assert world.links["n1", "n2"] == LinkPolicy(flaps=(Flap(down_s=0.5, up_s=2.0),))
+    assert built_in_faults().parse("flap", "halves").describe()["down"] == "1s"
+    for value in ({"isolate": "n2", "down": "0s"}, {"down": "1s"}):
+        with pytest.raises(ValidationError):
+            built_in_faults().parse("flap", value)
+
+
+def test_connections_are_reset_by_a_policy_of_their_links() -> None:
+    """All links of a node, by the short form."""
+    world = World()
+    order = world.fire("reset", "n2")
+    world.pass_time(0.5)
+    assert set(order.targets.links) == both("n1 n2", "n2 n3")
+    assert world.links["n1", "n2"] == LinkPolicy(resets=1)
+
+
+def test_a_capture_is_proven_by_what_it_wrote_and_ends_when_healed() -> None:
+    """The evidence says where."""
+    world = World()
+    world.fire("capture", "n2", entry_id="look")
+    world.pass_time(0.5)
+    world.send("n1", "n3")
+    world.pass_time(0.5)
+    assert world.story == ["in force, needs job"]
+    world.send("n1", "n2", packets=2)
+    world.pass_time(0.5)
+    assert world.story[-1] == "proved: 2 packets so far in look.pcapng"
+    world.heal("look")
+    world.pass_time(0.5)
+    assert world.captures == {}
+
+
+def test_names_are_confused_for_those_who_are_named() -> None:
+    """Proven by what they read; healed, they read the truth."""
+    world = World()
+    world.fire("names", {"node": "others", "of": "n1", "missing": True}, entry_id="gone")
+    world.pass_time(0.5)
+    assert world.story == ["in force", "proved: n2 reads nothing for n1, n3 reads nothing for n1"]
+    world.heal("gone")
+    world.pass_time(0.5)
+    assert world.names.of("n2") == {}
+
+
+def test_a_slow_name_is_proven_by_a_lookup() -> None:
+    """Until then nobody has noticed."""
+    world = World()
+    world.fire("names", {"node": "n2", "of": "n1", "slow": "2s"})
+    world.pass_time(1)
+    assert world.story == ["in force, needs job"]
+    world.asked["n2"] = 3
+    world.pass_time(1)
+    assert world.story[-1] == "proved: n2 has looked up 3 names slowly"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"node": "n2", "of": "n1"},
+        {"node": "n2", "of": "n1", "wrong": "n3"},
+        {"node": "n2", "of": "n1", "missing": True, "slow": "1s"},
+        {"node": "n2", "of": "n1", "slow": "40s"},
+        {"node": "n2", "missing": True},
+    ],
+)
+def test_names_are_confused_in_exactly_one_way(value: object) -> None:
+    """And no resolver waits for more than half a minute."""
+    with pytest.raises(ValidationError):
+        built_in_faults().parse("names", value)

@@ -1,0 +1,188 @@
+"""What faults of links have in common: a policy laid over links, proven by what they counted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from elastic_harness.faults.context import (
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+    Wait,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.network import partitions
+from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.traffic import CLASSES, check_class, port_class
+from elastic_harness.scenario.fields import Select
+from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
+from elastic_harness.scenario.situation import Situation, Targets
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "CLUSTER_S",
+    "PROOF_S",
+    "LinkFault",
+    "SomeLinks",
+    "TrafficClass",
+    "links_of",
+    "two_sides",
+]
+
+CLUSTER_S: Final = 15.0
+# A job that says nothing for this long over a cut link does not notice the cut. Agents of any
+# launcher in use beat every 5 s or more often.
+PROOF_S: Final = 15.0
+# How often counters are read: at first at once, later as often as costs nothing with 64 nodes.
+_FIRST_LOOK_S: Final = 0.1
+_SLOWEST_LOOK_S: Final = 1.0
+
+Counts = Mapping[Pair, LinkCounters]
+Names = tuple[str, ...]
+
+
+def _traffic(value: object) -> object:
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return port_class(value)
+        if isinstance(value, str):
+            return check_class(value)
+    except UsageError as error:
+        raise ValueError(error.message) from error
+    raise ValueError(f"{value!r} is no traffic: {', '.join(CLASSES)}, or a port")
+
+
+# A class of what passes over links: its name, or a port.
+TrafficClass = Annotated[
+    str,
+    BeforeValidator(_traffic),
+    PlainSerializer(lambda name: name),
+    WithJsonSchema({"type": ["string", "integer"], "examples": [*CLASSES, "port:29400"]}),
+]
+
+
+class LinkFault(Fault):
+    """A policy laid over links for a while."""
+
+    layer = "network"
+    capability: ClassVar[str | None] = "network"
+    is_healable: ClassVar[bool] = True
+    _verb: ClassVar[str] = "affected"
+
+    traffic: TrafficClass | None = None
+
+    def policy(self) -> LinkPolicy:
+        """Return what is laid over the links."""
+        raise NotImplementedError
+
+    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
+        """Return how many packets this fault has acted on, between two readings of one link."""
+        raise NotImplementedError
+
+    @property
+    def proof_s(self) -> float:
+        """How long it may take until the job notices."""
+        return PROOF_S
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        before = yield from _read(context)
+        ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
+        ticket.result()
+        yield InForce.NEEDS_JOB
+        deadline, pause_s = context.now() + self.proof_s, _FIRST_LOOK_S
+        while context.now() < deadline:
+            try:
+                yield Sleep(seconds=pause_s)
+            except HealOrdered:
+                deadline = 0.0
+            pause_s = min(1.5 * pause_s, _SLOWEST_LOOK_S)
+            after = yield from _read(context)
+            packets = sum(
+                self.acted(_of(before, pair, self.traffic), _of(after, pair, self.traffic))
+                for pair in targets.links
+            )
+            if packets > 0:
+                what = f" of {self.traffic}" if self.traffic else ""
+                return f"{packets} packets{what} {self._verb} on {len(targets.links)} links"
+        what = f"nothing of {self.traffic}" if self.traffic else "nothing"
+        raise FaultImpossible(f"{what} was sent over these links: nobody can have noticed")
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.lift(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="healing links")
+        ticket.result()
+        return "links as before"
+
+
+def _of(counts: Counts, pair: Pair, traffic: str | None) -> LinkCounters:
+    return counts.get(pair, LinkCounters()).of(traffic)
+
+
+def _read(context: FaultContext) -> Generator[Wait, None, Counts]:
+    """Read the counters."""
+    ticket = context.counters()
+    yield Settled(ticket=ticket, within_s=CLUSTER_S, what="reading the switch's counters")
+    return ticket.result()
+
+
+class SomeLinks(Fault):
+    """Links by their ends: all of some nodes, those from some to others, or every link."""
+
+    node: Select | None = None
+    from_: Select | None = None
+    to: Select | None = None
+
+    def check_ends(self) -> None:
+        """Raise ValueError for ends that do not go together."""
+        if (self.from_ is None) != (self.to is None):
+            raise ValueError("`from` and `to` belong together: whose packets to whom")
+        if self.node is not None and self.from_ is not None:
+            raise ValueError("`node` means all links of a node: keep it, or `from` and `to`")
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        links = links_of(situation, stream, node=self.node, source=self.from_, target=self.to)
+        if not links:
+            raise SelectionEmpty("there is no link between nodes that are up")
+        return Targets(links=links)
+
+
+def links_of(
+    situation: Situation,
+    stream: str,
+    *,
+    node: Selector | None,
+    source: Selector | None,
+    target: Selector | None,
+) -> tuple[Pair, ...]:
+    """Return all links of some nodes, those from some to others, or every link."""
+    everything = partitions.everything(tuple(each.name for each in situation.nodes))
+    if node is not None:
+        chosen = {each.name for each in resolve_nodes(node, situation, stream=stream)}
+        return tuple(pair for pair in everything if chosen & set(pair))
+    if source is None or target is None:
+        return everything
+    return partitions.one_way(*two_sides(situation, stream, source, target))
+
+
+def two_sides(
+    situation: Situation, stream: str, left: Selector, right: Selector
+) -> tuple[Names, Names]:
+    """Return the nodes of both sides, either of which may be `others`: other than the other."""
+
+    def names(selector: Selector, side: str, apart_from: Names | None = None) -> Names:
+        found = resolve_nodes(selector, situation, stream=f"{stream}:{side}", apart_from=apart_from)
+        return tuple(node.name for node in found)
+
+    if any(term.kind == "others" for term in left.terms):
+        others = names(right, "to")
+        return names(left, "from", others), others
+    ones = names(left, "from")
+    return ones, names(right, "to", ones)

@@ -1,0 +1,124 @@
+"""Names that some nodes take for something else."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, ClassVar, Final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.link_fault import CLUSTER_S, PROOF_S, two_sides
+from elastic_harness.network.names import NameChange
+from elastic_harness.scenario.fields import Seconds, Select
+from elastic_harness.scenario.selectors import SelectionEmpty
+from elastic_harness.scenario.situation import Situation, Targets
+from pytest_elastic.errors import UsageError
+
+__all__ = ["ConfuseNames"]
+
+_LOOK_S: Final = 0.2
+
+
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError as error:
+        raise ValueError(f"{value!r} is no IPv4 address, such as 10.77.0.99") from error
+
+
+class ConfuseNames(Fault):
+    """Some nodes take the names of others for something else: wrong, missing or slow to find.
+
+    `node` is who is confused, `of` whose names it is about, and exactly one of `wrong` (an IPv4
+    address), `missing: true` and `slow` (how long a lookup takes, at most 25s) says how. What is
+    connected stays so: only new lookups notice. Of several that change one name of one node the
+    last is right; each heals its own. Stands for a stale /etc/hosts, a DNS record that has gone or
+    points elsewhere, a name service under load. Does not stand for: names that resolvers keep in
+    caches of their own, IPv6 answers.
+    """
+
+    name = "names"
+    layer = "network"
+    proof = "`wrong`, `missing`: the node reads another table; `slow`: lookups were answered late"
+    capability: ClassVar[str | None] = "names"
+    is_healable: ClassVar[bool] = True
+
+    node: Select
+    of: Select
+    wrong: Annotated[str, AfterValidator(_address)] | None = None
+    missing: bool = False
+    slow: Seconds | None = Field(default=None)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ConfuseNames:
+        given = [key for key in ("wrong", "missing", "slow") if getattr(self, key)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"`names` has exactly one of wrong, missing and slow: found {found}")
+        try:
+            self._change()
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        return self
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        confused, about = two_sides(situation, stream, self.node, self.of)
+        links = tuple((node, name) for node in confused for name in about)
+        if not links:
+            raise SelectionEmpty("no node is there to be confused about another's name")
+        return Targets(links=links)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in dict.fromkeys(node for node, _ in targets.links):
+            about = [name for other, name in targets.links if other == node]
+            ticket = context.change_names(id, node, dict.fromkeys(about, self._change()))
+            yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing names")
+            shown = ticket.result()
+            wrong = [name for name in about if shown.get(name) != self.wrong]
+            if wrong:
+                raise FaultImpossible(f"{node} still reads {shown[wrong[0]]} for {wrong[0]}")
+        if self.slow is None:
+            yield IN_FORCE
+            what = self.wrong or "nothing"
+            pairs = ", ".join(f"{node} reads {what} for {name}" for node, name in targets.links)
+            return pairs
+        yield InForce.NEEDS_JOB
+        return (yield from self._wait_for_lookup(context, targets))
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.restore_names(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="restoring names")
+        ticket.result()
+        return "names as before"
+
+    def _wait_for_lookup(self, context: FaultContext, targets: Targets) -> Steps:
+        deadline = context.now() + PROOF_S
+        while context.now() < deadline:
+            try:
+                yield Sleep(seconds=_LOOK_S)
+            except HealOrdered:
+                deadline = 0.0
+            for node in dict.fromkeys(node for node, _ in targets.links):
+                ticket = context.names_asked(node)
+                yield Settled(ticket=ticket, within_s=CLUSTER_S, what="asking a name service")
+                if (asked := ticket.result()) > 0:
+                    return f"{node} has looked up {asked} names slowly"
+        raise FaultImpossible("nobody looked up these names")
+
+    def _change(self) -> NameChange:
+        return NameChange(
+            address=self.wrong,
+            is_missing=self.missing,
+            slow_s=0.0 if self.slow is None else self.slow,
+        )
