@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.errors import UsageError
@@ -24,6 +24,7 @@ __all__ = [
     "ProgramConfig",
     "RendezvousConf",
     "fill_in",
+    "parse_backend_conf",
     "parse_endpoint",
     "parse_filters",
     "parse_nnodes",
@@ -91,7 +92,8 @@ class LaunchConfig:
 
     `origins` says for each option where its value came from: "command line", "environment PET_…"
     or "default". `node_name` is None unless the user named the node. `error_file` is where whoever
-    started this agent looks for the reason of a failure.
+    started this agent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are
+    what the user said to a backend that is torch's or somebody else's, as text.
     """
 
     run_id: str
@@ -125,6 +127,8 @@ class LaunchConfig:
     event_log_handler: str = "null"
     error_file: str | None = None
     standalone: bool = False
+    handler_endpoint: str = ""
+    handler_conf: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def said(self, setting: str) -> str:
@@ -205,12 +209,7 @@ _FALSE = ("0", "false", "f", "no", "n")
 def parse_rdzv_conf(text: str) -> RendezvousConf:
     """Return the settings of a "key=value,key=value" text; unknown keys are refused by name."""
     values: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        key, separator, value = (part.strip() for part in item.partition("="))
-        if not separator or not key or not value:
-            raise UsageError(
-                f"--rdzv-conf={text!r}: {item!r} is not a setting; expected key=value,key=value"
-            )
+    for key, value in _conf_items(text):
         if key in _ETCD_SETTINGS:
             raise UsageError(f"--rdzv-conf {key} is a setting of etcd; the backend here is c10d")
         if key not in _CONF_FIELDS:
@@ -240,6 +239,47 @@ def parse_rdzv_conf(text: str) -> RendezvousConf:
         fields.setdefault("beat_interval_s", interval)
         fields["lease_s"] = interval * max(attempts, 2.0)
     return RendezvousConf(**fields)  # type: ignore[arg-type]  # names and types come from the table
+
+
+# What torch's own handlers over etcd read, besides what `torchrun` gives every handler.
+_HANDLER_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "etcd": ("timeout", "last_call_timeout", "etcd_prefix", "protocol", "cert", "key", "cacert"),
+    "etcd-v2": (
+        *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "timeout"),
+        *("keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
+        *("protocol", "ssl_cert", "ssl_cert_key", "ca_cert"),
+    ),
+}
+# torchrun's own default of `timeout`, which it gives every handler.
+_HANDLER_TIMEOUT_S = "900"
+
+
+def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping[str, str]]:
+    """Return what `--rdzv-conf` says to us, and what to a handler that is not ours.
+
+    Of handlers, only torch's own settings are known by name.
+    """
+    if backend in ("c10d", "static"):
+        return parse_rdzv_conf(text), {}
+    values = dict(_conf_items(text))
+    known = _HANDLER_SETTINGS.get(backend)
+    for key in values:
+        if known is not None and key not in known:
+            raise UsageError(
+                f"--rdzv-conf has no setting {key!r} with the backend {backend}; known are "
+                f"{', '.join(sorted(known))}"
+            )
+    return RendezvousConf(), {"timeout": _HANDLER_TIMEOUT_S, **values}
+
+
+def _conf_items(text: str) -> Iterator[tuple[str, str]]:
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (part.strip() for part in item.partition("="))
+        if not separator or not key or not value:
+            raise UsageError(
+                f"--rdzv-conf={text!r}: {item!r} is not a setting; expected key=value,key=value"
+            )
+        yield key, value
 
 
 def _conf_value(key: str, name: str, value: str) -> float | bool | str:

@@ -161,21 +161,46 @@ class _Launch:
         self._emit(
             AgentStarted(pid=os.getpid(), address=address, port=port, slots=config.nproc_per_node)
         )
-        rendezvous = C10dRendezvous(
+        try:
+            return agent.run(self._rendezvous(node, agent, listener), keeper)
+        finally:
+            listener.close()
+
+    def _rendezvous(self, node: Node, agent: Agent, listener: socket.socket) -> ports.Rendezvous:
+        config = self._config
+        if config.backend in ("c10d", "static"):
+            return C10dRendezvous(
+                self._loop,
+                node=node,
+                settings=settings_of(config),
+                endpoint=config.endpoint,
+                is_host=config.rendezvous.is_host,
+                listener=listener,
+                store=agent.stores,
+                on_notice=agent.on_notice,
+                on_event=self._emit,
+            )
+        from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
+
+        bridge = TorchBridge(
             self._loop,
             node=node,
-            settings=settings_of(config),
-            endpoint=config.endpoint,
-            is_host=config.rendezvous.is_host,
-            listener=listener,
-            store=agent.stores,
+            parameters={
+                "backend": config.backend,
+                "endpoint": config.handler_endpoint,
+                "run_id": config.run_id,
+                "min_nodes": config.min_nodes,
+                "max_nodes": config.max_nodes,
+                "local_addr": config.local_addr,
+            },
+            conf=config.handler_conf,
+            max_restarts=config.max_restarts,
+            shutdown_timeout_s=config.shutdown_timeout_s,
             on_notice=agent.on_notice,
             on_event=self._emit,
         )
-        try:
-            return agent.run(rendezvous, keeper)
-        finally:
-            listener.close()
+        bridge.start()
+        return bridge
 
     def _emit(self, event: Event) -> None:
         record = Record(

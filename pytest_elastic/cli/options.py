@@ -21,6 +21,7 @@ from importlib.machinery import all_suffixes
 from typing import NoReturn
 
 from pytest_elastic.agent.environ import visible_device
+from pytest_elastic.backends.names import OWN_HANDLER, check_backend, handler_endpoint
 from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
@@ -29,10 +30,10 @@ from pytest_elastic.config import (
     LaunchConfig,
     ProgramConfig,
     fill_in,
+    parse_backend_conf,
     parse_endpoint,
     parse_filters,
     parse_nnodes,
-    parse_rdzv_conf,
     parse_signals,
 )
 from pytest_elastic.errors import UsageError
@@ -117,22 +118,21 @@ def _parse(
     argv: Sequence[str], environ: Mapping[str, str], count_devices: Callable[[str], int]
 ) -> LaunchConfig:
     arguments = build_parser().parse_args(argv)
-    values = merge(arguments, environ)
-    _check_what_has_no_effect(values)
+    _check_what_has_no_effect(values := merge(arguments, environ))
     with values.blamed("nnodes"):
         min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
-    with values.blamed("rdzv_conf"):
-        conf = parse_rdzv_conf(values.text("rdzv_conf"))
     with values.blamed("signals_to_handle"):
         signals = parse_signals(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
     backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
-    if endpoint.port == 0 and min_nodes > 1:
+    if backend in ("c10d", "static") and endpoint.port == 0 and min_nodes > 1:
         raise UsageError(
             f"port 0 of the endpoint {endpoint} means any free one, which no other node could find",
             hint="Give all nodes the same --rdzv-endpoint=HOST:PORT, as in node0:29400.",
         )
+    with values.blamed("rdzv_conf"):
+        conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
     workers = _nproc(values, count_devices)
@@ -170,6 +170,8 @@ def _parse(
         event_log_handler=_event_log_handler(values),
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         standalone=values.is_set("standalone"),
+        handler_endpoint=values.text("rdzv_endpoint"),
+        handler_conf=handler_conf,
         origins=values.origins,
     )
 
@@ -203,8 +205,10 @@ def _meeting_point(values: Values, max_nodes: int) -> tuple[str, Endpoint, bool 
             return "static", _master(values), is_host, run_id
         with values.blamed("rdzv_endpoint"):
             return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), is_host, run_id
-    if backend != "c10d":
-        raise UsageError(f"{values.name('rdzv_backend')}={backend}: known are c10d and static")
+    check_backend(backend, said=values.name("rdzv_backend"))
+    if backend not in ("c10d", OWN_HANDLER):
+        with values.blamed("rdzv_endpoint"):
+            return backend, handler_endpoint(endpoint, backend), None, run_id
     with values.blamed("rdzv_endpoint"):
         return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
 

@@ -89,9 +89,15 @@ ROOMS = (
         because="any rendezvous that keeps its ports will do",
     ),
     Room(
+        name="backends",
+        holds=("pytest_elastic.backends",),
+        may_import=("ground", "rendezvous", "pytest_elastic.workers.torch_store"),
+        because="other rendezvous for our agents, and ours for other agents",
+    ),
+    Room(
         name="launch",
         holds=("pytest_elastic.launch",),
-        may_import=("ground", "rendezvous", "workers", "agent"),
+        may_import=("ground", "rendezvous", "workers", "agent", "backends"),
         because="it wires one node, and is the only place that does",
     ),
     Room(
@@ -104,7 +110,7 @@ ROOMS = (
     Room(
         name="command line",
         holds=("pytest_elastic.cli", "pytest_elastic.__main__"),
-        may_import=("ground", "rendezvous", "workers", "agent", "launch", "harness"),
+        may_import=("ground", "rendezvous", "workers", "agent", "backends", "launch", "harness"),
         because="a face",
     ),
     Room(
@@ -136,8 +142,10 @@ PURE = (
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
     Pure(
         holds="pytest_elastic.rendezvous",
-        drivers=("agent_probe", "c10d", "driver", "etcd", "torch_bridge", "uplink"),
+        drivers=("agent_probe", "driver", "uplink"),
     ),
+    Pure(holds="pytest_elastic.backends.bridge"),
+    Pure(holds="pytest_elastic.backends.bridge_vocabulary"),
     Pure(holds="pytest_elastic.workers.spec"),
     Pure(holds="pytest_elastic.workers.exit_status"),
     Pure(holds="pytest_elastic.workers.messages"),
@@ -227,8 +235,7 @@ IMPORTERS = (
     Importer(
         package="torch",
         modules=(
-            "pytest_elastic.rendezvous.c10d",
-            "pytest_elastic.rendezvous.torch_bridge",
+            "pytest_elastic.backends.handler_host",
             "pytest_elastic.workers.logs_plugin_host",
             "pytest_elastic.workers.torch_store",
             "elastic_harness.observe.logs_specs",

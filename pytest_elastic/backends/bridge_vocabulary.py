@@ -1,0 +1,112 @@
+"""What the process that runs a handler tells the bridge machine, and what that tells its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous import ports
+
+__all__ = [
+    "Ask",
+    "BridgeCommand",
+    "BridgeInput",
+    "Emit",
+    "Formed",
+    "HandlerFailed",
+    "HandlerReady",
+    "HostLost",
+    "News",
+    "Notify",
+    "StoreKnown",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerReady:
+    """The handler has been made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerFailed:
+    """A call to the handler failed.
+
+    `kind`: "usage" (it cannot be made), "closed", "spare" (closed, and this node was one too many),
+    "timeout", "peers" (the round formed, and a member of it did not say who it is), "lost".
+    `over` is what a member of the last round left about the end of the job, if any did.
+    """
+
+    kind: str
+    reason: str
+    over: Mapping[str, Any] | None = None
+    is_all_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formed:
+    """A round formed; `entries` is what its members say of themselves, by rank."""
+
+    group_rank: int
+    entries: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreKnown:
+    """The worker store of the round listens at `address:port`."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a look at the handler and at the round's store showed.
+
+    `broken`: why a member ended the round. `over`: how a member says that the job ended.
+    `is_some_done`, `is_all_done`: on how many nodes all workers have succeeded.
+    """
+
+    round: int
+    waiting: int = 0
+    is_closed: bool = False
+    broken: str | None = None
+    over: Mapping[str, Any] | None = None
+    is_some_done: bool = False
+    is_all_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLost:
+    """The process that runs the handler is gone, or what it stands on does not answer."""
+
+    reason: str
+
+
+BridgeInput = HandlerReady | HandlerFailed | Formed | StoreKnown | News | HostLost | ports.Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Call this of the process that runs the handler."""
+
+    call: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Hand this notice to the agent."""
+
+    notice: ports.Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emit:
+    """Write this fact down."""
+
+    event: Event
+
+
+BridgeCommand = Ask | Notify | Emit

@@ -1,0 +1,305 @@
+"""A process that calls torch's rendezvous handlers for an agent that does not import torch.
+
+Handlers block: for as long as nodes are missing, or for ever when what they stand on is frozen. So
+they live here, below the agent and on one thread, in the order in which torchrun would call them;
+the agent only sends questions, and may end this process at any moment. Between two questions the
+thread looks at the handler and at the round's store, and says what has changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pytest_elastic.boot import proc_title
+from pytest_elastic.boot.descriptors import close_all_but
+from pytest_elastic.boot.role import Program, Role
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.errors import InternalError
+from pytest_elastic.loop import Loop
+
+__all__ = ["HandlerHostRole"]
+
+# How often the thread looks. torchrun looks every 0.1 s, through a cache of 1 s; each look is some
+# four requests to etcd from every node.
+_LOOK_S = 0.5
+# A member that does not say who it is within this, after torch has formed the round, has died.
+_PEERS_S = 30.0
+# How long one who knows the end waits for the others to know it: its store may live in here.
+_PART_S = 3.0
+# What the handler stands on may be restarted meanwhile; torchrun ends the job at the first error.
+_PATIENCE_S = 60.0
+
+# Writing the same once more changes nothing.
+_REPEATABLE = ("publish_store", "mark_done", "break_round")
+
+_PREFIX = "pytest-elastic"
+_PR_SET_PDEATHSIG = 1
+
+
+class _CallFailed(Exception):
+    """A call ends with this answer."""
+
+    def __init__(self, kind: str, reason: str, **more: object) -> None:
+        super().__init__(reason)
+        self.answer = {"error": reason, "kind": kind, **more}
+
+
+class HandlerHostRole:
+    """The process as a role; `argument` holds `channel_fd`, `agent_pid` and the parameters."""
+
+    def __init__(self, argument: Mapping[str, Any]) -> None:
+        self._argument = argument
+        self._orders: queue.SimpleQueue[JsonObject] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[JsonObject] = queue.SimpleQueue()
+
+    def run(self) -> Role | Program:
+        """Serve until the agent is gone."""
+        fd = int(self._argument["channel_fd"])
+        close_all_but([fd])
+        # Also where this process is frozen, and cannot see that the channel has ended.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self._argument["agent_pid"]:
+            os._exit(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        proc_title.show(["pytest-elastic: rendezvous handler"], os.environ)
+        loop = Loop()
+        channel = Channel(
+            loop,
+            socket.socket(fileno=fd),
+            on_message=lambda order, _: self._orders.put(order),
+            # The thread may hang in the handler: nothing but this ends it.
+            on_closed=lambda _: os._exit(0),
+        )
+        loop.open_door()
+
+        def say(message: JsonObject) -> None:
+            loop.call_from_thread(lambda: channel.send(message))
+
+        threading.Thread(target=_Caller(self._argument, self._orders, say).run, daemon=True).start()
+        loop.run()
+        raise InternalError("the handler host's loop ended")
+
+
+class _Caller:
+    """Everything on the one thread that calls the handler."""
+
+    def __init__(
+        self,
+        argument: Mapping[str, Any],
+        orders: queue.SimpleQueue[JsonObject],
+        say: Callable[[JsonObject], None],
+    ) -> None:
+        self._argument = argument
+        self._orders = orders
+        self._say = say
+        self._handler: Any = None
+        self._info: Any = None  # torch's RendezvousInfo of the newest round
+        self._round = 0  # watched, if not 0
+        self._last_news: JsonObject = {}
+        self._silent_since: float | None = None
+
+    def run(self) -> None:
+        """Answer questions, one after the other, and look around in between."""
+        calls: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+            "import": self._import,
+            "open": self._open,
+            "join": self._join,
+            "watch": self._watch,
+            "publish_store": self._publish_store,
+            "await_store": self._await_store,
+            "mark_done": self._mark_done,
+            "break_round": self._break_round,
+            "part": self._part,
+            "end": self._end,
+            "finish": self._finish,
+        }
+        while True:
+            try:
+                order = self._orders.get(timeout=_LOOK_S)
+            except queue.Empty:
+                self._look()
+                continue
+            self._say({"id": order["id"], **self._perform(calls[order["call"]], order)})
+
+    def _perform(
+        self, call: Callable[[Mapping[str, Any]], Mapping[str, Any]], order: JsonObject
+    ) -> Mapping[str, Any]:
+        """Make one call; what only writes into the round's store is tried again for a while."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return call(order["arguments"])
+            except _CallFailed as failed:
+                return failed.answer
+            except Exception as error:  # noqa: BLE001 (the agent says it, in its own words)
+                if order["call"] not in _REPEATABLE or time.monotonic() >= deadline:
+                    return {"error": _text(error), "kind": "lost"}
+            time.sleep(_LOOK_S)
+
+    def _import(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        import torch.distributed.elastic.rendezvous  # noqa: F401
+
+        return {}
+
+    def _open(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            from torch.distributed.elastic.rendezvous import RendezvousParameters
+            from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+            parameters = RendezvousParameters(
+                **self._argument["parameters"], **self._argument["conf"]
+            )
+            self._handler = get_rendezvous_handler(parameters)
+        except Exception as error:
+            backend = self._argument["parameters"]["backend"]
+            raise _CallFailed(
+                "usage", f"the rendezvous backend {backend} cannot be used: {_text(error)}"
+            ) from error
+        return {}
+
+    def _join(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._round, last = 0, self._info
+        try:
+            info = self._handler.next_rendezvous()
+        except Exception as error:
+            kind = _KINDS.get(type(error).__name__, "lost")
+            raise _CallFailed(kind, f"{_text(error)}", **_last_words(last)) from error
+        self._info = info
+        try:
+            info.store.set(_key("entry", info.rank), json.dumps(arguments["entry"]))
+            keys = [_key("entry", rank) for rank in range(info.world_size)]
+            info.store.wait(keys, timedelta(seconds=_PEERS_S))
+            entries = [json.loads(info.store.get(key)) for key in keys]
+        except (LookupError, RuntimeError) as error:
+            raise _CallFailed(
+                "peers", f"a member of the round did not say who it is within {_PEERS_S:g} s"
+            ) from error
+        return {"group_rank": info.rank, "entries": entries}
+
+    def _watch(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._round, self._last_news = int(arguments["round"]), {}
+        return {}
+
+    def _publish_store(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._info.store.set(_key("store"), json.dumps(dict(arguments)))
+        return dict(arguments)
+
+    def _await_store(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._watch(arguments)
+        deadline = time.monotonic() + _PEERS_S
+        while time.monotonic() < deadline:
+            if self._info.store.check([_key("store")]):
+                answer: dict[str, Any] = json.loads(self._info.store.get(_key("store")))
+                return answer
+            if self._info.store.check([_key("broken")]):
+                break
+            time.sleep(0.02)
+        raise _CallFailed("peers", "the first member of the round opened no worker store")
+
+    def _mark_done(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._info.store.set(_key("done", self._info.rank), "1")
+        self._info.store.set(_key("some_done"), "1")
+        return {}
+
+    def _break_round(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._info.store.set(_key("broken"), str(arguments["reason"]))
+        return {}
+
+    def _part(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Wait a moment for the others to know the end as well."""
+        self._round = 0
+        store, deadline = self._info.store, time.monotonic() + _PART_S
+        gone = store.add(_key("parted"), 1)
+        while gone < self._info.world_size and time.monotonic() < deadline:
+            time.sleep(0.05)
+            gone = store.add(_key("parted"), 0)
+        return {}
+
+    def _end(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._info.store.set(_key("over"), json.dumps(arguments["over"]))
+        return self._finish(arguments)
+
+    def _finish(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._part(arguments)
+        # Closes the rendezvous for all, as with torchrun: who waits for a place need not any more.
+        self._handler.shutdown()
+        return {}
+
+    def _look(self) -> None:
+        """Say what has changed since the last look."""
+        if not self._round:
+            return
+        try:
+            is_closed, waiting = self._handler.is_closed(), self._handler.num_nodes_waiting()
+            words = _last_words(self._info)
+            broken = _read(self._info.store, "broken")
+        except Exception as error:  # noqa: BLE001 (whatever the handler stands on)
+            now = time.monotonic()
+            self._silent_since = self._silent_since or now
+            if now - self._silent_since >= _PATIENCE_S:
+                self._round = 0
+                self._say({"lost": f"no answer for {_PATIENCE_S:g} s: {_text(error)}"})
+            return
+        self._silent_since = None
+        news = {
+            "round": self._round,
+            "waiting": waiting,
+            "is_closed": is_closed,
+            "broken": broken,
+            **words,
+        }
+        if news != self._last_news:
+            self._last_news = news
+            self._say({"news": news})
+
+
+# torch's exceptions by name: some torch versions lack the last one.
+_KINDS = {
+    "RendezvousClosedError": "closed",
+    "RendezvousTimeoutError": "timeout",
+    "RendezvousGracefulExitError": "spare",
+}
+
+
+def _key(*words: object) -> str:
+    return "/".join(map(str, (_PREFIX, *words)))
+
+
+def _read(store: Any, word: str) -> str | None:  # noqa: ANN401 (a torch store of any kind)
+    if not store.check([_key(word)]):
+        return None
+    value: bytes = store.get(_key(word))
+    return value.decode(errors="replace")
+
+
+def _last_words(info: Any) -> dict[str, Any]:  # noqa: ANN401 (torch's RendezvousInfo)
+    """Return what the members of a round have left about the end of the job."""
+    if info is None:
+        return {"over": None, "is_some_done": False, "is_all_done": False}
+    over = _read(info.store, "over")
+    is_some_done = info.store.check([_key("some_done")])
+    return {
+        "over": None if over is None else json.loads(over),
+        "is_some_done": is_some_done,
+        "is_all_done": is_some_done
+        and info.store.check([_key("done", rank) for rank in range(info.world_size)]),
+    }
+
+
+def _text(error: BaseException) -> str:
+    """Return one line about an error, with the cause that torch hides behind it."""
+    text = str(error).partition("\n")[0]
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    cause = error.__cause__
+    return f"{said} ({_text(cause)})" if cause is not None else said

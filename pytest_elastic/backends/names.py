@@ -1,0 +1,61 @@
+"""Which backends `--rdzv-backend` may name, and what each needs to be installed."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import metadata, util
+
+from pytest_elastic.config import Endpoint, parse_endpoint
+from pytest_elastic.errors import UsageError
+
+__all__ = ["HANDLER_GROUP", "OWN_HANDLER", "check_backend", "handler_endpoint"]
+
+# Where packages offer rendezvous handlers to torchrun, and under which name this one does.
+HANDLER_GROUP = "torchrun.handlers"
+OWN_HANDLER = "pytest-elastic"
+
+# torch's own two, both over etcd's API of version 2.
+_TORCH_ETCD = ("etcd", "etcd-v2")
+_ETCD_PORT = 2379
+
+_NATIVE = ("c10d", "static", OWN_HANDLER)
+
+
+def check_backend(name: str, *, said: str = "--rdzv-backend") -> None:
+    """Raise UsageError if there is no such backend, or if what it needs is not installed.
+
+    `said` is what the user wrote to name it: the option or the variable.
+    """
+    if name in _NATIVE:
+        return
+    if name in _TORCH_ETCD:
+        if util.find_spec("etcd") is None:
+            raise UsageError(
+                f"{said}={name} needs the package python-etcd, which is not installed: "
+                "pip install 'pytest-elastic[etcd]'"
+            )
+        return
+    theirs = sorted(found.name for found in metadata.entry_points(group=HANDLER_GROUP))
+    if name in theirs:
+        return
+    known = list(dict.fromkeys((*_NATIVE, *_TORCH_ETCD, *theirs)))
+    close = difflib.get_close_matches(name, known, n=1)
+    raise UsageError(
+        f"{said}={name}: there is no such backend; known are {', '.join(known)} (others come with "
+        f"packages that have an entry point in the group {HANDLER_GROUP})",
+        hint=f"Did you mean {close[0]}?" if close else None,
+    )
+
+
+def handler_endpoint(text: str, backend: str) -> Endpoint:
+    """Return where a handler that is not ours meets the others; raises UsageError for etcd's.
+
+    What the endpoint of an unknown handler means, only it knows: one that is no host and port
+    tells nothing about which address of this node the others can reach.
+    """
+    try:
+        return parse_endpoint(text or "localhost", default_port=_ETCD_PORT)
+    except UsageError:
+        if backend in _TORCH_ETCD:
+            raise
+        return Endpoint(host="localhost", port=0)

@@ -1,0 +1,1 @@
+"""Tests of pytest_elastic.backends, a file for each of its files."""
