@@ -150,4 +150,5 @@ class Group:
 
     def _did_memory_run_out(self) -> bool:
         before, self._memory_kills = self._memory_kills, count_memory_kills()
-        return None not in {before, self._memory_kills} and before != self._memory_kills
+        after = self._memory_kills
+        return before is not None and after is not None and before.has_grown_to(after)

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
-__all__ = ["count_memory_kills"]
+__all__ = ["MemoryKills", "count_memory_kills"]
 
 
-def count_memory_kills() -> int | None:
-    """Return how often the kernel has killed for memory in this process's cgroup; None: unknown.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKills:
+    """How often the kernel has killed for memory, as `file` counts it; only growth means anything.
 
-    Only differences mean something. Where the cgroup tells nothing, the whole machine's count
-    serves.
+    `since_start`: the file counts from when its group was made, and not from the machine's start.
     """
-    for file, key in (*_cgroup_files(), ("/proc/vmstat", "oom_kill")):
+
+    file: str
+    count: int
+    since_start: bool
+
+    def has_grown_to(self, later: MemoryKills) -> bool:
+        """Tell whether the kernel has killed between two readings.
+
+        A process may have been moved to another group in between: what that one has counted since
+        it was made is more recent than us, as far as anybody can tell.
+        """
+        if self.file != later.file:
+            return later.since_start and later.count > 0
+        return later.count > self.count
+
+
+def count_memory_kills() -> MemoryKills | None:
+    """Return what the cgroup of this process has counted; None: unknown.
+
+    Where the cgroup tells nothing, the whole machine's count serves.
+    """
+    groups = [(file, key, True) for file, key in _cgroup_files()]
+    for file, key, since_start in (*groups, ("/proc/vmstat", "oom_kill", False)):
         count = _read(file, key)
         if count is not None:
-            return count
+            return MemoryKills(file=file, count=count, since_start=since_start)
     return None
 
 

@@ -151,6 +151,7 @@ PURE = (
     Pure(holds="pytest_elastic.workers.messages"),
     Pure(holds="pytest_elastic.agent", drivers=("agent", "program", "signals", "store_calls")),
     Pure(holds="elastic_harness.cluster.cluster"),
+    Pure(holds="elastic_harness.cluster.cgroup_layout"),
     Pure(
         holds="elastic_harness.network",
         drivers=(

@@ -1,6 +1,6 @@
-"""Control groups of nodes: freezing now, limits of processor and memory.
+"""Control groups of nodes: freezing, limits of processor, memory and processes, what they counted.
 
-Groups are made on demand and live below the group the server was started in, in a folder named
+Groups are made on demand and live where `cgroup_layout` finds a place for them, in a folder named
 after the session's supervisor, so that whatever a double kill leaves behind can be recognised and
 removed by the next session. Version 2 is preferred where both can freeze: its frozen processes can
 be killed, while those of version 1 first have to be thawed.
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from elastic_harness.cluster import process_table
+from elastic_harness.cluster import cgroup_layout, process_table
+from elastic_harness.cluster.cgroup_layout import GroupReadings, Hierarchy
 
 __all__ = [
-    "Hierarchy",
     "NodeGroup",
     "find_hierarchies",
     "is_stale",
@@ -28,60 +28,17 @@ __all__ = [
 
 _PREFIX = "pytest-elastic-"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchy:
-    """A mounted hierarchy: its version and the folder of the group this process is in."""
-
-    version: int
-    folder: str
+_Value = TypeVar("_Value", int, float)
 
 
 def find_hierarchies() -> dict[str, Hierarchy]:
-    """Return where we may make groups for "freeze", "cpu" and "memory"; absent: nowhere."""
-    mounts = _mounted()
-    found: dict[str, Hierarchy] = {}
-    with open("/proc/self/cgroup") as lines:
-        for line in lines:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            mount = mounts.get(controllers)
-            if mount is None:
-                continue
-            top, root = mount
-            folder = os.path.normpath(f"{top}/{os.path.relpath(path, root)}")
-            if not os.access(folder, os.W_OK):
-                continue
-            for feature in _features(controllers, folder):
-                version = 2 if controllers == "" else 1
-                if feature not in found or version == 2:
-                    found[feature] = Hierarchy(version=version, folder=folder)
-    return found
-
-
-def _mounted() -> dict[str, tuple[str, str]]:
-    """Return mount point and root of each hierarchy, by its controllers ("" for version 2)."""
-    mounts: dict[str, tuple[str, str]] = {}
-    with open("/proc/self/mountinfo") as lines:
-        for line in lines:
-            before, _, after = line.partition(" - ")
-            kind, _, options = after.split()[:3]
-            root, top = before.split()[3:5]
-            if kind == "cgroup2":
-                mounts.setdefault("", (top, root))
-            elif kind == "cgroup":
-                names = [name for name in options.split(",") if name not in {"rw", "ro"}]
-                mounts.setdefault(",".join(names), (top, root))
-    return mounts
-
-
-def _features(controllers: str, folder: str) -> list[str]:
-    if controllers:
-        names = {"freezer": "freeze", "cpu": "cpu", "memory": "memory"}
-        return [names[name] for name in controllers.split(",") if name in names]
-    features = ["freeze"]
-    with contextlib.suppress(OSError), open(f"{folder}/cgroup.subtree_control") as enabled:
-        features.extend(name for name in enabled.read().split() if name in {"cpu", "memory"})
-    return features
+    """Return where we may make groups, by feature; absent: nowhere."""
+    return cgroup_layout.find(
+        _read("/proc/self/mountinfo"),
+        _read("/proc/self/cgroup"),
+        read=_read_if_there,
+        is_writable=lambda folder: os.access(folder, os.W_OK),
+    )
 
 
 class NodeGroup:
@@ -107,6 +64,7 @@ class NodeGroup:
                 )
             folder = f"{hierarchy.folder}/{self._path}"
             os.makedirs(folder, exist_ok=True)
+            _hand_down(hierarchy, os.path.dirname(folder))
             self._made[feature] = folder
         return self._made[feature]
 
@@ -129,24 +87,38 @@ class NodeGroup:
 
     def limit_cpu(self, share: float | None) -> None:
         """Give the group `share` of one processor (None: all there is)."""
-        folder = self.make("cpu")
-        period_us = 20_000
-        quota = None if share is None else max(int(share * period_us), 1000)
-        if self._hierarchies["cpu"].version == 2:
-            _write(f"{folder}/cpu.max", f"{'max' if quota is None else quota} {period_us}")
-        else:
-            _write(f"{folder}/cpu.cfs_period_us", str(period_us))
-            _write(f"{folder}/cpu.cfs_quota_us", str(-1 if quota is None else quota))
+        self._set("cpu", cgroup_layout.limit_cpu, share)
 
     def limit_memory(self, size: int | None) -> None:
         """Let the group have `size` bytes of memory (None: all there is)."""
-        folder = self.make("memory")
-        if self._hierarchies["memory"].version == 2:
-            _write(f"{folder}/memory.max", "max" if size is None else str(size))
-            with contextlib.suppress(OSError):
-                _write(f"{folder}/memory.swap.max", "max" if size is None else "0")
-        else:
-            _write(f"{folder}/memory.limit_in_bytes", str(-1 if size is None else size))
+        self._set("memory", cgroup_layout.limit_memory, size)
+
+    def limit_processes(self, count: int | None) -> None:
+        """Let the group have so many processes and threads (None: any number)."""
+        self._set("process", cgroup_layout.limit_processes, count)
+
+    def read(self) -> GroupReadings:
+        """Return what the kernel has counted in the groups made so far."""
+        texts = {
+            name: _read_if_there(f"{folder}/{name}")
+            for feature, folder in self._made.items()
+            for name in cgroup_layout.files_to_read(self._hierarchies[feature].version, feature)
+        }
+        return cgroup_layout.readings(texts)
+
+    def _set(
+        self,
+        feature: str,
+        writes: Callable[[int, _Value | None], list[tuple[str, str]]],
+        value: _Value | None,
+    ) -> None:
+        if value is None and feature not in self._made:
+            return
+        folder = self.make(feature)
+        for name, text in writes(self._hierarchies[feature].version, value):
+            is_there = "swap" not in name and "memsw" not in name
+            if is_there or os.path.exists(f"{folder}/{name}"):
+                _write(f"{folder}/{name}", text)
 
     def move(self, pid: int) -> None:
         """Move a process into every group made so far; harmless when it has ended."""
@@ -214,6 +186,15 @@ def stale_sessions() -> set[str]:
     return {name for folder in folders for name in os.listdir(folder) if is_stale(name)}
 
 
+def _hand_down(hierarchy: Hierarchy, session: str) -> None:
+    """Have a session's own group give its controllers to the groups of its nodes (version 2)."""
+    if hierarchy.controllers:
+        _write(
+            f"{session}/cgroup.subtree_control",
+            " ".join(f"+{name}" for name in hierarchy.controllers),
+        )
+
+
 def _write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -225,3 +206,10 @@ def _write(path: str, text: str) -> None:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
+
+
+def _read_if_there(path: str) -> str:
+    try:
+        return _read(path)
+    except OSError:
+        return ""

@@ -145,5 +145,6 @@ def _dry_run() -> Mapping[str, str]:
         failures: dict[str, str] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         why = f"the dry run failed: {error}"
-        return dict.fromkeys(("namespaces", "user_namespaces", "freeze", "cpu", "memory"), why)
+        parts = ("namespaces", "user_namespaces", "freeze", "cpu", "memory", "process")
+        return dict.fromkeys(parts, why)
     return failures

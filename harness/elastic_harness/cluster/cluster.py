@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from pytest_elastic.errors import ElasticError, UsageError
@@ -52,6 +53,7 @@ CAPABILITIES: Mapping[str, str] = {
     "pause": "a whole node can be frozen between two instructions",
     "cpu_limit": "a node's share of the processors can be limited",
     "memory_limit": "a node's memory can be limited, so that the kernel kills for lack of it",
+    "process_limit": "the number of a node's processes and threads can be limited",
     "disk_limit": "a node's local disk can be full",
     "gateway": "services of the host can listen inside the cluster's network",
 }
@@ -299,8 +301,15 @@ class Cluster(Protocol):
         *,
         cpu: float | None = None,
         memory: int | None = None,
+        processes: int | None = None,
     ) -> None:
-        """Limit a node to a share of one processor and to bytes of memory (None: no limit)."""
+        """Limit a node to a share of one processor, bytes of memory, processes (None: no limit).
+
+        The limit on memory is on what its processes take from then on.
+        """
+
+    def read_limits(self, name: str, on_done: Done[GroupReadings]) -> None:
+        """Read what the kernel has counted in a node's control groups."""
 
     def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
         """Let a node's local disk hold at most `size` bytes (None: no limit)."""

@@ -2,7 +2,8 @@
 
 Run as a program by `choose`. It uses the very code that builds nodes, so what it says holds: no
 setting of the kernel is read and believed. Prints one JSON object: a reason for each part that
-failed, keyed "namespaces", "user_namespaces", "freeze", "cpu", "memory" (absent: it works).
+failed, keyed "namespaces", "user_namespaces", "freeze", "cpu", "memory", "process" (absent: it
+works).
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def _try_groups(reasons: dict[str, str]) -> None:
         _note(reasons, "freeze", lambda: group.freeze(frozen=True))
         _note(reasons, "cpu", lambda: group.limit_cpu(0.5))
         _note(reasons, "memory", lambda: group.limit_memory(1 << 30))
+        _note(reasons, "process", lambda: group.limit_processes(1000))
         _note(reasons, "freeze", lambda: group.move(pid))
     finally:
         os.kill(pid, signal.SIGKILL)

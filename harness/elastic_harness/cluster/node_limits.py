@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import asdict
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.node_table import STEP_LIMIT_S, Node, NodeTable, relay
@@ -61,14 +62,25 @@ class NodeLimits:
         reply.done()
 
     def limit(self, fields: JsonObject, reply: Reply) -> None:
-        """Limit processor and memory of what a node runs now and will run."""
+        """Limit what a node runs now and will run; answers with the readings before that.
+
+        Memory that processes have already stays charged where it was: the limit is on what they
+        take from now on.
+        """
         node = self._nodes.find(fields["name"])
+        before = node.group.read()
         if "cpu" in fields:
             node.group.limit_cpu(fields["cpu"])
         if "memory" in fields:
             node.group.limit_memory(fields["memory"])
+        if "processes" in fields:
+            node.group.limit_processes(fields["processes"])
         self._join(node)
-        reply.done()
+        reply.done(asdict(before))
+
+    def read(self, name: str, reply: Reply) -> None:
+        """Say what the kernel has counted in a node's groups; zeros where it has none."""
+        reply.done(asdict(self._nodes.find(name).group.read()))
 
     def _signal_all(self, node: Node, signum: int, reply: Reply) -> None:
         assert node.conversation is not None, "a node that runs can be talked to"

@@ -170,6 +170,8 @@ class ClusterServer:
                 self._limits.resume(fields["name"], reply)
             case "limit_node":
                 self._limits.limit(fields, reply)
+            case "read_limits":
+                self._limits.read(fields["name"], reply)
             case "limit_disk":
                 self._scratch.limit_disk(fields["name"], fields["bytes"])
                 reply.done()

@@ -6,6 +6,13 @@ from elastic_harness.faults.capture import CapturePackets
 from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.limits import (
+    LimitCpu,
+    LimitFiles,
+    LimitMemory,
+    LimitProcesses,
+    OutOfMemory,
+)
 from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
 from elastic_harness.faults.names import ConfuseNames
 from elastic_harness.faults.network import FlapLinks, Partition
@@ -46,4 +53,9 @@ BUILT_IN: tuple[type[Fault], ...] = (
     ConfuseNames,
     CapturePackets,
     RunCommand,
+    OutOfMemory,
+    LimitCpu,
+    LimitMemory,
+    LimitProcesses,
+    LimitFiles,
 )

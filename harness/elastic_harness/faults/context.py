@@ -19,12 +19,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
+from elastic_harness.faults.resource_context import Resources
+from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from elastic_harness.scenario.situation import ProcessRef
-from pytest_elastic.errors import ElasticError
 
 __all__ = [
     "IN_FORCE",
@@ -41,40 +42,9 @@ __all__ = [
     "Wait",
 ]
 
-T = TypeVar("T")
-
-
-class FaultImpossible(ElasticError):
-    """A fault could not be injected, or did not do what it is for."""
-
 
 class HealOrdered(Exception):
     """Thrown into a fault that is to be healed before it was proven: the last chance to look."""
-
-
-class Ticket(Generic[T]):
-    """The answer to an operation that takes a while. `settle` fits the cluster's `on_done`."""
-
-    def __init__(self) -> None:
-        self._outcome: list[T | ElasticError] = []
-
-    def settle(self, outcome: T | ElasticError) -> None:
-        """Give the answer; the first one holds."""
-        if not self._outcome:
-            self._outcome.append(outcome)
-
-    @property
-    def is_settled(self) -> bool:
-        """Tell whether the answer is there."""
-        return bool(self._outcome)
-
-    def result(self) -> T:
-        """Return the answer, or raise it if it is an error; only once it is settled."""
-        assert self._outcome, "a ticket is read after it was settled"
-        outcome = self._outcome[0]
-        if isinstance(outcome, ElasticError):
-            raise FaultImpossible(outcome.message) from outcome
-        return outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +129,12 @@ class FaultContext(Protocol):
 
     def end_commands(self, name: str) -> None:
         """Kill what still runs for the entry `name`."""
+
+    # --- what nodes have of resources
+
+    @property
+    def resources(self) -> Resources:
+        """Processor, memory, files and disks of nodes."""
 
     # --- nodes
 

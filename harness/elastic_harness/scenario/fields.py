@@ -30,15 +30,20 @@ __all__ = [
     "ScenarioModel",
     "Seconds",
     "Select",
+    "Size",
     "Text",
     "format_duration",
     "parse_duration",
     "parse_fraction",
     "parse_rate",
+    "parse_size",
 ]
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_SIZE_UNITS: Final = {
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+}  # fmt: skip
 _NUMBER = r"(\d+(?:\.\d+)?)"
 
 
@@ -88,6 +93,15 @@ def parse_rate(value: object) -> float:
     raise ValueError(f"{value!r} is not a rate: write for example 10mbit or 1gbit")
 
 
+def parse_size(value: object) -> int:
+    """Return bytes for "300MB" or "64MiB"; a bare number could mean anything: refused."""
+    if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?([kMGKi]*B)", value)):
+        factor = _SIZE_UNITS.get(found[2])
+        if factor is not None and (size := int(float(found[1]) * factor)) > 0:
+            return size
+    raise ValueError(f"{value!r} is not a size: write for example 300MB or 64MiB")
+
+
 def _select(value: object) -> Selector:
     try:
         return parse_selector(value)
@@ -127,6 +141,12 @@ Rate = Annotated[
     BeforeValidator(parse_rate),
     PlainSerializer(lambda rate: f"{rate:.0f}bit"),
     WithJsonSchema({"type": "string", "pattern": rf"^{_NUMBER} ?[kmg]?bit(/s)?$"}),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(lambda size: f"{size}B"),
+    WithJsonSchema({"type": "string", "pattern": rf"^{_NUMBER} ?([kMG]|[KMG]i)?B$"}),
 ]
 Select = Annotated[
     InstanceOf[Selector],

@@ -24,7 +24,8 @@ from elastic_harness.cluster.cluster import (
     ProcessHandle,
     ServerLost,
 )
-from elastic_harness.faults.context import Ticket
+from elastic_harness.faults.node_resources import NodeResources
+from elastic_harness.faults.ticket import Ticket
 from elastic_harness.history import events
 from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.node_commands import NodeCommands
@@ -88,6 +89,7 @@ class Stage(StageNetwork):
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
         self._commands = NodeCommands(cluster)
+        self._resources = NodeResources(cluster)
         self._endpoint_host = ""  # known once the store host is up; newcomers get the same
         self._exit_codes: dict[str, int] = {}
 
@@ -255,6 +257,13 @@ class Stage(StageNetwork):
     def end_commands(self, name: str) -> None:
         """Kill what still runs for the entry `name`."""
         self._commands.end(name)
+
+    # FaultContext: resources
+
+    @property
+    def resources(self) -> NodeResources:
+        """Processor, memory, files and disks of nodes."""
+        return self._resources
 
     # FaultContext: nodes
 

@@ -32,6 +32,8 @@ from elastic_harness.scenario.messages import (
 from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
 
+from tests.unit.faults.budget import Budget
+
 __all__ = ["VirtualTime", "World"]
 
 
@@ -93,6 +95,7 @@ class World:
         self.counts: dict[Pair, LinkCounters] = {}
         self.told: list[EngineInput] = []
         self.registry = built_in_faults()
+        self.budget = Budget(self._later)
         self.injector = Injector(self, self.registry, self.time, self.told.append)
         for number in range(1, nodes + 1):
             self._bring_up(f"n{number}")
@@ -239,6 +242,10 @@ class World:
 
     def end_commands(self, name: str) -> None:
         self.log.append(f"end commands of {name}")
+
+    @property
+    def resources(self) -> Budget:
+        return self.budget
 
     def is_node_up(self, node: str) -> bool:
         return node in self.up

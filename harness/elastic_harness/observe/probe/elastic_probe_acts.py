@@ -68,7 +68,12 @@ def _leave_no_core() -> None:
 
 
 def _eat(probe: Probe, size: str) -> None:
-    """Take memory and touch it, until the kernel has had enough or `size` bytes are taken."""
+    """Take memory and touch it, until the kernel has had enough or `size` bytes are taken.
+
+    The kernel is told to choose this process before all others.
+    """
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")
     _say(probe, "eat", "began", size)
     eaten = [b"\x01" * _CHUNK_BYTES for _ in range(-(-int(size) // _CHUNK_BYTES))]
     _say(probe, "eat", "ended", str(len(eaten) * _CHUNK_BYTES))

@@ -1,0 +1,218 @@
+"""Where control groups can be made and what is written into them, in version 1 and in version 2.
+
+Values in, values out: what /proc and the group's own files say is handed in as text.
+
+In version 1 each controller has a hierarchy of its own, and a group below the one that we are in
+will do. In version 2 a process is in exactly one group, whose parent must hand the controllers down
+(`cgroup.subtree_control`) and may then have no processes itself; so our groups go below the nearest
+ancestor that hands down the most, and a session's own group hands them down once more.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "FEATURES",
+    "GroupReadings",
+    "Hierarchy",
+    "files_to_read",
+    "find",
+    "limit_cpu",
+    "limit_memory",
+    "limit_processes",
+    "readings",
+]
+
+# What we use groups for, with the controller's name in version 1 and in version 2 ("": it is part
+# of every group there).
+FEATURES: Mapping[str, tuple[str, str]] = {
+    "freeze": ("freezer", ""),
+    "cpu": ("cpu", "cpu"),
+    "memory": ("memory", "memory"),
+    "process": ("pids", "pids"),
+}
+
+# Short enough for a worker not to notice the turns, long enough for the kernel's accounting.
+_PERIOD_US = 20_000
+_SHORTEST_QUOTA_US = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """A mounted hierarchy: its version, and the group below which ours are made.
+
+    `controllers` are what a version 2 group has to hand down to ours.
+    """
+
+    version: int
+    folder: str
+    controllers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReadings:
+    """What the kernel has counted in a group; only differences mean something.
+
+    `throttled` are periods in which the group had used up its share of processor, `memory_hits`
+    allocations that met the limit, `processes_refused` forks. `memory` is in bytes.
+    """
+
+    throttled: int = 0
+    memory: int = 0
+    memory_hits: int = 0
+    memory_kills: int = 0
+    processes: int = 0
+    processes_refused: int = 0
+
+
+def find(
+    mountinfo: str,
+    cgroup: str,
+    *,
+    read: Callable[[str], str],
+    is_writable: Callable[[str], bool],
+) -> dict[str, Hierarchy]:
+    """Return where groups for each feature can be made; absent: nowhere.
+
+    `mountinfo` and `cgroup` are those files of /proc/self. `read` returns "" for what cannot be
+    read. Version 2 is preferred where both can do it: its frozen processes can be killed.
+    """
+    mounts = _mounted(mountinfo)
+    found: dict[str, Hierarchy] = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in mounts:
+            continue
+        top, root = mounts[controllers]
+        folder = os.path.normpath(f"{top}/{os.path.relpath(path, root)}")
+        if controllers == "":
+            found.update(_find_v2(top, folder, read, is_writable))
+        elif is_writable(folder):
+            names = controllers.split(",")
+            for feature, (name, _) in FEATURES.items():
+                if name in names and (feature not in found or found[feature].version == 1):
+                    found[feature] = Hierarchy(version=1, folder=folder)
+    return found
+
+
+def _mounted(mountinfo: str) -> dict[str, tuple[str, str]]:
+    """Return mount point and root of each hierarchy, by its controllers ("" for version 2)."""
+    mounts: dict[str, tuple[str, str]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split()[:3]
+        root, top = before.split()[3:5]
+        if kind == "cgroup2":
+            mounts.setdefault("", (top, root))
+        elif kind == "cgroup":
+            names = [name for name in options.split(",") if name not in {"rw", "ro"}]
+            mounts.setdefault(",".join(names), (top, root))
+    return mounts
+
+
+def _find_v2(
+    top: str, folder: str, read: Callable[[str], str], is_writable: Callable[[str], bool]
+) -> dict[str, Hierarchy]:
+    """Return the features of the nearest ancestor that hands down the most controllers."""
+    best: Hierarchy | None = None
+    wanted = [name for _, name in FEATURES.values() if name]
+    while folder == top or folder.startswith(f"{top.rstrip('/')}/"):
+        if is_writable(folder):
+            handed_down = read(f"{folder}/cgroup.subtree_control").split()
+            controllers = tuple(name for name in wanted if name in handed_down)
+            if best is None or len(controllers) > len(best.controllers):
+                best = Hierarchy(version=2, folder=folder, controllers=controllers)
+        if folder == top:
+            break
+        folder = os.path.dirname(folder)
+    if best is None:
+        return {}
+    return {
+        feature: best
+        for feature, (_, name) in FEATURES.items()
+        if not name or name in best.controllers
+    }
+
+
+# --- limits: pairs of a file and what is written into it, in this order -------------------------
+
+
+def limit_cpu(version: int, share: float | None) -> list[tuple[str, str]]:
+    """Return what gives a group `share` of one processor (None: all there is)."""
+    quota = None if share is None else max(int(share * _PERIOD_US), _SHORTEST_QUOTA_US)
+    if version == 2:
+        return [("cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")]
+    return [
+        ("cpu.cfs_period_us", str(_PERIOD_US)),
+        ("cpu.cfs_quota_us", str(-1 if quota is None else quota)),
+    ]
+
+
+def limit_memory(version: int, size: int | None) -> list[tuple[str, str]]:
+    """Return what lets a group have `size` bytes of memory and no swap (None: all there is).
+
+    Files with "swap" or "memsw" in their names are not there where the kernel does not count swap.
+    """
+    if version == 2:
+        limit = "max" if size is None else str(size)
+        return [("memory.max", limit), ("memory.swap.max", "max" if size is None else "0")]
+    limit = str(-1 if size is None else size)
+    # The sum of both may never be below the first, so it is out of the way while that changes.
+    return [
+        ("memory.memsw.limit_in_bytes", "-1"),
+        ("memory.limit_in_bytes", limit),
+        ("memory.memsw.limit_in_bytes", limit),
+    ]
+
+
+def limit_processes(version: int, count: int | None) -> list[tuple[str, str]]:
+    """Return what lets a group have `count` processes and threads (None: any number)."""
+    assert version in {1, 2}, "there are two versions, and both write this alike"
+    return [("pids.max", "max" if count is None else str(count))]
+
+
+# --- readings -----------------------------------------------------------------------------------
+
+
+def files_to_read(version: int, feature: str) -> tuple[str, ...]:
+    """Return the files that `readings` wants of a feature."""
+    match feature, version:
+        case "cpu", _:
+            return ("cpu.stat",)
+        case "memory", 2:
+            return ("memory.events", "memory.current")
+        case "memory", _:
+            return ("memory.oom_control", "memory.failcnt", "memory.usage_in_bytes")
+        case "process", _:
+            return ("pids.current", "pids.events")
+        case _:
+            return ()
+
+
+def readings(texts: Mapping[str, str]) -> GroupReadings:
+    """Return what the files of a group's features say, whichever version they are of."""
+    kills = _field(texts, "memory.events", "oom_kill")
+    kills += _field(texts, "memory.oom_control", "oom_kill")
+    return GroupReadings(
+        throttled=_field(texts, "cpu.stat", "nr_throttled"),
+        memory=_number(texts, "memory.current") + _number(texts, "memory.usage_in_bytes"),
+        memory_hits=_field(texts, "memory.events", "max") + _number(texts, "memory.failcnt"),
+        memory_kills=kills,
+        processes=_number(texts, "pids.current"),
+        processes_refused=_field(texts, "pids.events", "max"),
+    )
+
+
+def _field(texts: Mapping[str, str], file: str, key: str) -> int:
+    for line in texts.get(file, "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
+
+
+def _number(texts: Mapping[str, str], file: str) -> int:
+    return int(texts.get(file, "").strip() or 0)

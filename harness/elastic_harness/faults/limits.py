@@ -1,0 +1,248 @@
+"""Faults that leave a node or a worker too little: processor, memory, processes, open files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+    Ticket,
+    Wait,
+)
+from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
+from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, until_gone
+from elastic_harness.scenario.fields import Fraction, Size
+from elastic_harness.scenario.situation import NodeRef, Targets
+
+__all__ = ["LimitCpu", "LimitFiles", "LimitMemory", "LimitProcesses", "OutOfMemory"]
+
+Readings = Generator[Wait, None, GroupReadings]
+Counting = Generator[Wait, None, int]
+
+# A job that does not meet a limit within this time is not bothered by it.
+_PROOF_S: Final = 20.0
+_LOOK_S: Final = 0.1
+# How much more than it may have a worker tries to take: the kernel first reclaims what it can.
+_GREED_BYTES: Final = 256 << 20
+_MANY_PROCESSES: Final = 1_000_000
+
+
+class _NodeLimit(NodeFault):
+    """A limit that the kernel keeps, and counts how often it had to."""
+
+    layer = "resource"
+    is_healable: ClassVar[bool] = True
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return ()
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from _settle(context.resources.unlimit(id), "lifting limits")
+        return f"{names_of(targets.nodes)} without this limit"
+
+
+class LimitCpu(_NodeLimit):
+    """A node has `share` of one processor for all of its processes together.
+
+    What a reboot or replacement starts is not limited. Stands for a machine that is overcommitted,
+    a container with a small quota, thermal throttling. Does not stand for: a slow GPU or memory, a
+    single slow rank among fast ones on its node (that is `slow`).
+    """
+
+    name = "cpu_limit"
+    capability = "cpu_limit"
+    proof = "the kernel counted periods in which the node had used up its share"
+
+    share: Fraction = Field(default=0.2, gt=0)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            ticket = context.resources.limit(id, node.name, cpu=self.share)
+            yield from _settle(ticket, f"limiting {node.name}")
+        counted = yield from _see_limit_met(
+            context,
+            targets.nodes,
+            lambda readings: readings.throttled,
+            f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a processor",
+        )
+        return f"{names_of(targets.nodes)} throttled in {counted} periods"
+
+
+class LimitMemory(_NodeLimit):
+    """A node may take `size` of memory from now on, for all of its processes together.
+
+    What they have already is not counted. Where they want more, the kernel reclaims caches, then
+    kills. Stands for a container with a memory limit, a leak in a neighbour. Does not stand for:
+    swapping, memory of a GPU, a whole machine that is short of memory.
+    """
+
+    name = "memory_limit"
+    capability = "memory_limit"
+    proof = "the kernel counted allocations that met the limit"
+
+    size: Size
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            yield from _limit_memory(context, node.name, self.size, id)
+        counted = yield from _see_limit_met(
+            context,
+            targets.nodes,
+            lambda readings: readings.memory_hits + readings.memory_kills,
+            f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory",
+        )
+        return f"{names_of(targets.nodes)} met the limit {counted} times"
+
+
+class LimitProcesses(_NodeLimit):
+    """A node may start `free` more processes and threads than it has now.
+
+    Stands for a limit on pids of a container or a user, a leak of threads. Does not stand for: a
+    machine that is out of process numbers. Root is limited as well, unlike by RLIMIT_NPROC.
+    """
+
+    name = "process_limit"
+    capability = "process_limit"
+    proof = "the kernel counted processes that it refused to start"
+
+    free: int = Field(default=0, ge=0)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            # Processes are counted once they are in a group.
+            ticket = context.resources.limit(id, node.name, processes=_MANY_PROCESSES)
+            yield from _settle(ticket, f"counting the processes of {node.name}")
+            there = (yield from _read(context, node.name)).processes
+            ticket = context.resources.limit(id, node.name, processes=there + self.free)
+            yield from _settle(ticket, f"limiting {node.name}")
+        counted = yield from _see_limit_met(
+            context,
+            targets.nodes,
+            lambda readings: readings.processes_refused,
+            f"nobody on {names_of(targets.nodes)} tried to start more processes",
+        )
+        return f"{names_of(targets.nodes)} refused {counted} processes"
+
+
+class LimitFiles(WorkerFault):
+    """A worker may open `free` more files than it has open now; then it gets EMFILE.
+
+    Sockets and pipes count as files. Stands for a leak of descriptors, a limit that is too low for
+    many peers. Does not stand for: a limit on the whole machine (ENFILE), what its children open.
+    """
+
+    name = "file_limit"
+    layer = "resource"
+    proof = "the limit stands right above the numbers that are in use or free to be used"
+    is_healable: ClassVar[bool] = True
+
+    free: int = Field(default=0, ge=0)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        limits = []
+        for worker in targets.workers:
+            found = context.resources.limit_files(id, worker.process, free=self.free)
+            if found is None:
+                raise FaultImpossible(f"{worker} had ended before it was limited")
+            limits.append(f"{worker}: the next is {found.lowest_free}, the limit {found.limit}")
+        yield IN_FORCE
+        return "; ".join(limits)
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        context.resources.unlimit_files(id)
+        yield from ()
+        return f"{listed(targets.workers)} may open files as before"
+
+
+class OutOfMemory(WorkerFault):
+    """The kernel kills a worker because its node has no memory left for what it takes.
+
+    The node may take `headroom` more than it has, the worker takes that and more between two steps,
+    and is the one that the kernel chooses; the limit is lifted when it is dead. Stands for a leak,
+    a batch that is too large, on a node or container with a limit. Does not stand for: a GPU out of
+    memory (an exception in torch), other processes that the kernel might choose, swapping.
+    """
+
+    name = "oom"
+    capability = "memory_limit"
+    proof = "the kernel counted a kill for lack of memory, and the process is gone"
+
+    headroom: Size = 128 << 20
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        greed = self.headroom + _GREED_BYTES
+        for worker in targets.workers:
+            before = yield from _limit_memory(context, worker.node, self.headroom, id)
+            order(context, (worker,), {"do": "act", "act": "eat", "argument": greed}, "take memory")
+            yield InForce.NEEDS_JOB
+            yield until_gone(context, (worker,), ORDER_S)
+            after = yield from _read(context, worker.node)
+            yield from _settle(context.resources.unlimit(id), f"lifting the limit of {worker.node}")
+            if after.memory_kills == before.memory_kills:
+                raise FaultImpossible(f"{worker} is gone, but not for lack of memory")
+        return f"{listed(targets.workers)} killed by the kernel for lack of memory"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from _settle(context.resources.unlimit(id), "lifting limits")
+        return "no limit left"
+
+
+def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Readings:
+    """Let a node take so much more memory; returns what was counted before."""
+    before = yield from _read(context, node)
+    ticket = context.resources.limit(id, node, memory=before.memory + more)
+    yield from _settle(ticket, f"limiting {node}")
+    return before
+
+
+def _see_limit_met(
+    context: FaultContext,
+    nodes: tuple[NodeRef, ...],
+    counter: Callable[[GroupReadings], int],
+    otherwise: str,
+) -> Counting:
+    """Wait until the kernel has counted something since the limit came into force."""
+    yield InForce.NEEDS_JOB
+    before = yield from _count(context, nodes, counter)
+    deadline = context.now() + _PROOF_S
+    while context.now() < deadline:
+        try:
+            yield Sleep(seconds=_LOOK_S)
+        except HealOrdered:
+            deadline = 0.0  # the last look
+        now = yield from _count(context, nodes, counter)
+        if now > before:
+            return now - before
+    raise FaultImpossible(otherwise)
+
+
+def _count(
+    context: FaultContext, nodes: tuple[NodeRef, ...], counter: Callable[[GroupReadings], int]
+) -> Counting:
+    total = 0
+    for node in nodes:
+        total += counter((yield from _read(context, node.name)))
+    return total
+
+
+def _read(context: FaultContext, node: str) -> Readings:
+    ticket = context.resources.readings(node)
+    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"reading what {node} used")
+    return ticket.result()
+
+
+def _settle(ticket: Ticket[None], what: str) -> Steps:
+    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=what)
+    ticket.result()
+    return ""

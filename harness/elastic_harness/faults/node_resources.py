@@ -1,0 +1,136 @@
+"""The resources of a run's nodes (`Resources`): who has limited what, and what holds of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.cluster.cluster import Cluster, ClusterError
+from elastic_harness.faults.resource_context import FileLimit
+from elastic_harness.faults.ticket import Ticket
+from elastic_harness.observe.proc import is_same_process
+from elastic_harness.scenario.situation import ProcessRef
+
+__all__ = ["NodeResources"]
+
+_Number = TypeVar("_Number", int, float)
+
+
+class _Layer(NamedTuple):
+    """What one owner has limited on one node, in one incarnation of it."""
+
+    incarnation: int
+    cpu: float | None
+    memory: int | None
+    processes: int | None
+
+
+class NodeResources:
+    """Limits laid over nodes by several owners."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._layers: dict[tuple[str, str], _Layer] = {}  # by owner and node
+        self._files: dict[str, list[tuple[ProcessRef, int]]] = {}
+
+    def limit(
+        self,
+        owner: str,
+        node: str,
+        *,
+        cpu: float | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+    ) -> Ticket[None]:
+        """Limit a node beside what others have limited."""
+        running = self._cluster.nodes.get(node)
+        if running is not None:
+            self._layers[owner, node] = _Layer(running.incarnation, cpu, memory, processes)
+        return self._apply([node])
+
+    def unlimit(self, owner: str) -> Ticket[None]:
+        """Take away the limits of an owner."""
+        mine = [key for key in self._layers if key[0] == owner]
+        for key in mine:
+            del self._layers[key]
+        return self._apply([node for _, node in mine if node in self._cluster.nodes])
+
+    def readings(self, node: str) -> Ticket[GroupReadings]:
+        """Read what the kernel has counted."""
+        ticket: Ticket[GroupReadings] = Ticket()
+        if node in self._cluster.nodes:
+            self._cluster.read_limits(node, ticket.settle)
+        else:
+            ticket.settle(ClusterError(f"{node} is not up any more"))
+        return ticket
+
+    def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
+        """Let a process open `free` more files than it has."""
+        if not _is_there(process):
+            return None
+        try:
+            taken = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+            # The limit is on numbers, and a process is always given the lowest that is free.
+            usable = [number for number in range(len(taken) + free + 1) if number not in taken]
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (usable[free], hard))
+        except (ProcessLookupError, FileNotFoundError):
+            return None
+        self._files.setdefault(owner, []).append((process, soft))
+        return FileLimit(limit=usable[free], lowest_free=usable[0])
+
+    def unlimit_files(self, owner: str) -> None:
+        """Give processes back the limits they had."""
+        for process, soft in self._files.pop(owner, ()):
+            if _is_there(process):
+                with contextlib.suppress(ProcessLookupError):
+                    _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+                    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def _apply(self, nodes: list[str]) -> Ticket[None]:
+        ticket: Ticket[None] = Ticket()
+        waiting = len(nodes)
+        if not nodes:
+            ticket.settle(None)
+
+        def on_done(outcome: ClusterError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if isinstance(outcome, ClusterError) or not waiting:
+                ticket.settle(outcome)
+
+        for node in nodes:
+            if node not in self._cluster.nodes:
+                on_done(ClusterError(f"{node} is not up any more"))
+                continue
+            layers = self._layers_of(node)
+            self._cluster.limit_node(
+                node,
+                on_done,
+                cpu=_narrowest(layers, lambda each: each.cpu),
+                memory=_narrowest(layers, lambda each: each.memory),
+                processes=_narrowest(layers, lambda each: each.processes),
+            )
+        return ticket
+
+    def _layers_of(self, node: str) -> list[_Layer]:
+        now = self._cluster.nodes[node].incarnation
+        return [
+            layer
+            for (_, name), layer in self._layers.items()
+            if name == node and layer.incarnation == now
+        ]
+
+
+def _narrowest(layers: list[_Layer], choose: Callable[[_Layer], _Number | None]) -> _Number | None:
+    return min((value for each in layers if (value := choose(each)) is not None), default=None)
+
+
+def _is_there(process: ProcessRef) -> bool:
+    if process.start_time:
+        return is_same_process(process.pid, process.start_time)
+    return os.path.exists(f"/proc/{process.pid}")

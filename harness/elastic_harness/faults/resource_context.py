@@ -1,0 +1,47 @@
+"""What a fault may do to the resources of nodes: the part of `FaultContext` that is about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.faults.ticket import Ticket
+from elastic_harness.scenario.situation import ProcessRef
+
+__all__ = ["FileLimit", "Resources"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimit:
+    """A limit on descriptors that is in force: `lowest_free` is the number the next one needs."""
+
+    limit: int
+    lowest_free: int
+
+
+class Resources(Protocol):
+    """Processor, memory, files and disks. Nothing here waits."""
+
+    def limit(
+        self,
+        owner: str,
+        node: str,
+        *,
+        cpu: float | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+    ) -> Ticket[None]:
+        """Limit a node, beside what others have limited; the narrowest limit holds."""
+
+    def unlimit(self, owner: str) -> Ticket[None]:
+        """Take away the limits that `owner` has set; harmless when there are none."""
+
+    def readings(self, node: str) -> Ticket[GroupReadings]:
+        """Read what the kernel has counted for a node since it was first limited."""
+
+    def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
+        """Let a process open `free` more files than it has; None when it has ended."""
+
+    def unlimit_files(self, owner: str) -> None:
+        """Give the processes of `owner` back the limits they had; harmless when they are gone."""

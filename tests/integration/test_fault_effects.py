@@ -1,0 +1,89 @@
+"""Faults of workers and resources on a real cluster: proven, felt by the job, and healed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import WorkerExited
+from tests.integration.fault_bench import FaultBench
+
+# Takes steps, and says once of each thing that it meets with. Ends when rank 0 has met with all,
+# and is well again; tells the others by a file.
+SCRIPT = """
+import errno, os, sys, threading, time
+
+probe = sys.modules["elastic_probe"]
+rank = int(os.environ["RANK"])
+end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+wanted, met, well, kept = set(sys.argv[1:]), set(), 0, []
+
+
+def meet(what):
+    if what not in met:
+        met.add(what)
+        print("rank", rank, "met", what, flush=True)
+
+
+step = 0
+while not os.path.exists(end):
+    step += 1
+    is_well = True
+    probe.report_step(step)
+    try:
+        os.close(os.open("/dev/null", os.O_RDONLY))
+    except OSError as error:
+        is_well = False
+        meet(errno.errorcode[error.errno])
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        is_well = False
+        meet("no-thread")
+    for _ in range(20_000):
+        pass
+    time.sleep(0.002)
+    well = well + 1 if is_well else 0
+    if rank == 0 and wanted <= met and well > 50:
+        open(end, "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultBench]:
+    """One cluster for all tests of this file."""
+    try:
+        made = FaultBench("namespace", tmp_path_factory.mktemp("faults"))
+    except UsageError as error:
+        pytest.skip(error.message)
+    yield made
+    made.close()
+
+
+def test_limits_are_met_proven_and_lifted(bench: FaultBench) -> None:
+    """A worker without memory is killed by the kernel and told so; the others meet their limits."""
+    missing = bench.session.choice.capabilities.missing(["memory_limit", "process_limit"])
+    if missing:
+        pytest.skip("; ".join(each.reason for each in missing))
+    outcome = bench.run(
+        SCRIPT,
+        [
+            {"id": "oom", "at": {"step": 5, "rank": 1}, "oom": "rank 1"},
+            {"id": "files", "at": {"step": 5, "rank": 0, "round": 2}, "file_limit": "rank 0"},
+            {"id": "mend-files", "when": {"log": "rank 0 met EMFILE"}, "heal": "files"},
+            {"id": "threads", "after": "files.healed", "process_limit": "n1"},
+            {"id": "mend-threads", "when": {"log": "rank 0 met no-thread"}, "heal": "threads"},
+            {"id": "cpu", "at": {"step": 9, "rank": 1, "round": 2}, "cpu_limit": "n2"},
+        ],
+        "EMFILE",
+        "no-thread",
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert not outcome.failed, outcome
+    assert "killed by the kernel for lack of memory" in outcome.proved["oom"]
+    exits = [each.event for each in outcome.result.history.of_kind(WorkerExited)]
+    assert "out of memory" in next(each.message for each in exits if each.cause == "failed")
+    assert {"oom", "files", "threads", "cpu"} <= set(outcome.proved)
+    assert {"files", "threads", "cpu"} <= set(outcome.healed)

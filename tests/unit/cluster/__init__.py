@@ -1,0 +1,1 @@
+"""Unit tests of the parts of a cluster that need none."""

@@ -1,0 +1,51 @@
+"""The resources of a played world (`Resources`): plain values, answered when time passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.faults.resource_context import FileLimit
+from elastic_harness.faults.ticket import Ticket
+from elastic_harness.scenario.situation import ProcessRef
+
+__all__ = ["Budget"]
+
+
+class Budget:
+    """What nodes of a played world have been left; `counted` is what their kernel says."""
+
+    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+        self._later = later
+        self.counted: dict[str, GroupReadings] = {}
+        self.limits: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, int] = {}
+
+    def count(self, node: str, **counted: int) -> None:
+        """Let the kernel count something."""
+        self.counted[node] = replace(self.counted.get(node, GroupReadings()), **counted)
+
+    def limit(self, owner: str, node: str, **limits: object) -> Ticket[None]:
+        self.limits.setdefault(owner, {})[node] = limits
+        return self._answer(None)
+
+    def unlimit(self, owner: str) -> Ticket[None]:
+        self.limits.pop(owner, None)
+        return self._answer(None)
+
+    def readings(self, node: str) -> Ticket[GroupReadings]:
+        return self._answer(self.counted.get(node, GroupReadings()))
+
+    def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
+        self.files[owner] = free
+        return FileLimit(limit=9 + free, lowest_free=9)
+
+    def unlimit_files(self, owner: str) -> None:
+        self.files.pop(owner, None)
+
+    def _answer(self, value: Any) -> Ticket[Any]:  # noqa: ANN401 (one answer for all questions)
+        ticket: Ticket[Any] = Ticket()
+        self._later(lambda: ticket.settle(value))
+        return ticket

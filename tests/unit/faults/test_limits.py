@@ -1,0 +1,106 @@
+"""Too little processor, memory, processes, files: proven by the kernel's counters."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.faults.registry import built_in_faults
+from pydantic import ValidationError
+
+from tests.unit.faults.bench import World
+
+
+def test_a_limit_is_proven_when_the_kernel_has_counted_that_it_was_met() -> None:
+    """What was counted before does not count."""
+    world = World()
+    world.budget.count("n2", throttled=7)
+    world.fire("cpu_limit", {"node": "n2", "share": "20%"})
+    world.pass_time(3)
+    assert world.budget.limits == {"x": {"n2": {"cpu": 0.2}}}
+    assert world.story == ["in force, needs job"]
+    world.budget.count("n2", throttled=9)
+    world.pass_time(0.5)
+    assert world.story[-1] == "proved: n2 throttled in 2 periods"
+    world.heal()
+    world.heal()
+    world.pass_time(0.5)
+    assert world.budget.limits == {}
+    assert world.story[-1] == "undone"
+
+
+def test_a_limit_that_nobody_meets_is_no_fault() -> None:
+    """An idle node does not notice."""
+    world = World()
+    world.fire("cpu_limit", "n2")
+    world.pass_time(25)
+    assert world.story[-1] == "failed: nobody on n2 wanted more than 20% of a processor"
+
+
+def test_a_limit_that_is_healed_looks_once_more() -> None:
+    """It may have been met since the last look."""
+    world = World()
+    world.fire("process_limit", "n2")
+    world.pass_time(0.3)
+    world.budget.count("n2", processes_refused=1)
+    world.heal()
+    world.pass_time(0.5)
+    assert world.story[-2:] == ["proved: n2 refused 1 processes", "undone"]
+
+
+def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
+    """Charges stay where they were made."""
+    world = World()
+    world.budget.count("n2", memory=1000)
+    world.fire("memory_limit", {"node": "n2", "size": "5kB"})
+    world.pass_time(0.3)
+    assert world.budget.limits == {"x": {"n2": {"memory": 6000}}}
+    world.budget.count("n2", memory_kills=1)
+    world.pass_time(0.3)
+    assert world.story[-1] == "proved: n2 met the limit 1 times"
+
+
+def test_a_kill_for_memory_is_proven_by_the_kernel_and_its_limit_lifted() -> None:
+    """That the worker is gone is not enough."""
+    world = World()
+    world.fire("oom", "rank 1")
+    world.pass_time(0.3)
+    assert world.processes[1002].orders[-1]["act"] == "eat"
+    assert world.budget.limits["x"] == {"n2": {"memory": 128 << 20}}
+    world.budget.count("n2", memory_kills=1)
+    world.end(1)
+    world.pass_time(0.3)
+    assert world.story[-1].endswith("killed by the kernel for lack of memory")
+    assert world.budget.limits == {}
+    world = World()
+    world.fire("oom", "rank 1")
+    world.pass_time(0.3)
+    world.end(1)
+    world.pass_time(0.3)
+    assert world.story[-1].endswith("is gone, but not for lack of memory")
+    assert world.budget.limits == {}
+
+
+def test_files_are_limited_by_the_worker() -> None:
+    """And given back."""
+    world = World()
+    world.fire("file_limit", {"worker": "rank 1", "free": 2})
+    assert world.story == ["in force", "proved: rank 1 (n2, pid 1002): the next is 9, the limit 11"]
+    world.heal()
+    world.pass_time(0.1)
+    assert world.budget.files == {}
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "complaint"),
+    [
+        ("cpu_limit", {"node": "n1", "share": "0%"}, "greater than 0"),
+        ("memory_limit", "n1", "Field required"),
+        ("memory_limit", {"node": "n1", "size": 5}, "5 is not a size: write for example 300MB"),
+        ("memory_limit", {"node": "n1", "size": "5mb"}, "is not a size"),
+        ("memory_limit", {"node": "n1", "size": "0B"}, "is not a size"),
+        ("process_limit", {"node": "n1", "free": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_impossible_limits_are_refused(action: str, value: object, complaint: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValidationError, match=complaint):
+        built_in_faults().parse(action, value)
