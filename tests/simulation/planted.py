@@ -203,6 +203,7 @@ PLANTED: dict[str, Planted] = {
     "lease-from-now": Planted(
         what="a lease runs from the newest beat sent, not from the one that came back",
         patches=((HeldLease, "take_echo", _hold_from_the_echo),),
+        options=Options(kinds=("crash", "join", "turn")),
     ),
     "too-few": Planted(
         what="a round is sealed with fewer than min_nodes",
