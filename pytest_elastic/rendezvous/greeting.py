@@ -11,10 +11,12 @@ from pytest_elastic.rendezvous.peer import Peer, Standing
 
 __all__ = ["difference", "free_name", "resumes", "settings_as_values"]
 
+_SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+
 
 def settings_as_values(settings: Settings) -> Mapping[str, float | str]:
     """Return the settings as they go into a greeting."""
-    return dataclasses.asdict(settings)
+    return {name: getattr(settings, name) for name in _SETTINGS}
 
 
 def difference(hello: Hello, settings: Settings) -> str | None:

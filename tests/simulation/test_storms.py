@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.storm import weather
+from elastic_harness.simulation.plan import draw_plan
+from elastic_harness.simulation.storm import run_storm, weather
 
 from tests.simulation.planted import PLANTED, finds
 
@@ -48,7 +49,7 @@ def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
 def test_what_a_storm_once_found_is_found_again_and_mended(seed: int, planted: str) -> None:
     """Each seed breaks a promise with its fault planted, and none without."""
     assert finds(planted, seed)
-    weather(seed)
+    run_storm(draw_plan(seed, PLANTED[planted].options))
 
 
 def test_every_planted_fault_has_a_seed() -> None:

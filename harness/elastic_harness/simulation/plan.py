@@ -115,7 +115,7 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         wanted = draw.sample(kinds, min(draw.randint(0, 5), len(kinds)))
         kinds = sorted({draw.choice(enders), *wanted})
     # Some storms are short and thick, some long enough for every deadline of the protocol.
-    length_s = draw.choice([1.5, 3.0, 3.0, 6.0, 10.0])
+    length_s = draw.choice([1.0, 2.0, 3.0, 5.0, 10.0])
     pause_s = draw.choice([0.1, 0.3, 1.0])
     blows: list[Blow] = []
     while (length_s := length_s - (after_s := draw.expovariate(1 / pause_s))) > 0:
@@ -143,7 +143,7 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
 def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Settings:
     minimum = draw.choice([1, 1, 2, count])
     maximum = draw.choice([count, count + 1, count + 3, max(minimum, count - 1)])
-    beat_interval_s, lease_s = draw.choice([(0.25, 1.2), (0.5, 1.2), (0.5, 2.0)])
+    beat_interval_s, lease_s = draw.choice([(0.25, 1.2), (0.5, 1.2), (0.5, 2.0), (1.0, 2.5)])
     return Settings(
         run_id="job",
         min_nodes=minimum,

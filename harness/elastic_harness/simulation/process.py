@@ -56,6 +56,7 @@ class Process:
     ) -> None:
         self.world = world
         self.node = node
+        self.name = node.name
         self._offset_s = offset_s
         self._rate = rate
         self.member = MemberMachine(node=node, settings=config)
@@ -71,10 +72,6 @@ class Process:
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
         self._alarms: dict[str, float] = {}
-
-    @property
-    def name(self) -> str:
-        return self.node.name
 
     def now(self) -> float:
         """Return the time on this node's own clock."""
@@ -122,7 +119,9 @@ class Process:
 
         An alarm that rings too early sets itself again: most deadlines only move on.
         """
-        at = self._wake_at(which)
+        self._set_alarm(which, self._wake_at(which))
+
+    def _set_alarm(self, which: str, at: float | None) -> None:
         if at is None or not self.is_alive or self._alarms.get(which, math.inf) <= at:
             return
         self._alarms[which] = at
@@ -153,14 +152,16 @@ class Process:
         if which == "agent":
             self.agent.take(given)
             return
-        now = self.now()
-        wake = self._wake_at(which)
-        if isinstance(given, v.TimePassed) and wake is not None and wake <= now + 1e-9:
-            now = max(now, wake)  # no rounding of clocks makes a timer early
+        now = self.world.time * self._rate + self._offset_s
+        if given is _TIME_PASSED:
+            wake = self._wake_at(which)
+            if wake is not None and now < wake <= now + 1e-9:
+                now = wake  # no rounding of clocks makes a timer early
         if which == "member":
             for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 self.world.perform_member(self, command)
+            self._set_alarm(which, self.member.wake_at())
         elif self.coordinator is not None:
             for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
                 self.world.perform_coordinator(self, order)
-        self.set_alarm(which)
+            self.set_alarm(which)  # it may have stepped down

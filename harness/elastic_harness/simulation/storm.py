@@ -16,8 +16,8 @@ __all__ = ["Outcome", "Storm", "run_storm", "weather"]
 
 # The longest honest way back: a lease, a stop with its eviction, a join window, and some rounds.
 CALM_S = 25.0
-# A job that was well for so long is believed to stay so: longer than a lease and its margin.
-_WELL_S = 3.0
+# A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
+_WELL_S = 2.0
 _LOOK_S = 0.25
 
 
@@ -120,6 +120,8 @@ class Storm:
             problem = self._problem()
             if problem is not None:
                 well_since = None
+            elif self._is_over():
+                break
             elif well_since is None:
                 well_since = world.time
             if well_since is not None and world.time >= well_since + _WELL_S:
@@ -193,6 +195,10 @@ class Storm:
             names = [p.name for p in running]
             return f"{names} of {[p.name for p in living]} go on, {wanted} nodes should"
         return None
+
+    def _is_over(self) -> bool:
+        """Tell whether nobody is left to whom anything could happen."""
+        return not any(p.is_alive and p.agent.over is None for p in self.world.every_process)
 
     def _ending(self) -> str:
         over = {p.agent.over.result for p in self.world.every_process if p.agent.over is not None}

@@ -1,0 +1,41 @@
+"""Many nodes, one round: what the coordinator's arithmetic and its messages cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from elastic_harness.simulation.world import World, settings
+from pytest_elastic.rendezvous import messages as m
+
+__all__ = ["Crowd", "form_crowd"]
+
+_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """How a round of many nodes was formed.
+
+    `messages` were sent in all, beats left out, and `most_to_one` of them to one member;
+    `virtual_s` passed from the first arrival to the last start.
+    """
+
+    messages: int
+    most_to_one: int
+    virtual_s: float
+
+
+def form_crowd(nodes: int) -> Crowd:
+    """Let so many nodes arrive at once; return when the workers of a round run on all of them."""
+    world = World(settings(f"{nodes}:{nodes}"), checks_wire=False)
+    names = [f"n{number + 1}" for number in range(nodes)]
+    world.start(*names)
+    virtual_s = world.run_until(lambda: len(world.starts) == nodes, within_s=_WITHIN_S)
+    targets = [target for _, _, target, what in world.sent if not isinstance(what, m.Beat)]
+    to_members = Counter(target for target in targets if target != names[0])
+    return Crowd(
+        messages=len(targets),
+        most_to_one=max(to_members.values(), default=0),
+        virtual_s=virtual_s,
+    )
