@@ -29,7 +29,6 @@ class StoreCalls:
         self._loop = loop
         self._send = send
         self._newest_id = 0
-        self._endpoint = ("", 0)
         self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
 
     def wake(self, *, on_done: Callable[[str], None]) -> None:
@@ -40,15 +39,27 @@ class StoreCalls:
         self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
     ) -> None:
         """Host the endpoint's store here, if `host` is an address of this machine."""
-        self._endpoint = (host, port)
         arguments = {"host": host, "port": port, "is_forced": is_forced}
         self._call("host_endpoint", arguments, lambda _, error: on_done(error))
 
-    def publish(self, key: str, value: str, *, on_done: Callable[[str], None]) -> None:
-        """Set a key of the endpoint's store hosted here."""
-        host, port = self._endpoint
+    def publish(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        value: str,
+        *,
+        timeout_s: float,
+        on_done: Callable[[str], None],
+    ) -> None:
+        """Set a key of the store at an endpoint."""
         arguments = {"host": host, "port": port, "key": key, "value": value}
-        self._call("publish", arguments, lambda _, error: on_done(error))
+        self._call(
+            "publish",
+            {**arguments, "timeout_s": timeout_s},
+            lambda _, error: on_done(error),
+            timeout_s=timeout_s + _MARGIN_S,
+        )
 
     def fetch(
         self,

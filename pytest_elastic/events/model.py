@@ -17,6 +17,7 @@ __all__ = [
     "AgentStarted",
     "ConfigResolved",
     "CoordinatorStarted",
+    "CoordinatorSteppedDown",
     "DrainStarted",
     "Event",
     "JobEnded",
@@ -26,6 +27,7 @@ __all__ = [
     "MemberLeft",
     "MemberLost",
     "NodeSpared",
+    "QuorumMissed",
     "Record",
     "RoundCommitted",
     "RoundEnded",
@@ -104,6 +106,30 @@ class CoordinatorStarted(Event):
     address: str
     port: int
     quorum: str
+    reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSteppedDown(Event):
+    """The coordinator of `term` decides no more: it lost its majority, or left and handed over."""
+
+    kind: ClassVar[str] = "coordinator_stepped_down"
+    term: int
+    reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumMissed(Event):
+    """This node lost the coordinator and could reach only so many of the members that have a say.
+
+    It goes on looking for the others; its workers are stopped by their lease.
+    """
+
+    kind: ClassVar[str] = "quorum_missed"
+    reached: int
+    members: int
     reason: str
 
 

@@ -1,41 +1,83 @@
-"""Asks what lives behind a suspect's port: its agent, its tombstone, or nobody (R5)."""
+"""Asks at an agent's port: whether it lives (R5), for its vote, who decides now (R11).
+
+Behind the port is an agent, the keeper that outlived it and answers with a tombstone, or nobody.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pytest_elastic.channel import Channel, JsonObject, connect
 from pytest_elastic.loop import Loop
-from pytest_elastic.rendezvous.messages import ProbeAnswer, ProbeRequest
-from pytest_elastic.rendezvous.vocabulary import Outcome, Probe
+from pytest_elastic.rendezvous.messages import (
+    Answer,
+    Message,
+    PlaceAnswer,
+    ProbeAnswer,
+    Question,
+    VoteAnswer,
+)
+from pytest_elastic.rendezvous.vocabulary import Outcome
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
-__all__ = ["probe_agent"]
+__all__ = ["Call", "ask_agent", "tell_agent"]
 
 # Between two dials to a port that hung up on us without a word: long enough for what is dying there
 # to be dead, so that the next dial is refused.
 _REDIAL_S = 0.02
 
 
-def probe_agent(loop: Loop, run_id: str, order: Probe, tell: Callable[[Outcome], None]) -> None:
-    """Dial an agent until it answers, refuses, or the time is over; `tell` is called once."""
-    _AgentProbe(loop, run_id, order, tell).dial()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Whom to ask what: the agent of `incarnation`, if it is still the one behind the port."""
+
+    incarnation: str
+    address: str
+    port: int
+    question: Question
+    within_s: float
 
 
-class _AgentProbe:
+def ask_agent(loop: Loop, call: Call, tell: Callable[[Answer | None, Outcome], None]) -> None:
+    """Dial an agent until it answers, refuses, or the time is over; `tell` is called once.
+
+    The answer is None unless the outcome is ALIVE.
+    """
+    _Questioner(loop, call, tell).dial()
+
+
+def tell_agent(loop: Loop, call: Call) -> None:
+    """Say something that needs no answer; nobody hears if it could not be said."""
+
+    def on_connected(sock: socket.socket) -> None:
+        channel = Channel(loop, sock, on_message=lambda *_: None, on_closed=lambda _: None)
+        channel.send(encode(call.question))
+        channel.close_when_flushed()
+
+    connect(
+        loop,
+        call.address,
+        call.port,
+        timeout_s=call.within_s,
+        on_connected=on_connected,
+        on_failed=lambda _: None,
+    )
+
+
+class _Questioner:
     """One question. A keeper that is still killing lets us wait in its agent's place."""
 
     def __init__(
-        self, loop: Loop, run_id: str, order: Probe, tell: Callable[[Outcome], None]
+        self, loop: Loop, call: Call, tell: Callable[[Answer | None, Outcome], None]
     ) -> None:
         self._loop = loop
-        self._run_id = run_id
-        self._order = order
+        self._call = call
         self._tell = tell
         self._is_answered = False
         self._channel: Channel | None = None
-        self._deadline = loop.now() + order.answer_within_s
+        self._deadline = loop.now() + call.within_s
         self._timer = loop.call_at(self._deadline, lambda: self._answer(Outcome.SILENT))
 
     def dial(self) -> None:
@@ -45,8 +87,8 @@ class _AgentProbe:
             return
         connect(
             self._loop,
-            self._order.address,
-            self._order.port,
+            self._call.address,
+            self._call.port,
             timeout_s=left_s,
             on_connected=self._on_connected,
             on_failed=self._on_failed,
@@ -59,8 +101,7 @@ class _AgentProbe:
         self._channel = Channel(
             self._loop, sock, on_message=self._on_message, on_closed=self._on_closed
         )
-        request = ProbeRequest(run_id=self._run_id, incarnation=self._order.incarnation)
-        self._channel.send(encode(request))
+        self._channel.send(encode(self._call.question))
 
     def _on_failed(self, error: OSError) -> None:
         is_refused = isinstance(error, ConnectionRefusedError)
@@ -68,25 +109,31 @@ class _AgentProbe:
 
     def _on_message(self, fields: JsonObject, _: list[int]) -> None:
         try:
-            message = decode(fields)
+            message: Message | None = decode(fields)
         except BadMessage:
-            self._answer(Outcome.REFUSED)
-            return
-        if not isinstance(message, ProbeAnswer) or message.incarnation != self._order.incarnation:
-            self._answer(Outcome.REFUSED)
-        else:
-            self._answer(Outcome.TOMBSTONE if message.is_tombstone else Outcome.ALIVE)
+            message = None
+        asked = self._call.incarnation
+        match message:
+            case ProbeAnswer(incarnation=incarnation) if incarnation == asked:
+                is_alive = not message.is_tombstone
+                self._answer(Outcome.ALIVE if is_alive else Outcome.TOMBSTONE, message)
+            case VoteAnswer(voter=voter) if voter == asked:
+                self._answer(Outcome.ALIVE, message)
+            case PlaceAnswer():
+                self._answer(Outcome.ALIVE, message)
+            case _:
+                self._answer(Outcome.REFUSED)
 
     def _on_closed(self, _: str) -> None:
         """Try again: whoever took the connection died before it could answer."""
         self._channel = None
         self._loop.call_at(self._loop.now() + _REDIAL_S, self.dial)
 
-    def _answer(self, outcome: Outcome) -> None:
+    def _answer(self, outcome: Outcome, answer: Answer | None = None) -> None:
         if self._is_answered:
             return
         self._is_answered = True
         self._timer.cancel()
         if self._channel is not None:
             self._channel.close()
-        self._tell(outcome)
+        self._tell(answer if outcome is Outcome.ALIVE else None, outcome)

@@ -12,11 +12,16 @@ over is what `wake_at` returns.
     STOPPING    the stop order was given; waits until every worker is gone, or its node lost (R2)
     ENDING      the end of the job is decided; waits until everybody has heard of it (R10)
     OVER        everybody has; answers late comers for a while
+    DEPOSED     decides no more: its mandate is lost, or it leaves and has handed over (R11)
+
+A coordinator that follows another one begins in the middle: with a round that runs, and members
+none of whom has come yet (`_inherit`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from enum import Enum
 
 from typing_extensions import assert_never
@@ -24,21 +29,34 @@ from typing_extensions import assert_never
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.ballot import electorate_of
 from pytest_elastic.rendezvous.budget import Budget, Verdict, judge
+from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.farewell import Farewell
-from pytest_elastic.rendezvous.membership import Back, Came, Change, Membership, Suspected, Went
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.mandate import GrantedMandate, Mandate, mandate_for
+from pytest_elastic.rendezvous.membership import Membership
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.ordering import natural_key
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
-from pytest_elastic.rendezvous.round import CommittedRound, SealedRound, choose_roster
+from pytest_elastic.rendezvous.round import (
+    CommittedRound,
+    SealedRound,
+    choose_roster,
+    inherited_round,
+)
 from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
     Finished,
+    JobFound,
+    MandateExtended,
     PeerLost,
     PeerMessage,
     ProbeAnswered,
+    SteppedDown,
+    Superseded,
     TimePassed,
 )
 
@@ -57,31 +75,47 @@ class Phase(Enum):
     STOPPING = "stopping"
     ENDING = "ending"
     OVER = "over"
+    DEPOSED = "deposed"
 
 
 ALLOWED: dict[Phase, frozenset[Phase]] = {
-    Phase.GATHERING: frozenset({Phase.SEALING, Phase.ENDING}),
-    Phase.SEALING: frozenset({Phase.RUNNING, Phase.GATHERING}),
-    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.ENDING}),
-    Phase.STOPPING: frozenset({Phase.GATHERING}),
-    Phase.ENDING: frozenset({Phase.OVER}),
+    Phase.GATHERING: frozenset({Phase.SEALING, Phase.ENDING, Phase.DEPOSED}),
+    Phase.SEALING: frozenset({Phase.RUNNING, Phase.GATHERING, Phase.DEPOSED}),
+    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.ENDING, Phase.DEPOSED}),
+    Phase.STOPPING: frozenset({Phase.GATHERING, Phase.DEPOSED}),
+    Phase.ENDING: frozenset({Phase.OVER, Phase.DEPOSED}),
     Phase.OVER: frozenset(),
+    Phase.DEPOSED: frozenset(),
 }
 
 
 class CoordinatorMachine:
     """Decides for the whole job; see `vocabulary` for how it is driven.
 
-    `node` is the node it runs on, whose member needs no lease; `now` is when it starts.
+    `node` is the node it runs on, whose member needs no lease if nobody else has to allow anything;
+    `now` is when it starts. `mandate`: who allows it to decide, if not whom the settings say.
+    `heritage`: what it goes on with, if it follows another coordinator.
     """
 
-    def __init__(self, *, settings: Settings, node: Node, term: int, now: float) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        node: Node,
+        term: int,
+        now: float,
+        mandate: Mandate | None = None,
+        heritage: Heritage | None = None,
+    ) -> None:
         self.phase = Phase.GATHERING
         self.settings = settings
         self.node = node
         self.term = term
         self._out = Outbox()
-        self._members = Membership(settings=settings, own=node, term=term, outbox=self._out)
+        self._mandate = mandate or mandate_for(settings)
+        self._members = Membership(
+            settings=settings, own=node, term=term, outbox=self._out, mandate=self._mandate
+        )
         self._budget = Budget(max_restarts=settings.max_restarts)
         self._round = 0
         self._seal: SealedRound | None = None
@@ -96,8 +130,13 @@ class CoordinatorMachine:
         self._ending: m.JobEnding | None = None
         self._ending_at = 0.0
         self._over_at = 0.0
+        self._aware: set[str] = set()
+        self._spares_until: float | None = None
+        self._is_heir = heritage is not None
         self._is_finished = False
         self._wake: float | None = None
+        if heritage is not None:
+            self._inherit(heritage, now)
 
     def step(self, input: CoordinatorInput, now: float) -> tuple[CoordinatorCommand, ...]:
         """Take one input in; return what is to be done, in order."""
@@ -112,11 +151,21 @@ class CoordinatorMachine:
                 self._members.lose_connection(connection, reason)
             case ProbeAnswered():
                 self._members.take_answer(input, now)
+            case MandateExtended(until=until):
+                assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
+                self._mandate.extend(until)
+            case Superseded(term=term):
+                if term > self.term:
+                    self._step_down(f"{self.node.name} has voted in the election of term {term}")
+            case JobFound(place=place):
+                if place.term > self.term:
+                    self._step_down(f"{place.name} decides, under term {place.term}")
             case TimePassed():
                 pass
             case _:
                 assert_never(input)
-        self._advance(now)
+        if not self._is_finished:
+            self._advance(now)
         return self._out.take()
 
     def wake_at(self) -> float | None:
@@ -130,6 +179,9 @@ class CoordinatorMachine:
         while True:
             self._wake = None
             before = self.phase
+            if self._has_lost_mandate(now):
+                self._step_down("a majority of the last round has not answered for a lease")
+                return
             judgement = self._members.next_judgement()
             if self._ending is None and judgement is not None and self._is_due(judgement, now):
                 self._members.drop_silent(now)
@@ -154,6 +206,8 @@ class CoordinatorMachine:
                 self._watch_ending(now)
             case Phase.OVER:
                 self._linger(now)
+            case Phase.DEPOSED:
+                pass
             case _:
                 assert_never(self.phase)
 
@@ -174,7 +228,9 @@ class CoordinatorMachine:
     def _on_message(self, connection: int, message: m.Message, now: float) -> None:
         peer = self._members.peer_at(connection)
         if isinstance(message, m.Hello):
-            if peer is None:
+            if self.settings.has_succession and message.term > self.term:
+                self._step_down(f"{message.node.name} has promised to obey term {message.term}")
+            elif peer is None:
                 self._members.greet(connection, message, now)
             return
         if peer is None:
@@ -185,7 +241,9 @@ class CoordinatorMachine:
             case m.SealAcknowledged(term=self.term, round=round_):
                 if self._seal is not None and round_ == self._seal.number:
                     self._seal.missing.discard(peer.node.incarnation)
+                    self._mandate.hear(peer.node.incarnation, self._seal.sealed_at)
             case m.EndAcknowledged(term=self.term):
+                self._aware.add(peer.node.incarnation)
                 self._farewell.forget(peer.node.incarnation)
             case ports.StoreOpened() | ports.StoreFailed():
                 self._on_store(peer, message, now)
@@ -259,7 +317,7 @@ class CoordinatorMachine:
             if other is not peer:
                 self._out.send(other, notice)
         self._leaving[peer.node.incarnation] = peer
-        if peer.node.incarnation == self.node.incarnation:
+        if peer.node.incarnation == self.node.incarnation and not self.settings.has_succession:
             self._own_leave = (
                 f"{peer.node.name} leaves ({drain.reason}), which hosts the rendezvous, and there "
                 "is no succession"
@@ -269,7 +327,15 @@ class CoordinatorMachine:
 
     def _let_go(self, peer: Peer, now: float) -> None:
         """Let a member go whose workers are gone; with the coordinator's own goes the job (R4)."""
-        if self._own_leave is None or peer.node.incarnation != self.node.incarnation:
+        is_own = peer.node.incarnation == self.node.incarnation
+        if is_own and self.settings.has_succession:
+            successor = self._choose_successor()
+            if successor is not None:
+                self._hand_over(peer, successor)
+                return
+            self._own_leave = f"{peer.node.name} leaves ({peer.leave_reason}), and nobody is left"
+        if self._own_leave is None or not is_own:
+            self._mandate.excuse(peer.node.incarnation)
             self._members.let_go(peer, peer.leave_reason, now)
             return
         if self._seal is not None:
@@ -294,7 +360,9 @@ class CoordinatorMachine:
 
     def _on_came(self, peer: Peer) -> None:
         self._farewell.meet(peer.node.incarnation)
-        if self._members.newest_round > self._round:
+        if self._members.newest_round > self._round and self._is_heir:
+            self._round = self._members.newest_round  # sealed once, and never committed
+        elif self._members.newest_round > self._round:
             # An earlier coordinator's workers may be running on nodes that have not come back.
             self._round = self._members.newest_round
             lease_end = self._started_at + self.settings.lease_s + self.settings.drift_s
@@ -305,7 +373,7 @@ class CoordinatorMachine:
         if self._ending is not None:
             self._tell_ending(peer)
         elif self.phase is Phase.RUNNING and self._is_full():
-            self._out.send(peer, m.SpareNotice(term=self.term, round=self._round))
+            self._out.send(peer, self._spare_notice())
 
     def _on_suspected(self, peer: Peer, now: float) -> None:
         incarnation = peer.node.incarnation
@@ -313,13 +381,15 @@ class CoordinatorMachine:
             self._seal.missing.add(incarnation)  # the commit could not reach it
         self._farewell.lose(incarnation, now)
         is_own = incarnation == self.node.incarnation
-        if is_own and self._own_leave is None and self._ending is None:
+        has_successors = self.settings.has_succession
+        if is_own and self._own_leave is None and self._ending is None and not has_successors:
             # In this very process nothing else can end a connection: its agent takes no part.
             self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
             self._let_go(peer, now)
 
     def _on_back(self, peer: Peer) -> None:
         """Tell a member again what it may have missed; it knows which it has seen."""
+        self._round = max(self._round, self._members.newest_round)
         self._farewell.meet(peer.node.incarnation)
         if self._ending is not None:
             self._tell_ending(peer)
@@ -333,7 +403,7 @@ class CoordinatorMachine:
                 self._out.send(peer, self._committed.seal)
                 self._out.send(peer, self._committed.commit)
         elif self.phase is Phase.RUNNING and self._is_full():
-            self._out.send(peer, m.SpareNotice(term=self.term, round=self._round))
+            self._out.send(peer, self._spare_notice())
 
     def _on_went(self, gone: Went, now: float) -> None:
         incarnation = gone.peer.node.incarnation
@@ -373,8 +443,11 @@ class CoordinatorMachine:
             incarnation in committed.incarnation_set for incarnation in self._members.suspects
         ):
             return  # until its fate is known: it decides what the last round costs
-        if len(ready) < wanted.min_nodes:
+        if len(ready) < wanted.min_nodes or not self._is_allowed():
             self._wait_for_more(now)
+            return
+        waits_for_spares = self._spares_until is not None and len(ready) < wanted.max_nodes
+        if waits_for_spares and not self._is_due(self._spares_until or now, now):
             return
         self._too_few_since = None
         if self._enough_since is None:
@@ -390,6 +463,14 @@ class CoordinatorMachine:
             reason += ", and nobody else is left of the last round"
         self._seal_round(reason, now)
 
+    def _is_allowed(self) -> bool:
+        """Tell whether those who are ready may be a round, by whoever has a say in it."""
+        if not self._mandate.electorates:
+            return True
+        wanted = self.settings.max_nodes
+        roster = choose_roster(self._members.ready.values(), self._committed, wanted)
+        return self._mandate.allows({peer.node.incarnation for peer in roster})
+
     def _wait_for_more(self, now: float) -> None:
         self._enough_since = None
         if self._too_few_since is None:
@@ -402,6 +483,8 @@ class CoordinatorMachine:
             f"{len(here)} of at least {wanted.min_nodes} nodes were ready within "
             f"{wanted.join_timeout_s:g} s: {', '.join(here) or 'none'}"
         )
+        if len(here) >= wanted.min_nodes:
+            reason += ", which is no majority of the last round"
         if self._committed is not None:
             missing = [name for name in self._committed.names if name not in here]
             reason += f"; missing since round {self._committed.number}: {', '.join(missing)}"
@@ -433,6 +516,9 @@ class CoordinatorMachine:
             spares=spares,
             restart_count=restart_count,
             max_restarts=self.settings.max_restarts,
+            sealed_by=self.node.incarnation,
+            electorates=self._mandate.electorates,
+            idle_rounds=self._budget.idle_rounds,
         )
         self._seal = SealedRound(
             message=message,
@@ -505,6 +591,8 @@ class CoordinatorMachine:
             term=self.term, round=seal.number, store_address=store[0], store_port=store[1]
         )
         self._seal = None
+        self._mandate.rest_on([electorate_of(seal.message)])
+        self._spares_until = None
         self._committed = CommittedRound(
             seal=seal.message,
             commit=commit,
@@ -520,7 +608,7 @@ class CoordinatorMachine:
             self._out.send(peer, commit)
         if self._is_full():
             for peer in self._members.ready.values():
-                self._out.send(peer, m.SpareNotice(term=self.term, round=seal.number))
+                self._out.send(peer, self._spare_notice())
         self._become(Phase.RUNNING)
 
     def _emit_ended(self, round_: int, reason: str, *, charged: bool) -> None:
@@ -605,13 +693,16 @@ class CoordinatorMachine:
         )
         self._ending_at = now
         self._out.emit(events.JobEnding(result=result, reason=reason))
+        self._tell_all_ending(now)
+        self._become(Phase.ENDING)
+
+    def _tell_all_ending(self, now: float) -> None:
         self._members.close(now)
         for peer in self._members.peers.values():
             if peer.is_suspect:
                 self._farewell.part_from(peer.node.incarnation, now)
             else:
                 self._tell_ending(peer)
-        self._become(Phase.ENDING)
 
     def _tell_ending(self, peer: Peer) -> None:
         assert self._ending is not None, "the end is decided"
@@ -626,6 +717,10 @@ class CoordinatorMachine:
         deadline = self._ending_at + self.settings.lease_s
         if not self._farewell.is_known_to_all and not self._is_due(deadline, now):
             return
+        if not self._mandate.allows(self._aware):
+            if self._is_due(deadline, now):
+                self._step_down("no majority of the last round has heard how the job ends")
+            return
         self._farewell.give_up_the_unaware(now)
         for peer in self._members.peers.values():
             self._out.send(peer, m.JobEnded(term=self.term))
@@ -639,3 +734,90 @@ class CoordinatorMachine:
             self._out.add(Finished(result=self._ending.result))
             self._is_finished = True
             self._wake = None
+
+    # --- succession --------------------------------------------------------------------------
+
+    def _inherit(self, heritage: Heritage, now: float) -> None:
+        """Go on where another coordinator was lost: with its round, and members yet to come."""
+        seal = dataclasses.replace(heritage.seal, term=self.term)
+        self._round = self._members.newest_round = max(heritage.newest_round, seal.round)
+        is_clear = heritage.commit is not None
+        self._budget = dataclasses.replace(
+            self._budget,
+            used=max(heritage.restarts_used, seal.restart_count),
+            idle_rounds=seal.idle_rounds + (not is_clear),
+        )
+        self._mandate.rest_on(heritage.electorates)
+        for incarnation, heard_at in heritage.heard_at.items():
+            self._mandate.hear(incarnation, heard_at)
+        leases_end = heritage.contact_at + self.settings.lease_s
+        roster = self._members.inherit(
+            [entry for entry in seal.roster if entry.incarnation not in heritage.left],
+            seal.round,
+            until=leases_end,
+            lost=seal.sealed_by,
+            now=now,
+        )
+        self._committed = inherited_round(
+            seal, heritage, roster, committed_at=now - self.settings.min_round_s
+        )
+        for incarnation in sorted(heritage.left):
+            self._mandate.excuse(incarnation)
+        if seal.spares:
+            self._spares_until = now + self.settings.beat_interval_s
+        if heritage.ending is not None:
+            self._ending = dataclasses.replace(heritage.ending, term=self.term)
+            self._ending_at = now
+            self._tell_all_ending(now)
+            self.phase = Phase.ENDING
+        elif is_clear:
+            self.phase = Phase.RUNNING
+        else:
+            # Whether its workers run is not known, nor those of the round before.
+            self._not_before = leases_end + self.settings.drift_s
+            self._committed.stopped_at = now
+            self.phase = Phase.STOPPING
+
+    def _has_lost_mandate(self, now: float) -> bool:
+        if self.phase is Phase.OVER:
+            return False
+        until = self._mandate.until(now)
+        return until != float("inf") and self._is_due(until, now)
+
+    def _choose_successor(self) -> Peer | None:
+        """Return the first of the last round who could follow; None if nobody could."""
+        for peer in self._committed.roster if self._committed is not None else ():
+            is_here = self._members.peers.get(peer.node.incarnation) is peer
+            is_own = peer.node.incarnation == self.node.incarnation
+            if is_here and not is_own and not peer.is_suspect and not peer.is_leaving:
+                return peer
+        return None
+
+    def _hand_over(self, own: Peer, successor: Peer) -> None:
+        """Leave, and name who follows: nobody has to wait for a lease (R4)."""
+        self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
+        self._step_down(
+            f"{own.node.name} left ({own.leave_reason})",
+            left=own.node.incarnation,
+            successor=successor.node.incarnation,
+        )
+
+    def _step_down(self, reason: str, *, left: str = "", successor: str = "") -> None:
+        """Decide no more; whoever is connected hears why."""
+        if self.phase is Phase.OVER:
+            return
+        order = m.StepDown(term=self.term, reason=reason, left=left, successor=successor)
+        for peer in self._members.peers.values():
+            self._out.send(peer, order)
+        self._out.emit(events.CoordinatorSteppedDown(term=self.term, reason=reason))
+        self._out.add(SteppedDown(reason=reason))
+        self._become(Phase.DEPOSED)
+        self._is_finished = True
+        self._wake = None
+
+    def _spare_notice(self) -> m.SpareNotice:
+        """Tell a spare whom to ask, should this coordinator be lost."""
+        roster: Sequence[RosterEntry] = ()
+        if self.settings.has_succession and self._committed is not None:
+            roster = self._committed.seal.roster
+        return m.SpareNotice(term=self.term, round=self._round, roster=roster)

@@ -11,40 +11,36 @@ performed before the next input, whatever those commands cause.
 
 from __future__ import annotations
 
-import json
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
-from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.config import Endpoint
 from pytest_elastic.events.model import CoordinatorStarted, Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.agent_probe import probe_agent
+from pytest_elastic.rendezvous.announcer import Announcer, key_of, read_place
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.inquiries import Inquiries
 from pytest_elastic.rendezvous.member import MemberMachine
-from pytest_elastic.rendezvous.messages import Hello, ProbeAnswer, ProbeRequest
+from pytest_elastic.rendezvous.messages import (
+    Announcement,
+    Place,
+    ProbeAnswer,
+    ProbeRequest,
+    Question,
+)
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.reception import Reception
 from pytest_elastic.rendezvous.uplink import Uplink
-from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["C10dRendezvous"]
 
-_TERM = 1  # the first coordinator's; succession raises it
-
-
-@dataclass(slots=True)
-class _Peer:
-    """A connection that somebody made to our port."""
-
-    channel: Channel
-    patience: Timer
-    has_greeted: bool = False
+_FIRST_TERM = 1  # succession raises it
 
 
 class C10dRendezvous:
@@ -68,13 +64,12 @@ class C10dRendezvous:
         self._settings = settings
         self._endpoint = endpoint
         self._is_host = is_host
-        self._listener = listener
         self._store = store
         self._on_notice = on_notice
         self._on_event = on_event
         self._member = MemberMachine(node=node, settings=settings)
         self._coordinator: CoordinatorMachine | None = None
-        self._key = f"pytest-elastic/{settings.run_id}/coordinator"
+        self._announcer: Announcer | None = None
         self._queue: deque[Callable[[], None]] = deque()
         self._is_pumping = False
         self._member_timer: Timer | None = None
@@ -85,7 +80,21 @@ class C10dRendezvous:
             tell_coordinator=self._tell_coordinator,
             new_connection=self._new_connection,
         )
-        self._peers: dict[int, _Peer] = {}
+        self._reception = Reception(
+            loop,
+            listener,
+            patience_s=settings.lease_s,
+            new_connection=self._new_connection,
+            is_coordinated=lambda: self._coordinator is not None,
+            tell_coordinator=self._tell_coordinator,
+            on_question=self._on_question,
+        )
+        self._inquiries = Inquiries(
+            loop,
+            settings.run_id,
+            tell_member=self._tell_member,
+            tell_coordinator=self._tell_coordinator,
+        )
         self._newest_connection = 0
         self._on_closed: Callable[[], None] | None = None
         self._has_finished = False
@@ -93,7 +102,7 @@ class C10dRendezvous:
 
     def open(self) -> None:
         """Begin to look for the job: host it if this is the place, and join it."""
-        self._loop.watch(self._listener.fileno(), on_readable=self._accept)
+        self._reception.open()
         if self._endpoint.port == 0:
             # Nobody could find a store on a port that nobody knows: the job is this node alone.
             self._become_coordinator("the job is this node alone")
@@ -137,27 +146,66 @@ class C10dRendezvous:
             self._tell_member(v.Start())
 
     def _become_coordinator(self, reason: str) -> None:
+        announcer = self._coordinate(_FIRST_TERM, reason)
+        if self._endpoint.port != 0:
+            announcer.publish(self._on_published)
+        self._tell_member(v.Start())
+
+    def _coordinate(self, term: int, reason: str, heritage: Heritage | None = None) -> Announcer:
+        """Run the coordinator of a term here, and return what announces it."""
+        self._end_coordinator()
+        now = self._loop.now()
         self._coordinator = CoordinatorMachine(
-            settings=self._settings, node=self._node, term=_TERM, now=self._loop.now()
+            settings=self._settings, node=self._node, term=term, now=now, heritage=heritage
         )
         self._on_event(
             CoordinatorStarted(
-                term=_TERM,
+                term=term,
                 address=self._node.address,
                 port=self._node.port,
                 quorum=self._settings.quorum,
                 reason=reason,
             )
         )
+        place = self._own_place(term)
+        self._announcer = Announcer(self._loop, self._settings, self._endpoint, self._store, place)
+        return self._announcer
+
+    def _own_place(self, term: int) -> Place:
+        node = self._node
+        return Place(
+            term=term,
+            name=node.name,
+            incarnation=node.incarnation,
+            address=node.address,
+            port=node.port,
+        )
+
+    def _lead(self, heritage: Heritage) -> None:
+        """Follow a coordinator that was lost."""
+        announcer = self._coordinate(
+            heritage.term, f"{heritage.lost} was lost; this node was elected", heritage
+        )
+        self._tell_coordinator(v.TimePassed())
+        self._tell_member(v.Announced(place=self._own_place(heritage.term)))
+        members = {e.incarnation: e for each in heritage.electorates for e in each.members}
+        members.update({entry.incarnation: entry for entry in heritage.seal.roster})
+        announcer.tell(tuple(members.values()))
         if self._endpoint.port != 0:
-            place = {
-                "address": self._node.address,
-                "port": self._node.port,
-                "term": _TERM,
-                "incarnation": self._node.incarnation,
-            }
-            self._store.publish(self._key, json.dumps(place), on_done=self._on_published)
-        self._tell_member(v.Start())
+            announcer.watch_endpoint()
+
+    def _end_coordinator(self) -> None:
+        """Be no coordinator any more, if this is one: members were told."""
+        if self._coordinator is None:
+            return
+        self._coordinator = None
+        if self._coordinator_timer is not None:
+            self._coordinator_timer.cancel()
+        if self._announcer is not None:
+            self._announcer.stop()
+        self._reception.dismiss_members()
+        self._uplink.end_local("the coordinator stepped down")
+        self._close_when_finished()
 
     def _on_published(self, error: str) -> None:
         if error:
@@ -219,8 +267,9 @@ class C10dRendezvous:
             case v.Notify(notice=notice):
                 self._is_over |= isinstance(notice, ports.JobOver)
                 self._on_notice(notice)
-            case v.FindCoordinator(answer_within_s=within_s):
+            case v.FindCoordinator(answer_within_s=within_s, peers=peers):
                 self._find_coordinator(within_s)
+                self._inquiries.ask_place(peers, within_s)
             case v.Dial():
                 self._uplink.dial(command, is_here=self._coordinator is not None)
             case v.Send(message=message):
@@ -229,6 +278,14 @@ class C10dRendezvous:
                 self._uplink.hang_up()
             case v.Emit(event=event):
                 self._on_event(event)
+            case v.AskVote():
+                self._inquiries.ask_vote(command)
+            case v.AnswerTo(connection=connection, message=answer):
+                self._reception.send(connection, answer)
+            case v.Supersede(term=term):
+                self._tell_coordinator(v.Superseded(term=term))
+            case v.Lead(heritage=heritage):
+                self._lead(heritage)
             case _:
                 assert_never(command)
 
@@ -237,27 +294,35 @@ class C10dRendezvous:
             case v.SendTo(connection=connection, message=message):
                 if self._uplink.is_local(connection):
                     self._tell_member(v.MessageReceived(message=message))
-                elif peer := self._peers.get(connection):
-                    peer.channel.send(encode(message))
+                else:
+                    self._reception.send(connection, message)
             case v.Disconnect(connection=connection):
                 self._disconnect(connection)
             case v.Probe():
-                self._probe(command)
+                self._inquiries.probe(command)
             case v.Emit(event=event):
                 self._on_event(event)
             case v.Finished():
                 self._has_finished = True
                 self._close_when_finished()
+            case v.SteppedDown():
+                self._end_coordinator()
             case _:
                 assert_never(command)
 
-    def _probe(self, order: v.Probe) -> None:
-        def tell(outcome: v.Outcome) -> None:
-            self._tell_coordinator(
-                v.ProbeAnswered(name=order.name, incarnation=order.incarnation, outcome=outcome)
-            )
+    # What others ask
 
-        probe_agent(self._loop, self._settings.run_id, order, tell)
+    def _on_question(self, connection: int, question: Question) -> None:
+        match question:
+            case ProbeRequest():
+                answer = ProbeAnswer(incarnation=self._node.incarnation, is_tombstone=False)
+                self._reception.send(connection, answer)
+            case Announcement(run_id=run_id, place=place):
+                if run_id == self._settings.run_id:
+                    self._tell_coordinator(v.JobFound(place=place))
+                    self._tell_member(v.Announced(place=place))
+            case _:
+                self._tell_member(v.Asked(connection=connection, question=question))
 
     # Finding the coordinator
 
@@ -267,7 +332,7 @@ class C10dRendezvous:
                 v.CoordinatorFound(
                     address=self._node.address,
                     port=self._node.port,
-                    term=_TERM,
+                    term=self._coordinator.term,
                     is_here=True,
                     incarnation=self._node.incarnation,
                 )
@@ -276,96 +341,35 @@ class C10dRendezvous:
         self._store.fetch(
             self._endpoint.host,
             self._endpoint.port,
-            self._key,
+            key_of(self._settings),
             timeout_s=within_s,
             on_done=self._on_fetched,
         )
 
     def _on_fetched(self, value: str, error: str) -> None:
-        if error:
-            self._tell_member(v.CoordinatorNotFound(reason=error))
+        place = None if error else read_place(value)
+        if place is None:
+            reason = error or f"the store at {self._endpoint} holds {value!r:.80} as coordinator"
+            self._tell_member(v.CoordinatorNotFound(reason=reason))
             return
-        try:
-            place = json.loads(value)
-            found = v.CoordinatorFound(
-                address=str(place["address"]),
-                port=int(place["port"]),
-                term=int(place["term"]),
-                incarnation=str(place["incarnation"]),
+        self._tell_member(
+            v.CoordinatorFound(
+                address=place.address,
+                port=place.port,
+                term=place.term,
+                incarnation=place.incarnation,
             )
-        except (ValueError, KeyError, TypeError):
-            self._tell_member(
-                v.CoordinatorNotFound(
-                    reason=f"the store at {self._endpoint} holds {value!r:.80} as coordinator"
-                )
-            )
-            return
-        self._tell_member(found)
-
-    # Connections made to our port
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        connection = self._new_connection()
-        channel = Channel(
-            self._loop,
-            sock,
-            on_message=lambda fields, _: self._on_peer_frame(connection, fields),
-            on_closed=lambda reason: self._on_peer_closed(connection, reason),
         )
-        patience = self._loop.call_at(
-            self._loop.now() + self._settings.lease_s,
-            lambda: self._disconnect(connection),
-        )
-        self._peers[connection] = _Peer(channel, patience)
 
     def _new_connection(self) -> int:
         self._newest_connection += 1
         return self._newest_connection
 
-    def _on_peer_frame(self, connection: int, fields: JsonObject) -> None:
-        peer = self._peers.get(connection)
-        if peer is None:
-            return
-        try:
-            message = decode(fields)
-        except BadMessage as error:
-            self._drop_peer(connection, str(error))
-            return
-        if isinstance(message, ProbeRequest):
-            answer = ProbeAnswer(incarnation=self._node.incarnation, is_tombstone=False)
-            peer.channel.send(encode(answer))
-            return
-        if not peer.has_greeted:
-            if not isinstance(message, Hello) or self._coordinator is None:
-                self._disconnect(connection)
-                return
-            peer.has_greeted = True
-            peer.patience.cancel()
-        self._tell_coordinator(v.PeerMessage(connection=connection, message=message))
-
-    def _on_peer_closed(self, connection: int, reason: str) -> None:
-        peer = self._peers.pop(connection, None)
-        if peer is None:
-            return
-        peer.patience.cancel()
-        if peer.has_greeted:
-            self._tell_coordinator(v.PeerLost(connection=connection, reason=reason))
-
-    def _drop_peer(self, connection: int, reason: str) -> None:
-        if peer := self._peers.get(connection):
-            peer.channel.close()
-            self._on_peer_closed(connection, reason)
-
     def _disconnect(self, connection: int) -> None:
         if self._uplink.is_local(connection):
             self._uplink.end_local("the coordinator ended the connection")
-        elif peer := self._peers.pop(connection, None):
-            peer.patience.cancel()
-            peer.channel.close_when_flushed()
+        else:
+            self._reception.disconnect(connection)
 
     # The end
 
@@ -377,10 +381,8 @@ class C10dRendezvous:
         for timer in (self._member_timer, self._coordinator_timer):
             if timer is not None:
                 timer.cancel()
-        self._loop.unwatch(self._listener.fileno())
+        if self._announcer is not None:
+            self._announcer.stop()
         self._uplink.hang_up()
-        for peer in self._peers.values():
-            peer.patience.cancel()
-            peer.channel.close_when_flushed()
-        self._peers.clear()
+        self._reception.close()
         on_closed()

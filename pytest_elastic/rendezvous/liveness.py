@@ -67,14 +67,21 @@ class HeldLease:
         self.beat_at = now + self._settings.beat_interval_s
         return self._newest
 
-    def take_echo(self, echo: int) -> bool:
-        """Take in the number that came back; tell whether the lease was extended."""
+    def take_echo(self, echo: int, grant_s: float | None = None) -> bool:
+        """Take in the number that came back; tell whether the lease was extended.
+
+        `grant_s`: the coordinator grants no more than that from the sending on; None: a lease.
+        """
+        lease_s = self._settings.lease_s
+        less_s = 0.0 if grant_s is None else max(lease_s - grant_s, 0.0)
         extended = False
         while self._unanswered and self._unanswered[0][0] <= echo:
             number, sent_at = self._unanswered.popleft()
             if number == echo:
-                self._held_from = sent_at
-                extended = True
+                held_from = sent_at - less_s
+                if self._held_from is None or held_from > self._held_from:
+                    self._held_from = held_from
+                    extended = True
         return extended
 
 
@@ -87,16 +94,41 @@ class GrantedLease:
         self._sent = 0
         self._unanswered: deque[tuple[int, float]] = deque(maxlen=_MAX_UNANSWERED)
         self._answered_from = now
+        self.heard_from: float | None = None
+        """When we sent the newest of our beats that has come back: the member obeyed us then."""
+        self._welcomed_at: float | None = None
         self.granted_until = now + settings.lease_s
         """The member's workers are dead by then, unless a newer beat of it is sent back."""
 
-    def take_beat(self, count: int, echo: int, now: float) -> tuple[int, int]:
-        """Take a beat in; return the number and the echo of the beat to answer with."""
+    def welcome(self, now: float, grant_s: float) -> None:
+        """Take note that the greeting is answered, with at most `grant_s` of a lease."""
+        self._welcomed_at = now
+        self.granted_until = now + min(grant_s, self._settings.lease_s)
+
+    def hear(self, sent_at: float) -> None:
+        """Take note that the member answered what we sent then."""
+        self.heard_from = max(self.heard_from or sent_at, sent_at)
+
+    def take_echo(self, echo: int) -> None:
+        """Take in the newest of our beats that the member has heard."""
+        if self._welcomed_at is not None:
+            self.hear(self._welcomed_at)  # beats come from who was welcomed
         while self._unanswered and self._unanswered[0][0] <= echo:
             self._answered_from = self._unanswered.popleft()[1]
+            self.hear(self._answered_from)
+
+    def take_beat(
+        self, count: int, echo: int, now: float, grant_s: float = float("inf")
+    ) -> tuple[int, int]:
+        """Take a beat in; return the number and the echo of the beat to answer with.
+
+        `grant_s` is the most that may be granted, from now on.
+        """
+        self.take_echo(echo)
         if count > self._granted and not self.is_in_doubt(now):
             self._granted = count
-            self.granted_until = now + self._settings.lease_s
+            granted_until = now + min(grant_s, self._settings.lease_s)
+            self.granted_until = max(self.granted_until, granted_until)
         self._sent += 1
         self._unanswered.append((self._sent, now))
         return self._sent, self._granted

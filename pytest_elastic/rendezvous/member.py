@@ -7,13 +7,13 @@ every welcome; the coordinator knows what it has heard before.
 
 The node's own safety needs nobody: with workers running and the lease about to end, it fences,
 whatever the link is doing (R6). It greets as a newcomer only when no worker is left, so that a
-greeting which resumes no round is a promise.
+greeting which resumes no round is a promise. What it does about a coordinator that is lost is in
+`succession` (R11).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from enum import Enum
 
 from typing_extensions import assert_never
 
@@ -21,9 +21,18 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.ballot import rank_of
 from pytest_elastic.rendezvous.greeting import settings_as_values
 from pytest_elastic.rendezvous.liveness import HeldLease
+from pytest_elastic.rendezvous.member_phases import (
+    LINK_ALLOWED,
+    PART_ALLOWED,
+    WITH_WORKERS,
+    Link,
+    Part,
+)
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, Settings
+from pytest_elastic.rendezvous.succession import Contact, Succession
 
 __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
 
@@ -35,53 +44,6 @@ _FIND_S = 5.0
 # Less would give up nodes that a network forgets for a moment; with more, not everything would be
 # over within lease + 5 s of losing a coordinator that does not answer (R10).
 _GIVE_UP_S = 4.0
-
-
-class Link(Enum):
-    """What stands between this node and the coordinator."""
-
-    UNSTARTED = "unstarted"
-    SEEKING = "seeking"  # the endpoint's store was asked where the coordinator is
-    DIALING = "dialing"
-    GREETING = "greeting"  # connected; the greeting was sent
-    JOINED = "joined"  # welcomed: beats run, orders hold
-    RESTING = "resting"  # no connection; the next try comes after a pause, or when workers are gone
-    OVER = "over"  # the agent was told that the job is over here
-
-
-class Part(Enum):
-    """What this node has to do with a round."""
-
-    NONE = "none"  # in no round; no worker
-    SEALED = "sealed"  # has a roster, waits for the commit; no worker
-    RUNNING = "running"  # workers run
-    SUCCEEDED = "succeeded"  # workers ended with status 0
-    STOPPING = "stopping"  # workers are being stopped as ordered
-    GONE = "gone"  # workers of the round are gone, as ordered
-    FENCING = "fencing"  # workers are being killed: the round goes on without us, or may
-
-
-LINK_ALLOWED: dict[Link, frozenset[Link]] = {
-    Link.UNSTARTED: frozenset({Link.SEEKING, Link.OVER}),
-    Link.SEEKING: frozenset({Link.DIALING, Link.RESTING, Link.OVER}),
-    Link.DIALING: frozenset({Link.GREETING, Link.RESTING, Link.OVER}),
-    Link.GREETING: frozenset({Link.JOINED, Link.RESTING, Link.OVER}),
-    Link.JOINED: frozenset({Link.DIALING, Link.RESTING, Link.OVER}),
-    Link.RESTING: frozenset({Link.SEEKING, Link.DIALING, Link.OVER}),
-    Link.OVER: frozenset(),
-}
-
-PART_ALLOWED: dict[Part, frozenset[Part]] = {
-    Part.NONE: frozenset({Part.SEALED}),
-    Part.SEALED: frozenset({Part.RUNNING, Part.GONE, Part.NONE}),
-    Part.RUNNING: frozenset({Part.SUCCEEDED, Part.STOPPING, Part.GONE, Part.FENCING}),
-    Part.SUCCEEDED: frozenset({Part.STOPPING, Part.GONE, Part.FENCING}),
-    Part.STOPPING: frozenset({Part.GONE, Part.FENCING}),
-    Part.GONE: frozenset({Part.SEALED, Part.NONE}),
-    Part.FENCING: frozenset({Part.NONE}),
-}
-
-_WITH_WORKERS = frozenset({Part.RUNNING, Part.STOPPING})
 
 
 class MemberMachine:
@@ -114,15 +76,17 @@ class MemberMachine:
         self._reports: list[m.Report] = []
         self._drain: ports.DrainRequested | None = None
         self._ending: m.JobEnding | None = None
+        self._succession = Succession(settings, node.incarnation)
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
-        if self.link is Link.OVER:
+        if self.link is Link.OVER and not isinstance(input, v.Asked):
             return ()
         if self._wake is not None and now > self._wake + self.settings.beat_interval_s:
             # We were away ourselves (stopped, suspended): the coordinator may be well.
             self._patient_until = max(self._patient_until, now + _GIVE_UP_S)
-        self._watch_lease(now)
+        if self.link is not Link.OVER:
+            self._watch_lease(now)
         self._handle(input, now)
         self._advance(now)
         commands, self._out = tuple(self._out), []
@@ -142,6 +106,12 @@ class MemberMachine:
                 self._seek(now)
             case v.CoordinatorFound():
                 self._on_found(input, now)
+            case v.Announced(place=place):
+                self._on_announced(place, now)
+            case v.Asked():
+                self._on_asked(input, now)
+            case v.VoteAnswered():
+                self._succession.candidate.take_answer(input, now)
             case v.CoordinatorNotFound(reason=reason):
                 if self.link is Link.SEEKING:
                     self._rest(reason, now)
@@ -185,14 +155,17 @@ class MemberMachine:
         match message:
             case m.Beat():
                 self._on_beat(message)
+            case m.StepDown(term=self._term):
+                self._on_step_down(message, now)
             case m.Seal(term=self._term):
-                self._on_seal(message)
+                self._on_seal(message, now)
             case m.Commit(term=self._term):
                 self._on_commit(message, now)
             case m.StopOrder(term=self._term):
                 self._on_stop_order(message)
-            case m.SpareNotice(term=self._term, round=round_):
+            case m.SpareNotice(term=self._term, round=round_, roster=roster):
                 self._newest_round = max(self._newest_round, round_)
+                self._succession.know(roster)
                 self._out.append(v.Emit(event=events.NodeSpared(round=round_)))
                 self._out.append(v.Notify(notice=ports.Spared(round=round_)))
             case ports.PeerDraining():
@@ -203,6 +176,7 @@ class MemberMachine:
                 self._leave_round(f"evicted: {reason}", now, as_told=True)
             case m.JobEnding(term=self._term):
                 self._ending = message
+                self._succession.ballot.contact_at = now
                 self._out.append(v.Send(message=m.EndAcknowledged(term=self._term)))
             case m.JobEnded(term=self._term):
                 self._end_as_decided()
@@ -218,7 +192,8 @@ class MemberMachine:
     def _seek(self, now: float) -> None:
         self._become_link(Link.SEEKING)
         self._tried_at = now
-        self._out.append(v.FindCoordinator(answer_within_s=_FIND_S))
+        peers = self._succession.peers
+        self._out.append(v.FindCoordinator(answer_within_s=_FIND_S, peers=peers))
 
     def _dial(self, now: float) -> None:
         assert self._found is not None, "there is an address to dial"
@@ -245,8 +220,9 @@ class MemberMachine:
     def _on_found(self, found: v.CoordinatorFound, now: float) -> None:
         if self.link is not Link.SEEKING:
             return
-        if found.term < self._term:
-            self._rest(f"the store names a coordinator of the old term {found.term}", now)
+        is_obeyed = self._succession.may_obey(found.term, found.incarnation)
+        if found.term < self._term or not is_obeyed:
+            self._rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
         self._found = found
         self._dial(now)
@@ -265,7 +241,7 @@ class MemberMachine:
                     node=self.node,
                     settings=settings_as_values(self.settings),
                     resumes_round=self._seal.round if self._seal is not None else 0,
-                    term=self._term,
+                    term=max(self._term, self._succession.ballot.promised),
                     newest_round=self._newest_round,
                     restarts_used=self._restarts_used,
                 )
@@ -276,47 +252,58 @@ class MemberMachine:
         if self.link is not Link.DIALING:
             return
         self._rest(failed.reason, now)
-        if failed.outcome is v.Outcome.TOMBSTONE and self._belongs:
+        if self._succession.is_on:
+            # A port that refuses proves nothing, but those who are in contact will say so.
+            if failed.outcome is not v.Outcome.SILENT:
+                self._succession.lose()
+        elif failed.outcome is v.Outcome.TOMBSTONE and self._belongs:
             self._lose_job(f"its agent has ended: {failed.reason}")
 
     def _on_tombstone(self, tombstone: m.ProbeAnswer, now: float) -> None:
         """Hear from a keeper at the door that the agent behind it has ended."""
         self._hang_up(f"{self._where}: the agent there has ended", now)
         is_its = self._found is not None and self._found.incarnation == tombstone.incarnation
-        if is_its and self._belongs:
+        if is_its and self._succession.is_on:
+            self._succession.lose()
+        elif is_its and self._belongs:
             self._lose_job("its agent has ended; its keeper said so")
 
     def _on_connection_lost(self, reason: str, now: float) -> None:
         if self.link not in {Link.DIALING, Link.GREETING, Link.JOINED}:
             return
-        if self._ending is not None:
+        if self._ending is not None and not self._succession.is_on:
             self._end_as_decided()
             return
         if self.link is not Link.JOINED:
             self._rest(reason, now)
             return
         self._last_problem = reason
-        if self.part in _WITH_WORKERS and not self._is_held:
-            self._is_held = True
-            held = ports.HoldWorkers(
-                round=self._round, reason=f"contact to {self._coordinator} is lost: {reason}"
-            )
-            self._out.append(v.Notify(notice=held))
+        self._hold(f"contact to {self._coordinator} is lost: {reason}")
         self._seeking_since = now
         self._dial(now)
 
+    def _hold(self, reason: str) -> None:
+        """Stop the workers for a moment, until it is clear whether their round stands."""
+        if self.part in WITH_WORKERS and not self._is_held:
+            self._is_held = True
+            held = ports.HoldWorkers(round=self._round, reason=reason)
+            self._out.append(v.Notify(notice=held))
+
     def _on_welcome(self, welcome: m.Welcome, now: float) -> None:
-        if welcome.term < self._term:
+        assert self._found is not None, "whoever answers was dialled"
+        is_obeyed = self._succession.may_obey(welcome.term, self._found.incarnation)
+        if welcome.term < self._term or not is_obeyed:
             self._hang_up(f"{welcome.coordinator} decides under the old term {welcome.term}", now)
             return
         self._become_link(Link.JOINED)
+        self._succession.join(welcome.term, self._found.incarnation)
         self._term = welcome.term
         self._coordinator = welcome.coordinator
         self._newest_round = max(self._newest_round, welcome.newest_round)
         self.node = dataclasses.replace(self.node, name=welcome.name)
         assert self._next_lease is not None, "the greeting was beat 0 of a lease"
         self._lease, self._next_lease = self._next_lease, None
-        self._lease.take_echo(0)
+        self._lease.take_echo(0, welcome.grant_s)
         self._patient_until = now
         self._tell_lease()
         if not welcome.resumed and self._seal is not None:
@@ -339,7 +326,7 @@ class MemberMachine:
     def _become_part(self, part: Part) -> None:
         assert part in PART_ALLOWED[self.part], f"a part cannot go from {self.part} to {part}"
         self.part = part
-        if part not in _WITH_WORKERS:
+        if part not in WITH_WORKERS:
             self._is_held = False
 
     @property
@@ -353,10 +340,14 @@ class MemberMachine:
         if self.link is Link.JOINED:
             self._out.append(v.Send(message=report))
 
-    def _on_seal(self, seal: m.Seal) -> None:
-        if self._seal is not None and seal.round <= self._seal.round:
+    def _on_seal(self, seal: m.Seal, now: float) -> None:
+        if self._seal is not None and rank_of(seal) <= rank_of(self._seal):
             if self.part is Part.SEALED and seal.round == self._seal.round:
-                self._acknowledge(seal)
+                self._acknowledge(seal, now)
+            return
+        if self._seal is not None and seal.round == self._seal.round:
+            if seal.roster == self._seal.roster:  # the same, from a successor
+                self._acknowledge(seal, now)
             return
         if self.part not in {Part.NONE, Part.GONE, Part.SEALED}:
             return
@@ -366,21 +357,26 @@ class MemberMachine:
         self._reports.clear()
         if self.part is not Part.SEALED:
             self._become_part(Part.SEALED)
-        self._acknowledge(seal)
+        self._acknowledge(seal, now)
         if seal.roster[0].incarnation == self.node.incarnation:
             world_size = sum(entry.slots for entry in seal.roster)
             order = ports.OpenStore(round=seal.round, world_size=world_size)
             self._out.append(v.Notify(notice=order))
 
-    def _acknowledge(self, seal: m.Seal) -> None:
+    def _acknowledge(self, seal: m.Seal, now: float) -> None:
+        self._succession.ballot.acknowledge(seal)
+        self._succession.ballot.contact_at = now
         acknowledgement = m.SealAcknowledged(term=self._term, round=seal.round)
         self._out.append(v.Send(message=acknowledgement))
 
     def _on_commit(self, commit: m.Commit, now: float) -> None:
         seal = self._seal
+        if seal is not None and commit.round == seal.round:
+            self._succession.ballot.see_commit(commit)
         if self.part is not Part.SEALED or seal is None or commit.round != seal.round:
             return
         if self._drain is not None:
+            self._succession.ballot.renounce()
             self._become_part(Part.GONE)
             self._report(ports.WorkersGone(round=seal.round))
             return
@@ -428,8 +424,10 @@ class MemberMachine:
             self._patient_until = now + _GIVE_UP_S
             if self._drain is not None:
                 self._finish("drained", f"left: {self._drain.reason}")
-        elif self.part in _WITH_WORKERS or self.part is Part.SUCCEEDED:
+        elif self.part in WITH_WORKERS or self.part is Part.SUCCEEDED:
             self._become_part(Part.GONE)
+            if self._drain is not None:
+                self._succession.ballot.renounce()
             self._report(ports.WorkersGone(round=round_))
             if self._drain is not None and self.link is not Link.JOINED:
                 self._finish("drained", f"left without being missed: {self._drain.reason}")
@@ -450,7 +448,7 @@ class MemberMachine:
             self._finish("drained", f"left: {self._drain.reason}")
 
     def _fence(self, reason: str) -> None:
-        if self.part in _WITH_WORKERS or self.part is Part.SUCCEEDED:
+        if self.part in WITH_WORKERS or self.part is Part.SUCCEEDED:
             self._become_part(Part.FENCING)
             self._reports.clear()
             self._out.append(v.Notify(notice=ports.Fence(round=self._round, reason=reason)))
@@ -467,6 +465,8 @@ class MemberMachine:
         if self._drain is not None:
             return
         self._drain = drain
+        if self.part not in WITH_WORKERS and self.part is not Part.FENCING:
+            self._succession.ballot.renounce()
         if self.link is Link.JOINED:
             self._out.append(v.Send(message=drain))
         elif self.part in {Part.NONE, Part.SEALED, Part.GONE}:
@@ -477,9 +477,11 @@ class MemberMachine:
     def _advance(self, now: float) -> None:
         """Do what time asks for; every deadline looked at and not yet over is one to wake for."""
         self._wake = None
-        self._watch_lease(now)
-        self._watch_link(now)
-        self._watch_contact(now)
+        if self.link is not Link.OVER:
+            self._watch_lease(now)
+            self._watch_succession(now)
+            self._watch_link(now)
+            self._watch_contact(now)
         if self.link is Link.OVER:
             self._wake = None
 
@@ -493,9 +495,22 @@ class MemberMachine:
     @property
     def _held_until(self) -> float | None:
         """When the lease ends; None: none is held, or none is needed from a coordinator here."""
-        if self._lease is None or (self._found is not None and self._found.is_here):
+        if self._lease is None or self._is_coordinated_here:
             return None
         return self._lease.held_until
+
+    @property
+    def _is_coordinated_here(self) -> bool:
+        """Whether the coordinator cannot be lost, as it runs here and needs nobody."""
+        is_here = self._found is not None and self._found.is_here
+        return is_here and not self._succession.is_on
+
+    def _is_lost(self, now: float) -> bool:
+        """Tell whether the coordinator is lost, as far as this node can know."""
+        if self.link is Link.JOINED:
+            return False
+        held_until = self._held_until
+        return self._succession.is_lost or held_until is None or now >= held_until
 
     @property
     def _belongs(self) -> bool:
@@ -511,7 +526,7 @@ class MemberMachine:
 
     def _watch_lease(self, now: float) -> None:
         """Kill the workers early enough before the lease ends, whatever else is going on (R6)."""
-        if self.part in _WITH_WORKERS and self._must_fence(now):
+        if self.part in WITH_WORKERS and self._must_fence(now):
             lease_s = self.settings.lease_s
             self._leave_round(f"the lease of {lease_s:g} s from {self._coordinator} ran out", now)
 
@@ -538,7 +553,8 @@ class MemberMachine:
 
     def _try_again(self, now: float) -> None:
         """Dial the coordinator that is known while its lease lasts; then ask who it is."""
-        if self._found is not None and self._held_until is not None and now < self._held_until:
+        is_known = self._held_until is not None and not self._is_lost(now)
+        if self._found is not None and (is_known or self._succession.trusts(now)):
             self._dial(now)
         else:
             self._seek(now)
@@ -547,18 +563,19 @@ class MemberMachine:
         assert self._lease is not None, "a member that is joined has a lease"
         if self._is_due(self._lease.beat_at, now):
             count = self._lease.next_beat(now)
+            self._succession.ballot.contact_at = now
             self._out.append(v.Send(message=m.Beat(count=count, echo=self._echo)))
             self._is_due(self._lease.beat_at, now)
 
     def _on_beat(self, beat: m.Beat) -> None:
         assert self._lease is not None, "a member that is joined has a lease"
         self._echo = max(self._echo, beat.count)
-        if self._lease.take_echo(beat.echo):
+        if self._lease.take_echo(beat.echo, beat.grant_s):
             self._tell_lease()
 
     def _tell_lease(self) -> None:
         """Hand the deadline to the keeper while it has workers to kill."""
-        if self.part not in _WITH_WORKERS:
+        if self.part not in WITH_WORKERS:
             return
         until = None
         if self._held_until is not None:
@@ -568,9 +585,7 @@ class MemberMachine:
 
     def _watch_contact(self, now: float) -> None:
         """Notice a silent coordinator, and give the job up when it stays away (R10)."""
-        if self.link in {Link.UNSTARTED, Link.OVER}:
-            return
-        if self._found is not None and self._found.is_here:
+        if self.link in {Link.UNSTARTED, Link.OVER} or self._is_coordinated_here:
             return
         held_until = self._held_until
         if self.link is Link.JOINED:
@@ -579,10 +594,15 @@ class MemberMachine:
                 return
             self._seeking_since = now
             self._hang_up(f"silent for {self.settings.lease_s:g} s", now)
-        if self._ending is not None:
+        has_successors = self._succession.is_on and held_until is not None
+        if self._ending is not None and not has_successors:
             self._end_as_decided()
+        elif self._ending is not None and held_until is not None:
+            if self._is_due(held_until + _GIVE_UP_S, now):
+                self._end_as_decided()
         elif self._belongs and held_until is not None:
-            if self._is_due(max(held_until + _GIVE_UP_S, self._patient_until), now):
+            patience_s = self.settings.join_timeout_s if has_successors else _GIVE_UP_S
+            if self._is_due(max(held_until + patience_s, self._patient_until), now):
                 self._lose_job(self._last_problem)
         elif self._is_due(self._seeking_since + self.settings.join_timeout_s, now):
             self._finish(
@@ -590,6 +610,110 @@ class MemberMachine:
                 f"cannot join run {self.settings.run_id!r}: no coordinator was reached within "
                 f"{self.settings.join_timeout_s:g} s ({self._last_problem})",
             )
+
+    # --- succession --------------------------------------------------------------------------
+
+    def _watch_succession(self, now: float) -> None:
+        """Follow a coordinator that is lost, or find who does (R11)."""
+        succession = self._succession
+        if not succession.is_on or self.link in {Link.UNSTARTED, Link.JOINED, Link.OVER}:
+            return
+        if self._held_until is None or (
+            not self._is_lost(now) and not self._is_due(self._held_until, now)
+        ):
+            return
+        if succession.ballot.has_renounced and self.part in {Part.NONE, Part.SEALED, Part.GONE}:
+            self._finish("drained", "left without being missed")
+            return
+        place = succession.take_place()
+        if place is not None:
+            self._on_announced(place, now)
+            return
+        heritage = succession.take_elected(self._coordinator, self._ending)
+        if heritage is not None:
+            self._out.append(v.Lead(heritage=heritage))
+            return
+        self._ending = self._ending or succession.candidate.ending
+        lost = self._found.incarnation if self._found is not None else ""
+        self._out += succession.watch(now, lost)
+        wake_at = succession.wake_at(now)
+        if wake_at is not None:
+            self._is_due(wake_at, now)
+        minority = succession.take_minority()
+        if minority is not None:
+            reached, count = minority
+            self._out.append(
+                v.Emit(
+                    event=events.QuorumMissed(
+                        reached=reached, members=count, reason=self._last_problem
+                    )
+                )
+            )
+
+    def _on_announced(self, place: m.Place, now: float) -> None:
+        """Join whoever decides now."""
+        found = self._found
+        if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
+            return
+        if not self._succession.may_obey(place.term, place.incarnation):
+            return
+        is_same = found is not None and found.incarnation == place.incarnation
+        is_current = is_same and place.term == self._term
+        if is_current and self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+            return
+        self._succession.trust(now)
+        self._found = v.CoordinatorFound(
+            address=place.address,
+            port=place.port,
+            term=place.term,
+            is_here=place.incarnation == self.node.incarnation,
+            incarnation=place.incarnation,
+        )
+        self._leave_link(f"{place.name} decides now, under term {place.term}", now)
+
+    def _on_step_down(self, order: m.StepDown, now: float) -> None:
+        """Look for somebody else: the coordinator itself said that it decides no more."""
+        if order.left == self.node.incarnation:
+            self._finish("drained", f"left: {order.reason}")
+            return
+        self._succession.lose()
+        if order.left:
+            self._succession.candidate.excuse(order.left)
+        self._seeking_since = now
+        self._leave_link(order.reason, now)
+        if order.successor == self.node.incarnation and self._found is not None:
+            self._succession.candidate.stand(now, self._found.incarnation, is_named=True)
+
+    def _leave_link(self, reason: str, now: float) -> None:
+        """End whatever is going on towards a coordinator, and try the next one at once."""
+        self._hold(reason)
+        if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+            self._hang_up(reason, now)
+        elif self.link is Link.SEEKING:
+            self._rest(reason, now)
+        self._rest_until = now
+
+    def _on_asked(self, asked: v.Asked, now: float) -> None:
+        """Answer who asks for a vote, or for who decides."""
+        commands = self._succession.answer(asked, self._contact(now), now)
+        self._out += commands
+        if len(commands) > 1 and self.link in {Link.DIALING, Link.GREETING}:
+            self._hang_up("this node has voted for a successor", now)
+
+    def _contact(self, now: float) -> Contact:
+        place, patience_s, held_until = None, 0.0, self._held_until
+        if self.link is Link.JOINED and self._found is not None:
+            if held_until is None or now < held_until:
+                place = m.Place(
+                    term=self._term,
+                    name=self._coordinator,
+                    incarnation=self._found.incarnation,
+                    address=self._found.address,
+                    port=self._found.port,
+                )
+        elif held_until is not None and not self._is_lost(now):
+            patience_s = held_until - now
+        return Contact(place=place, patience_s=patience_s, ending=self._ending)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -604,6 +728,16 @@ class MemberMachine:
             f"lost {self._where}, which coordinates run {self.settings.run_id!r}: {detail}. "
             "Without succession the job ends with it."
         )
+        reached = self._succession.candidate.reached
+        if self._succession.is_on:
+            seen = (
+                f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
+            )
+            reason = (
+                f"lost {self._where} and was cut off from a majority of run "
+                f"{self.settings.run_id!r} for {self.settings.join_timeout_s:g} s ({seen}): "
+                f"{detail}"
+            )
         self._finish("lost", reason)
 
     def _end_as_decided(self) -> None:

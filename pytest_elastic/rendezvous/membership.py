@@ -14,58 +14,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.greeting import difference, free_name, resumes
 from pytest_elastic.rendezvous.liveness import GrantedLease, kill_s
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.mandate import Mandate
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
-__all__ = ["Back", "Came", "Change", "Membership", "Suspected", "Went"]
+__all__ = ["Membership"]
 
 # A claimant waits for one beat of the name's holder; a fleet that waits for one name is a mistake.
 _MAX_CLAIMS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Came:
-    """A node was admitted: it waits for a round."""
-
-    peer: Peer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Back:
-    """A member has a new connection, and must be told again what it may have missed."""
-
-    peer: Peer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspected:
-    """A member's connection ended."""
-
-    peer: Peer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Went:
-    """A member is a member no more. `safe_at`: its workers may run until then; None: they do not.
-
-    `may_return`: its agent may still be alive, and ask.
-    """
-
-    peer: Peer
-    reason: str
-    safe_at: float | None
-    may_return: bool
-
-
-Change = Came | Back | Suspected | Went
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +45,9 @@ class _Claim:
 class Membership:
     """The members of one job under one coordinator, which runs on `own`."""
 
-    def __init__(self, *, settings: Settings, own: Node, term: int, outbox: Outbox) -> None:
+    def __init__(
+        self, *, settings: Settings, own: Node, term: int, outbox: Outbox, mandate: Mandate
+    ) -> None:
         self.peers: dict[str, Peer] = {}
         """By incarnation, in the order in which they came."""
         self.ready: dict[str, Peer] = {}
@@ -93,6 +61,7 @@ class Membership:
         self._own = own
         self._term = term
         self._out = outbox
+        self._mandate = mandate
         self._by_connection: dict[int, Peer] = {}
         self._by_name: dict[str, Peer] = {}
         self._claims: dict[int, _Claim] = {}
@@ -112,6 +81,50 @@ class Membership:
             self.ready.setdefault(peer.node.incarnation, peer)
         else:
             self.ready.pop(peer.node.incarnation, None)
+
+    def inherit(
+        self,
+        entries: Sequence[RosterEntry],
+        round_: int,
+        *,
+        until: float,
+        lost: str,
+        now: float,
+    ) -> Sequence[Peer]:
+        """Begin with the members of a round of an earlier coordinator, none of whom has come yet.
+
+        They are suspects, whose workers may run `until` then. Each may take a beat to come, but for
+        `lost` (an incarnation): that is the coordinator of before.
+        """
+        for entry in entries:
+            node = Node(
+                name=entry.name,
+                incarnation=entry.incarnation,
+                address=entry.address,
+                port=entry.port,
+                slots=entry.slots,
+                role=entry.role,
+            )
+            lease = GrantedLease(self._settings, now)
+            patience_s = 0.0 if entry.incarnation == lost else self._settings.beat_interval_s
+            lease.granted_until = max(until, now + patience_s)
+            peer = Peer(
+                node=node,
+                connection=None,
+                lease=lease,
+                came_at=now,
+                standing=Standing.RUNNING,
+                round=round_,
+                lost_contact="the coordinator was lost",
+                inherited_until=until,
+            )
+            self.peers[node.incarnation] = peer
+            self._by_name[node.name] = peer
+            self.suspects[node.incarnation] = peer
+            self._next_expiry = min(self._next_expiry, lease.granted_until)
+            if not self._is_own(peer):
+                self._probe(peer)
+        return tuple(self.peers.values())
 
     # --- coming ------------------------------------------------------------------------------
 
@@ -149,12 +162,13 @@ class Membership:
             lease=GrantedLease(self._settings, now),
             came_at=now,
         )
+        peer.lease.welcome(now, self._grant_s(now))
         self.peers[node.incarnation] = peer
         self._by_name[name] = peer
         self._by_connection[connection] = peer
         self._next_expiry = min(self._next_expiry, peer.lease.granted_until)
         self.update(peer)
-        self._welcome(peer, is_resumed=False)
+        self._welcome(peer, now, is_resumed=False)
         self._out.emit(
             events.MemberJoined(member=name, member_incarnation=node.incarnation, slots=node.slots)
         )
@@ -166,14 +180,23 @@ class Membership:
             self._by_connection.pop(peer.connection, None)
             self._out.disconnect(peer.connection)
         peer.connection = connection
+        peer.node = dataclasses.replace(hello.node, name=peer.node.name)
+        peer.inherited_until = None
         peer.lease = GrantedLease(self._settings, now)
+        peer.lease.welcome(now, self._grant_s(now))
+        self.newest_round = max(self.newest_round, hello.newest_round)
+        self._next_expiry = min(self._next_expiry, peer.lease.granted_until)
         self._by_connection[connection] = peer
         self.suspects.pop(peer.node.incarnation, None)
         self.update(peer)
-        self._welcome(peer, is_resumed=hello.resumes_round != 0)
+        self._welcome(peer, now, is_resumed=hello.resumes_round != 0)
         self.changes.append(Back(peer=peer))
 
-    def _welcome(self, peer: Peer, *, is_resumed: bool) -> None:
+    def _grant_s(self, now: float) -> float:
+        """Return the most that may be granted now: what is left of our own mandate."""
+        return max(self._mandate.until(now) - now, 0.0)
+
+    def _welcome(self, peer: Peer, now: float, *, is_resumed: bool) -> None:
         self._out.send(
             peer,
             m.Welcome(
@@ -182,6 +205,7 @@ class Membership:
                 coordinator=self._own.name,
                 resumed=is_resumed,
                 newest_round=self.newest_round,
+                grant_s=_finite(self._grant_s(now)),
             ),
         )
 
@@ -239,8 +263,12 @@ class Membership:
 
     def take_beat(self, peer: Peer, beat: m.Beat, now: float) -> None:
         """Answer a beat, which also grants the lease."""
-        count, echo = peer.lease.take_beat(beat.count, beat.echo, now)
-        self._out.send(peer, m.Beat(count=count, echo=echo))
+        peer.lease.take_echo(beat.echo)
+        if peer.lease.heard_from is not None:
+            self._mandate.hear(peer.node.incarnation, peer.lease.heard_from)
+        grant_s = self._grant_s(now)
+        count, echo = peer.lease.take_beat(beat.count, beat.echo, now, grant_s)
+        self._out.send(peer, m.Beat(count=count, echo=echo, grant_s=_finite(grant_s)))
         self._answer_claims(peer, now)
 
     def doubt_ourselves(self, now: float) -> None:
@@ -289,6 +317,10 @@ class Membership:
         self.changes.append(Suspected(peer=peer))
         if self._is_closed:
             return
+        self._probe(peer)
+
+    def _probe(self, peer: Peer) -> None:
+        """Ask a suspect's agent what has become of it."""
         node = peer.node
         self._out.add(
             Probe(
@@ -310,7 +342,10 @@ class Membership:
                 self._drop(peer, "tombstone", "its agent ended; its keeper said so", None, now)
             case Outcome.REFUSED if peer.is_suspect:
                 beat_s = self._settings.beat_interval_s
-                safe_at = min(now + beat_s + kill_s(self._settings), self._lease_end(peer))
+                safe_at = self._lease_end(peer)
+                if peer.inherited_until is None:
+                    # It saw its connection to us end, and holds its workers.
+                    safe_at = min(now + beat_s + kill_s(self._settings), safe_at)
                 detail = f"its connection ended ({peer.lost_contact}) and its port refused another"
                 self._drop(peer, "refused", detail, safe_at, now)
             case _:
@@ -328,7 +363,10 @@ class Membership:
         self._forget(peer, Went(peer=peer, reason=gone, safe_at=None, may_return=False), now)
 
     def _lease_end(self, peer: Peer) -> float:
-        return peer.lease.granted_until + self._settings.drift_s
+        granted_until = peer.lease.granted_until
+        if peer.inherited_until is not None:
+            granted_until = peer.inherited_until
+        return granted_until + self._settings.drift_s
 
     def _drop(self, peer: Peer, cause: str, detail: str, safe_at: float | None, now: float) -> None:
         order = m.Evicted(term=self._term, round=peer.round, reason=detail)
@@ -354,3 +392,8 @@ class Membership:
             peer.connection = None
         self.changes.append(change)
         self._inherit_name(peer.node.name, now)
+
+
+def _finite(grant_s: float) -> float | None:
+    """Return a grant as it goes over the wire: None is all of a lease."""
+    return None if grant_s == float("inf") else grant_s

@@ -1,8 +1,9 @@
 """What members and the coordinator say to each other.
 
-Reports go from a member to the coordinator, orders come back, beats go both ways, and a probe is
-asked of any agent's listening port. Several reports are the agent's own requests (`ports`), passed
-on as they are. All of them are values; `wire` turns them into JSON and back.
+Reports go from a member to the coordinator, orders come back, beats go both ways, and a question is
+asked of any agent's listening port: whether it lives, who decides now, for its vote. Several
+reports are the agent's own requests (`ports`), passed on as they are. All of them are values;
+`wire` turns them into JSON and back.
 
 Every order carries the term of the coordinator that gave it. Rounds are never numbered twice: a
 round that was sealed and could not be committed leaves a gap.
@@ -14,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.model import Electorate, Failure, Node, RosterEntry
 
 __all__ = [
+    "Announcement",
+    "Answer",
     "Beat",
     "Commit",
     "EndAcknowledged",
@@ -27,14 +30,21 @@ __all__ = [
     "LeaveGranted",
     "Message",
     "Order",
+    "Place",
+    "PlaceAnswer",
+    "PlaceRequest",
     "ProbeAnswer",
     "ProbeRequest",
+    "Question",
     "Refusal",
     "Report",
     "Seal",
     "SealAcknowledged",
     "SpareNotice",
+    "StepDown",
     "StopOrder",
+    "VoteAnswer",
+    "VoteRequest",
     "Welcome",
 ]
 
@@ -47,11 +57,14 @@ class Beat:
     """I am here: this is my beat `count`, and `echo` is the newest of yours that I grant you.
 
     The whole of R6: a side's lease runs from the send time of the newest own beat that came back
-    as an `echo`. Counts start at 1 on each connection; the greeting is beat 0.
+    as an `echo`. Counts start at 1 on each connection; greeting and welcome are beat 0 of each
+    side. `grant_s` is for how long, from then, if that is less than a lease: no coordinator grants
+    more than it has itself (R11).
     """
 
     count: int
     echo: int
+    grant_s: float | None = None
 
 
 # --- reports: member to coordinator --------------------------------------------------------------
@@ -65,7 +78,7 @@ class Hello:
     `resumes_round` is the round this node was sealed into and still stands by, 0 for a newcomer:
     a node whose workers run comes back only into the round that they belong to. `term`,
     `newest_round` and `restarts_used` are the highest that this node ever heard of, so that no
-    coordinator reuses a number.
+    coordinator reuses a number; `term` is also one below which it obeys nobody (R11).
     """
 
     run_id: str
@@ -114,7 +127,7 @@ class Welcome:
     """You are a member. `name` is yours from now on: a default name may have got a suffix.
 
     `resumed`: your round stands and is still yours; what you missed follows. `coordinator` is the
-    name of the node that decides, to be named when it is lost.
+    name of the node that decides, to be named when it is lost. `grant_s` as in `Beat`.
     """
 
     term: int
@@ -122,6 +135,7 @@ class Welcome:
     coordinator: str
     resumed: bool = False
     newest_round: int = 0
+    grant_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +156,10 @@ class Seal:
     """A round is sealed: this is its roster. Acknowledge; rank 0 also opens the worker store.
 
     Sent to the members of the roster; everything of the assignment but the store's address.
+
+    For whoever may have to go on with it (R11): `sealed_by` is the incarnation of the node that
+    did, `electorates` are the rosters one of which was the last committed one, `idle_rounds`
+    is what the budget of R3 counts.
     """
 
     term: int
@@ -150,6 +168,9 @@ class Seal:
     spares: Sequence[str]
     restart_count: int
     max_restarts: int
+    sealed_by: str = ""
+    electorates: Sequence[Electorate] = ()
+    idle_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +195,14 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareNotice:
-    """A round was sealed at max_nodes without you: wait for a place (R7)."""
+    """A round was sealed at max_nodes without you: wait for a place (R7).
+
+    `roster` are those who can be asked who decides, should the coordinator be lost (R11).
+    """
 
     term: int
     round: int
+    roster: Sequence[RosterEntry] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +242,20 @@ class JobEnded:
     term: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDown:
+    """I decide no more: I have lost my mandate, or I leave and hand over (R11).
+
+    `left` is the incarnation of a node that leaves with this and has renounced its voice, empty if
+    none does; `successor`, that of the member who is to stand for election at once.
+    """
+
+    term: int
+    reason: str
+    left: str = ""
+    successor: str = ""
+
+
 Order = (
     Welcome
     | Refusal
@@ -230,6 +269,7 @@ Order = (
     | Evicted
     | JobEnding
     | JobEnded
+    | StepDown
 )
 
 
@@ -255,4 +295,81 @@ class ProbeAnswer:
     is_tombstone: bool
 
 
-Message = Report | Order | ProbeRequest | ProbeAnswer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the coordinator of `term` is, and which incarnation of an agent it runs in."""
+
+    term: int
+    name: str
+    incarnation: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRequest:
+    """Asks a node of this run who decides now."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceAnswer:
+    """Who decides, as far as this node can tell: it is a member there; None: it is not."""
+
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """Asks for a vote in the election of `term` (R11).
+
+    `is_trial`: what would the answer be? Nothing is promised, and no term is raised by it.
+    """
+
+    run_id: str
+    term: int
+    candidate: str
+    is_trial: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswer:
+    """What a voter says to a `VoteRequest`, and what it knows, whatever it says.
+
+    `term` is the highest it has promised to obey. With `is_granted` in an election that is no
+    trial, it obeys no lower one from then on, and votes for nobody else in this one. `seal` is the
+    highest it ever acknowledged, `commit` that of the same round if it has come.
+    `contact_age_s` is how long ago it last answered a coordinator, or voted for another candidate;
+    None: never. `ending` is how the job ends, as far as it was told; `place`, who decides, if it is
+    in contact. `patience_s` is after how long asking again makes sense.
+    """
+
+    term: int
+    voter: str
+    is_granted: bool
+    reason: str
+    patience_s: float = 0.0
+    seal: Seal | None = None
+    commit: Commit | None = None
+    newest_round: int = 0
+    restarts_used: int = 0
+    contact_age_s: float | None = None
+    ending: JobEnding | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """Tells a node of this run who decides from now on; needs no answer."""
+
+    run_id: str
+    place: Place
+
+
+Question = ProbeRequest | PlaceRequest | VoteRequest | Announcement
+"""What may be said first at an agent's listening port, besides a greeting."""
+
+Answer = ProbeAnswer | PlaceAnswer | VoteAnswer
+
+Message = Report | Order | Question | Answer

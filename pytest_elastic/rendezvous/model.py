@@ -9,6 +9,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = [
     "Assignment",
+    "Electorate",
     "Failure",
     "Node",
     "RosterEntry",
@@ -47,7 +48,8 @@ class Settings:
     `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
     `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
     clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
-    store (R8).
+    store (R8). `quorum`: who allows a coordinator to decide (R12), "coordinator" (itself) or
+    "majority" (a majority of the last committed roster, which also elects a successor).
     """
 
     run_id: str
@@ -77,17 +79,49 @@ class Settings:
                 f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s would "
                 "be lost by one late beat: lease must be at least twice the beat interval"
             )
+        if self.quorum not in {"coordinator", "majority"}:
+            raise UsageError(
+                f"quorum={self.quorum!r} is not known: 'coordinator' or 'majority' is expected"
+            )
+        if self.has_succession and self.lease_s < 3 * self.beat_interval_s:
+            raise UsageError(
+                f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s is "
+                "too short for quorum=majority, where a coordinator's own lease is a beat old when "
+                "it grants one: lease must be at least three times the beat interval"
+            )
+
+    @property
+    def has_succession(self) -> bool:
+        """Whether the members go on without their coordinator (R11)."""
+        return self.quorum == "majority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterEntry:
-    """A member of a sealed round; its index in the roster is its group rank."""
+    """A member of a sealed round; its index in the roster is its group rank.
+
+    `port` is where its agent listens (0: not known).
+    """
 
     name: str
     incarnation: str
     address: str
     slots: int
     role: str = "default"
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Electorate:
+    """Who has a voice in what follows a round: its roster (R11).
+
+    `coordinator` is the incarnation that decided the round, to which a tie goes if it is a member.
+    """
+
+    term: int
+    round: int
+    coordinator: str
+    members: Sequence[RosterEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

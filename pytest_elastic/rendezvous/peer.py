@@ -33,6 +33,8 @@ class Peer:
 
     `round` is the newest one it was sealed into. `connection` is None while it is suspect, and
     `lost_contact` says why.
+    `inherited_until`: it has not come to this coordinator yet, and its workers may run until then
+    under the one before (R11); None: it has come.
     `leaves_by`: it announced that it leaves, and its workers have until then; `leave_reason` why.
     """
 
@@ -45,6 +47,7 @@ class Peer:
     leaves_by: float | None = None
     leave_reason: str = ""
     lost_contact: str = ""
+    inherited_until: float | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -75,4 +78,5 @@ class Peer:
             address=node.address,
             slots=node.slots,
             role=node.role,
+            port=node.port,
         )

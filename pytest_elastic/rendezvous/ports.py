@@ -233,8 +233,17 @@ class EndpointStore(Protocol):
         resolves to.
         """
 
-    def publish(self, key: str, value: str, *, on_done: Callable[[str], None]) -> None:
-        """Set a key of the store hosted here; calls back with an error or an empty text."""
+    def publish(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        value: str,
+        *,
+        timeout_s: float,
+        on_done: Callable[[str], None],
+    ) -> None:
+        """Set a key of the store at an endpoint; calls back with an error or an empty text."""
 
     def fetch(
         self,

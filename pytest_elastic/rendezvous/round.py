@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.budget import EndedRound, Verdict
+from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.messages import Commit, Seal
 from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ordering import rank_order
 from pytest_elastic.rendezvous.peer import Peer
 
-__all__ = ["CommittedRound", "SealedRound", "choose_roster"]
+__all__ = ["CommittedRound", "SealedRound", "choose_roster", "inherited_round"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,3 +97,32 @@ def choose_roster(
     chosen = {peer.node.incarnation: peer for peer in by_claim[:max_nodes]}
     order = rank_order((peer.node for peer in chosen.values()), last.names if last else ())
     return tuple(chosen[node.incarnation] for node in order)
+
+
+def inherited_round(
+    seal: Seal, heritage: Heritage, roster: Sequence[Peer], *, committed_at: float
+) -> CommittedRound:
+    """Return the round of an earlier coordinator as it stands: `roster` without who has left.
+
+    One of which nobody knows whether it was committed is stopped, as it may have been.
+    """
+    term = seal.term
+    commit = heritage.commit or Commit(term=term, round=seal.round, store_address="", store_port=0)
+    remaining = {peer.node.incarnation for peer in roster}
+    inherited = CommittedRound(
+        seal=seal,
+        commit=dataclasses.replace(commit, term=term),
+        roster=roster,
+        names=tuple(entry.name for entry in seal.roster),
+        incarnation_set=frozenset(entry.incarnation for entry in seal.roster),
+        committed_at=committed_at,
+        unfinished=set(remaining),
+        holding=set(remaining),
+        absent={entry.incarnation for entry in seal.roster} - remaining,
+    )
+    gone = [entry.name for entry in seal.roster if entry.incarnation not in remaining]
+    reason = f"{', '.join(gone)} left" if gone else f"{heritage.lost} was lost"
+    if gone or heritage.commit is None:
+        inherited.stop_because(reason)
+        inherited.lost_or_gained = reason
+    return inherited

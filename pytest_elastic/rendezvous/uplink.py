@@ -77,7 +77,9 @@ class Uplink:
             self._tell_coordinator(v.PeerLost(connection=connection, reason="the member hung up"))
 
     def end_local(self, reason: str) -> None:
-        """Let the member know that the coordinator of this process has hung up."""
+        """Let the member know that the coordinator of this process has hung up, if it was there."""
+        if self._local is None:
+            return
         self._local = None
         self._tell_member(v.ConnectionLost(reason=reason))
 

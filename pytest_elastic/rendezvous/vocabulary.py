@@ -9,21 +9,40 @@ The rules of the game, for whoever writes a driver (the c10d one, the simulator,
   doubts itself before it doubts the others.
 - A member has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
   the earlier connection: neither its messages nor its end.
-- `Dial`, `FindCoordinator` and `Probe` are always answered, within `answer_within_s`.
+- `Dial`, `FindCoordinator`, `Probe` and `AskVote` are always answered, within `answer_within_s`.
+- Questions that come to the listening port are the member's (`Asked`), but for `ProbeRequest`.
+- After `Lead` there is a coordinator in this process, and after `SteppedDown` there is none. The
+  driver tells the member of its own process, too, what it announces to the others (`Announced`).
 - The coordinator's own member is a member like the others. Its connection is in memory, has a
   connection id like any other, delivers in order, and is not lost while the process lives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.messages import Message, Order, Report
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.messages import (
+    Answer,
+    Message,
+    Order,
+    Place,
+    PlaceRequest,
+    Report,
+    VoteAnswer,
+    VoteRequest,
+)
+from pytest_elastic.rendezvous.model import RosterEntry
 
 __all__ = [
+    "Announced",
+    "AnswerTo",
+    "AskVote",
+    "Asked",
     "Connected",
     "ConnectionLost",
     "CoordinatorCommand",
@@ -37,6 +56,9 @@ __all__ = [
     "FindCoordinator",
     "Finished",
     "Hangup",
+    "JobFound",
+    "Lead",
+    "MandateExtended",
     "MemberCommand",
     "MemberInput",
     "MessageReceived",
@@ -49,7 +71,11 @@ __all__ = [
     "Send",
     "SendTo",
     "Start",
+    "SteppedDown",
+    "Supersede",
+    "Superseded",
     "TimePassed",
+    "VoteAnswered",
 ]
 
 
@@ -145,17 +171,34 @@ class MessageReceived:
     message: Message
 
 
-MemberInput = (
-    Start
-    | CoordinatorFound
-    | CoordinatorNotFound
-    | Connected
-    | DialFailed
-    | ConnectionLost
-    | MessageReceived
-    | TimePassed
-    | ports.Request
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """Somebody said who decides now: a successor, or a node that is in contact with it."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Somebody asks at our listening port; `connection` is where an `AnswerTo` goes."""
+
+    connection: int
+    question: VoteRequest | PlaceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswered:
+    """What `AskVote` brought; `answer` is None if nobody answered who could, and `outcome` how."""
+
+    incarnation: str
+    request: VoteRequest
+    answer: VoteAnswer | None
+    outcome: Outcome
+
+
+_News = Announced | Asked | VoteAnswered
+_Link = CoordinatorFound | CoordinatorNotFound | Connected | DialFailed | ConnectionLost
+MemberInput = Start | _News | _Link | MessageReceived | TimePassed | ports.Request
 
 
 # --- commands of the member ----------------------------------------------------------------------
@@ -170,12 +213,14 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinator:
-    """Look the coordinator up in the endpoint's store (again).
+    """Look the coordinator up in the endpoint's store (again), and ask `peers` who decides.
 
-    Answered by `CoordinatorFound` or `CoordinatorNotFound` within `answer_within_s`.
+    Answered by `CoordinatorFound` or `CoordinatorNotFound` within `answer_within_s`. A place that a
+    peer names comes as `Announced`, at once.
     """
 
     answer_within_s: float
+    peers: Sequence[RosterEntry] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +247,42 @@ class Hangup:
     """End the connection (after what was sent has left), or the dialling of it."""
 
 
-MemberCommand = Notify | FindCoordinator | Dial | Send | Hangup | Emit
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskVote:
+    """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
+
+    incarnation: str
+    address: str
+    port: int
+    request: VoteRequest
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTo:
+    """Answer a question; if its connection has ended, drop it."""
+
+    connection: int
+    message: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supersede:
+    """This node has voted in an election of `term`: a coordinator here decides no more."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """This node was elected: run the coordinator, with this heritage, and announce it."""
+
+    heritage: Heritage
+
+
+MemberCommand = (
+    Notify | FindCoordinator | Dial | Send | Hangup | Emit | AskVote | AnswerTo | Supersede | Lead
+)
 
 
 # --- inputs of the coordinator -------------------------------------------------------------------
@@ -237,7 +317,30 @@ class ProbeAnswered:
     outcome: Outcome
 
 
-CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | TimePassed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """This coordinator's own node has voted for somebody else, under a higher term."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFound:
+    """The job is decided elsewhere: whoever decides there has announced it (R12)."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MandateExtended:
+    """Whoever grants the mandate from outside (`GrantedMandate`) has granted it until then."""
+
+    until: float
+
+
+CoordinatorInput = (
+    PeerMessage | PeerLost | ProbeAnswered | TimePassed | Superseded | JobFound | MandateExtended
+)
 
 
 # --- commands of the coordinator -----------------------------------------------------------------
@@ -283,4 +386,11 @@ class Finished:
     result: str
 
 
-CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedDown:
+    """This coordinator decides no more (R11): its last command. Members were told, and go on."""
+
+    reason: str
+
+
+CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished | SteppedDown

@@ -140,6 +140,7 @@ def _kind(cls: type[Any]) -> str:
 _TYPE_OF: dict[str, type[Any]] = {
     _kind(cls): cls
     for cls in (
+        messages.Announcement,
         messages.Beat,
         messages.Commit,
         messages.EndAcknowledged,
@@ -148,13 +149,18 @@ _TYPE_OF: dict[str, type[Any]] = {
         messages.JobEnded,
         messages.JobEnding,
         messages.LeaveGranted,
+        messages.PlaceAnswer,
+        messages.PlaceRequest,
         messages.ProbeAnswer,
         messages.ProbeRequest,
         messages.Refusal,
         messages.Seal,
         messages.SealAcknowledged,
         messages.SpareNotice,
+        messages.StepDown,
         messages.StopOrder,
+        messages.VoteAnswer,
+        messages.VoteRequest,
         messages.Welcome,
         ports.DrainRequested,
         ports.GroupFailed,

@@ -122,9 +122,9 @@ def _leave_round_impatiently(
 _leave_round = MemberMachine._leave_round
 
 
-def _hold_from_the_echo(lease: HeldLease, echo: int) -> bool:
+def _hold_from_the_echo(lease: HeldLease, echo: int, grant_s: float | None = None) -> bool:
     """Count the lease from the newest beat that was sent, whatever came back."""
-    if not _take_echo(lease, echo):
+    if not _take_echo(lease, echo, grant_s):
         return False
     if lease._unanswered:
         lease._held_from = lease._unanswered[-1][1]

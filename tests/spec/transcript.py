@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from elastic_harness.simulation.world import World, settings
 
@@ -29,7 +30,10 @@ __all__ = ["FOLDER", "replay"]
 FOLDER = Path(__file__).parent / "transcripts"
 
 # What a line does not need to say, because it never differs or is said by the line before.
-_QUIET = {"term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"}
+_QUIET = {
+    *("term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"),
+    *("sealed_by", "idle_rounds", "grant_s"),
+}
 
 
 def replay(script: Iterable[str]) -> list[str]:
@@ -52,9 +56,10 @@ def replay(script: Iterable[str]) -> list[str]:
     return out
 
 
-def _options(words: Iterable[str]) -> dict[str, int]:
-    """Read `max_restarts=0`."""
-    return {key: int(value) for key, _, value in (word.partition("=") for word in words)}
+def _options(words: Iterable[str]) -> dict[str, Any]:
+    """Read `max_restarts=0 quorum=majority`."""
+    read = {key: value for key, _, value in (word.partition("=") for word in words)}
+    return {key: int(value) if value.isdecimal() else value for key, value in read.items()}
 
 
 class _Reader:

@@ -15,6 +15,7 @@ import heapq
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+from elastic_harness.simulation.doors import Doors, place_of
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Direction, Pipe, Process
 from pytest_elastic.events import model as events
@@ -42,6 +43,7 @@ def settings(
     min_round_s: float = 1.0,
     linger_s: float = 5.0,
     lease_s: float = 1.2,
+    quorum: str = "coordinator",
 ) -> Settings:
     """Return settings as the harness has them: a beat each 0.25 s and a lease of 1.2 s."""
     low, _, high = nodes.partition(":")
@@ -60,6 +62,7 @@ def settings(
         newcomer_window_s=0.2,
         linger_s=linger_s,
         store_timeout_s=1.0,
+        quorum=quorum,
     )
 
 
@@ -91,6 +94,7 @@ class World:
         self.latency_s = LATENCY_S
         self.draw_jitter_s: Callable[[], float] | None = None
         self.is_endpoint_down = False
+        self.doors = Doors(self, KEEPER_S)
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -159,18 +163,25 @@ class World:
             key = name if explicit else node.incarnation
             self.processes[key] = process
             self.every_process.append(process)
-            if self.host is None:
+            if self.host is None or self._serves_again(process):
                 self.start_coordinator(process)
             process.feed("member", v.Start())
 
+    def _serves_again(self, process: Process) -> bool:
+        """Tell whether a process comes back at the endpoint, where nobody is any more."""
+        host = self.host
+        is_back = host is not None and not host.is_alive and host.name == process.name
+        return is_back and self.config.has_succession
+
     def start_coordinator(self, process: Process) -> None:
         """Let a process host the rendezvous."""
-        self._terms += 1
+        self._terms = 1 if self.config.has_succession else self._terms + 1
         self.host = process
         process.coordinator = CoordinatorMachine(
             settings=self.config, node=process.node, term=self._terms, now=process.now()
         )
         process.set_alarm("coordinator")
+        self.doors.published = place_of(process)
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
@@ -262,22 +273,26 @@ class World:
             self._end(pipe.up, "reset")
             self._end(pipe.down, "reset")
 
-    def _is_cut(self, source: Process, target: Process) -> bool:
+    def is_cut(self, source: Process, target: Process) -> bool:
         links = self.cut_links
         return bool(links) and (source.name, target.name) in links and source is not target
 
     def _send(self, direction: Direction, item: m.Message | str) -> None:
         source, target = direction.source, direction.target
         if not isinstance(item, str):
-            if self._keeps_messages:
-                self.sent.append((self.time, source.name, target.name, item))
+            self.note(source, target, item)
             if self._checks_wire:
                 item = wire.decode(json.loads(json.dumps(wire.encode(item))))
         direction.items.append(item)
-        latency_s = 0.0 if source is target else self._draw_latency_s()
+        latency_s = 0.0 if source is target else self.draw_latency_s()
         self.later(latency_s, lambda: self._deliver(direction))
 
-    def _draw_latency_s(self) -> float:
+    def note(self, source: Process, target: Process, message: m.Message) -> None:
+        """Write down what one process says to another."""
+        if self._keeps_messages:
+            self.sent.append((self.time, source.name, target.name, message))
+
+    def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""
         if self.draw_jitter_s is None:
             return self.latency_s
@@ -285,10 +300,10 @@ class World:
 
     def _flush(self, direction: Direction) -> None:
         for _ in range(len(direction.items)):
-            self.later(self._draw_latency_s(), lambda: self._deliver(direction))
+            self.later(self.draw_latency_s(), lambda: self._deliver(direction))
 
     def _deliver(self, direction: Direction) -> None:
-        if not direction.items or self._is_cut(direction.source, direction.target):
+        if not direction.items or self.is_cut(direction.source, direction.target):
             return
         if not (direction.source.has_power and direction.target.has_power):
             return
@@ -298,6 +313,8 @@ class World:
         pipe = direction.pipe
         if isinstance(item, str):
             self._end(direction, item)
+        elif direction is pipe.up and direction.target.coordinator is None:
+            self._close(pipe.down, pipe.up, "nobody decides here")
         elif direction is pipe.up:
             direction.target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
         else:
@@ -341,16 +358,20 @@ class World:
                 process.agent.notice(notice)
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
-            case v.FindCoordinator():
-                self.later(self._draw_latency_s(), lambda: self._found(process))
+            case v.FindCoordinator(peers=peers):
+                self.later(self.draw_latency_s(), lambda: self._found(process))
+                if peers:
+                    self.doors.perform(process, command)
             case v.Dial():
                 self._hang_up(process)
-                self.later(2 * self._draw_latency_s(), lambda: self._dialled(process, command))
+                self.later(2 * self.draw_latency_s(), lambda: self._dialled(process, command))
             case v.Send(message=message):
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
             case v.Hangup():
                 self._hang_up(process)
+            case _:
+                self.doors.perform(process, command)
 
     def _hang_up(self, process: Process) -> None:
         pipe, process.pipe = process.pipe, None
@@ -361,40 +382,40 @@ class World:
         host = self.host
         is_near = host is process
         is_served = host is not None and host.has_power and not self.is_endpoint_down
-        if host is None or not (is_served and (is_near or not self._is_apart(process, host))):
+        if host is None or not (is_served and (is_near or not self.is_apart(process, host))):
             process.feed("member", v.CoordinatorNotFound(reason="the endpoint did not answer"))
             return
-        assert host.coordinator is not None, "the host runs the coordinator"
+        place = self.doors.published
+        assert place is not None, "whoever hosts the endpoint publishes who decides"
         process.feed(
             "member",
             v.CoordinatorFound(
-                address=host.node.address,
-                port=host.node.port,
-                term=host.coordinator.term,
-                is_here=is_near,
-                incarnation=host.node.incarnation,
+                address=place.address,
+                port=place.port,
+                term=place.term,
+                is_here=place.incarnation == process.node.incarnation,
+                incarnation=place.incarnation,
             ),
         )
 
-    def _is_apart(self, one: Process, other: Process) -> bool:
-        return self._is_cut(one, other) or self._is_cut(other, one)
+    def is_apart(self, one: Process, other: Process) -> bool:
+        return self.is_cut(one, other) or self.is_cut(other, one)
 
-    def _outcome(self, caller: Process, target: Process) -> v.Outcome:
+    def outcome(self, caller: Process, target: Process) -> v.Outcome:
         """Tell what dialling a process shows, if nobody is frozen."""
         if (caller.name, target.name) in self.rejecting:
             return v.Outcome.REFUSED
-        if not target.has_power or (target is not caller and self._is_apart(caller, target)):
+        if not target.has_power or (target is not caller and self.is_apart(caller, target)):
             return v.Outcome.SILENT
         if target.is_alive:
             return v.Outcome.SILENT if target.is_frozen else v.Outcome.ALIVE
         return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
 
     def _dialled(self, process: Process, dial: v.Dial) -> None:
-        host = next((p for p in self.every_process if p.coordinator and p is self.host), None)
-        assert host is not None, "somebody hosts the rendezvous"
-        outcome = self._outcome(process, host)
+        host = self._at_port_of(dial)
+        outcome = self.outcome(process, host)
         if outcome is v.Outcome.ALIVE:
-            pipe = Pipe(self._next_id(), Direction(process, host), Direction(host, process))
+            pipe = Pipe(self.next_id(), Direction(process, host), Direction(host, process))
             self.pipes[pipe.id] = pipe
             process.pipe = pipe
             process.feed("member", v.Connected())
@@ -403,7 +424,13 @@ class World:
         delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
         self.later(delay_s, lambda: process.feed("member", failed))
 
-    def _next_id(self) -> int:
+    def _at_port_of(self, dial: v.Dial) -> Process:
+        """Return who is, or was last, behind an address."""
+        if self.host is not None and self.host.node.address == dial.address:
+            return self.host
+        return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
+
+    def next_id(self) -> int:
         self._count += 1
         return self._count
 
@@ -421,17 +448,30 @@ class World:
                     self._close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
                 self.later(
-                    2 * self._draw_latency_s(), lambda: self._probed(process, command, KEEPER_S)
+                    2 * self.draw_latency_s(), lambda: self._probed(process, command, KEEPER_S)
                 )
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):
                 process.finished = result
                 self.later(2 * KEEPER_S, lambda: self.leave(process))
+            case v.SteppedDown():
+                self.end_coordinator(process)
+
+    def end_coordinator(self, process: Process) -> None:
+        """Let a process decide nothing any more; its members see their connections end."""
+        if process.coordinator is None:
+            return
+        process.coordinator = None
+        for pipe in list(self.pipes.values()):
+            if pipe.down.source is process:
+                self._close(pipe.down, pipe.up, "the coordinator stepped down")
+        if process.agent.over is not None:
+            self.later(KEEPER_S, lambda: self.leave(process))
 
     def _probed(self, process: Process, probe: v.Probe, patience_s: float) -> None:
         suspect = next(p for p in self.every_process if p.node.incarnation == probe.incarnation)
-        outcome = self._outcome(process, suspect)
+        outcome = self.outcome(process, suspect)
         if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
             # The keeper holds the port and answers once it is done.
             self.later(patience_s, lambda: self._probed(process, probe, 0.0))

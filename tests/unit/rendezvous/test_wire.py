@@ -9,12 +9,25 @@ import pytest
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
-from pytest_elastic.rendezvous.model import Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.model import Electorate, Failure, Node, RosterEntry
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 NODE = Node(name="n1", incarnation="i1", address="::1", port=7, slots=2, pinned=3)
 ENTRY = RosterEntry(name="n1", incarnation="i1", address="::1", slots=2)
 FAILURE = Failure(node="n1", rank=0, local_rank=0, pid=9, exit_code=-9, signal_name="SIGKILL")
+SEAL = m.Seal(
+    term=2,
+    round=4,
+    roster=(ENTRY,),
+    spares=("n9",),
+    restart_count=1,
+    max_restarts=3,
+    sealed_by="i1",
+    electorates=(Electorate(term=1, round=3, coordinator="i1", members=(ENTRY,)),),
+    idle_rounds=1,
+)
+COMMIT = m.Commit(term=2, round=4, store_address="n1", store_port=5)
+PLACE = m.Place(term=2, name="n1", incarnation="i1", address="::1", port=7)
 
 SAMPLES: list[m.Message] = [
     m.Beat(count=3, echo=2),
@@ -31,7 +44,7 @@ SAMPLES: list[m.Message] = [
     m.Refusal(term=1, reason="no", is_final=True),
     m.Seal(term=1, round=2, roster=(ENTRY,), spares=("n9",), restart_count=0, max_restarts=3),
     m.SealAcknowledged(term=1, round=2),
-    m.SpareNotice(term=1, round=2),
+    m.SpareNotice(term=1, round=2, roster=(ENTRY,)),
     m.StopOrder(term=1, round=2, grace_s=3, reason="n2 came"),
     m.Welcome(term=1, name="n1-2", coordinator="n1", resumed=True, newest_round=4),
     ports.DrainRequested(reason="SIGTERM", grace_s=30.0),
@@ -41,6 +54,27 @@ SAMPLES: list[m.Message] = [
     ports.StoreFailed(round=2, reason="no port"),
     ports.StoreOpened(round=2, address="n1", port=5),
     ports.WorkersGone(round=2),
+    SEAL,
+    m.Announcement(run_id="r", place=PLACE),
+    m.Beat(count=3, echo=2, grant_s=0.5),
+    m.PlaceAnswer(place=None),
+    m.PlaceAnswer(place=PLACE),
+    m.PlaceRequest(run_id="r"),
+    m.StepDown(term=1, reason="SIGTERM", left="i1", successor="i2"),
+    m.VoteAnswer(term=1, voter="i1", is_granted=False, reason="n1 decides", place=PLACE),
+    m.VoteAnswer(
+        term=2,
+        voter="i1",
+        is_granted=True,
+        reason="",
+        seal=SEAL,
+        commit=COMMIT,
+        newest_round=4,
+        restarts_used=1,
+        contact_age_s=0.5,
+        ending=m.JobEnding(term=1, result="lost", reason="x"),
+    ),
+    m.VoteRequest(run_id="r", term=2, candidate="i1", is_trial=True),
 ]
 
 

@@ -1,0 +1,214 @@
+"""What is said at the listening ports of a played world, and at its endpoint's store (R11).
+
+A question is one connection: it is asked if the port can be reached then, and answered if the way
+back is open then. A frozen agent answers when it goes on, and whoever asked may have given up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous import wire
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.model import RosterEntry
+
+if TYPE_CHECKING:
+    from elastic_harness.simulation.process import Process
+    from elastic_harness.simulation.world import World
+
+__all__ = ["Doors"]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One question on its way, or being thought about."""
+
+    caller: Process
+    target: Process
+    tell: Callable[[m.Answer | None, v.Outcome], None]
+
+
+class Doors:
+    """Questions, answers and announcements between the processes of one world."""
+
+    def __init__(self, world: World, keeper_s: float) -> None:
+        self.published: m.Place | None = None
+        """What the endpoint's store holds, while its host lives."""
+        self._world = world
+        self._keeper_s = keeper_s
+        self._calls: dict[int, _Call] = {}
+
+    # --- what a member's machine wants -------------------------------------------------------
+
+    def perform(self, process: Process, command: v.MemberCommand) -> None:
+        """Do what is not a matter of the member's one connection."""
+        match command:
+            case v.AskVote():
+                self._ask_vote(process, command)
+            case v.FindCoordinator(peers=peers):
+                for entry in peers:
+                    self._ask_place(process, entry)
+            case v.AnswerTo(connection=connection, message=message):
+                self._answer(process, connection, message)
+            case v.Supersede(term=term):
+                process.feed("coordinator", v.Superseded(term=term))
+            case v.Lead(heritage=heritage):
+                self._lead(process, heritage)
+            case _:
+                raise AssertionError(f"nobody performs {command}")
+
+    def _ask_vote(self, process: Process, ask: v.AskVote) -> None:
+        def tell(answer: m.Answer | None, outcome: v.Outcome) -> None:
+            vote = answer if isinstance(answer, m.VoteAnswer) else None
+            process.feed(
+                "member",
+                v.VoteAnswered(
+                    incarnation=ask.incarnation,
+                    request=ask.request,
+                    answer=vote,
+                    outcome=outcome,
+                ),
+            )
+
+        self._ask(process, ask.incarnation, ask.request, ask.answer_within_s, tell)
+
+    def _ask_place(self, process: Process, entry: RosterEntry) -> None:
+        def tell(answer: m.Answer | None, _: v.Outcome) -> None:
+            if isinstance(answer, m.PlaceAnswer) and answer.place is not None:
+                process.feed("member", v.Announced(place=answer.place))
+
+        request = m.PlaceRequest(run_id=self._world.config.run_id)
+        self._ask(process, entry.incarnation, request, 5.0, tell)
+
+    # --- questions ---------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        caller: Process,
+        incarnation: str,
+        question: m.VoteRequest | m.PlaceRequest,
+        within_s: float,
+        tell: Callable[[m.Answer | None, v.Outcome], None],
+    ) -> None:
+        world = self._world
+        target = next(p for p in world.every_process if p.node.incarnation == incarnation)
+        number = world.next_id()
+        self._calls[number] = _Call(caller=caller, target=target, tell=tell)
+        world.note(caller, target, question)
+        world.later(2 * world.draw_latency_s(), lambda: self._arrive(number, question, self._keeper_s))
+        world.later(within_s, lambda: self._end(number, None, v.Outcome.SILENT))
+
+    def _arrive(
+        self, number: int, question: m.VoteRequest | m.PlaceRequest, patience_s: float
+    ) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        world, target = self._world, call.target
+        outcome = world.outcome(call.caller, target)
+        if outcome is v.Outcome.REFUSED and target.agent.is_mourned and patience_s:
+            # The keeper holds the port and answers once it is done.
+            world.later(patience_s, lambda: self._arrive(number, question, 0.0))
+        elif outcome is v.Outcome.ALIVE or (target.is_alive and target.is_frozen):
+            if outcome is v.Outcome.ALIVE or not world.is_apart(call.caller, target):
+                target.feed("member", v.Asked(connection=number, question=question))
+        elif outcome is not v.Outcome.SILENT:
+            self._end(number, None, outcome)
+
+    def _answer(self, process: Process, number: int, message: m.Answer) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        world = self._world
+        world.note(process, call.caller, message)
+        text = json.dumps(wire.encode(message))
+        answer = wire.decode(json.loads(text))
+        assert isinstance(answer, m.VoteAnswer | m.PlaceAnswer), "a question has its answer"
+        world.later(world.draw_latency_s(), lambda: self._return(number, answer))
+
+    def _return(self, number: int, answer: m.Answer) -> None:
+        call = self._calls.get(number)
+        if call is not None and not self._world.is_cut(call.target, call.caller):
+            self._end(number, answer, v.Outcome.ALIVE)
+
+    def _end(self, number: int, answer: m.Answer | None, outcome: v.Outcome) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None:
+            call.tell(answer, outcome)
+
+    # --- leading -----------------------------------------------------------------------------
+
+    def _lead(self, process: Process, heritage: Heritage) -> None:
+        world = self._world
+        world.end_coordinator(process)
+        process.coordinator = CoordinatorMachine(
+            settings=world.config,
+            node=process.node,
+            term=heritage.term,
+            now=process.now(),
+            heritage=heritage,
+        )
+        process.feed("coordinator", v.TimePassed())
+        place = place_of(process)
+        process.feed("member", v.Announced(place=place))
+        members = {e.incarnation for each in heritage.electorates for e in each.members}
+        members |= {entry.incarnation for entry in heritage.seal.roster}
+        for target in world.every_process:
+            if target is not process and target.node.incarnation in members:
+                self._announce(process, target, place)
+        self._watch_endpoint(process, place)
+
+    def _announce(self, process: Process, target: Process, place: m.Place) -> None:
+        world = self._world
+
+        def arrive() -> None:
+            can_hear = target.is_alive and world.outcome(process, target) in {
+                v.Outcome.ALIVE,
+                v.Outcome.SILENT,
+            }
+            if can_hear and not world.is_apart(process, target):
+                target.feed("coordinator", v.JobFound(place=place))
+                target.feed("member", v.Announced(place=place))
+
+        announcement = m.Announcement(run_id=world.config.run_id, place=place)
+        world.note(process, target, announcement)
+        world.later(2 * world.draw_latency_s(), arrive)
+
+    def _watch_endpoint(self, process: Process, place: m.Place) -> None:
+        """Publish a successor's place once a beat, and tell whoever was published before."""
+        world = self._world
+        is_ours = process.coordinator is not None and process.coordinator.term == place.term
+        if not process.is_alive or not is_ours:
+            return
+        host = world.host
+        is_served = host is not None and host.is_alive and not world.is_endpoint_down
+        if is_served and host is not None and not process.is_frozen:
+            found = self.published
+            is_older = found is None or found.term < place.term
+            if is_older and (host is process or not world.is_apart(process, host)):
+                self.published = place
+                if found is not None and found.incarnation != place.incarnation:
+                    old = next(
+                        p for p in world.every_process if p.node.incarnation == found.incarnation
+                    )
+                    self._announce(process, old, place)
+        world.later(world.config.beat_interval_s, lambda: self._watch_endpoint(process, place))
+
+
+def place_of(process: Process) -> m.Place:
+    """Return where the coordinator of a process is."""
+    assert process.coordinator is not None, f"{process.name} decides nothing"
+    node = process.node
+    return m.Place(
+        term=process.coordinator.term,
+        name=node.name,
+        incarnation=node.incarnation,
+        address=node.address,
+        port=node.port,
+    )

@@ -1,0 +1,165 @@
+"""What one incarnation of a node has promised and acknowledged, and how it votes (R11).
+
+A promise is a term: whoever has promised it obeys no lower one, ever. It is made by joining a
+coordinator and by voting for a candidate, at most once a term. What was acknowledged is the highest
+seal, by term and then by round, and whether its commit was seen. Both live as long as the process:
+a restarted agent is another incarnation, and has a voice in no roster of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.model import Electorate, Settings
+
+__all__ = ["Ballot", "electorate_of", "rank_of", "voters_of"]
+
+
+def rank_of(seal: m.Seal | None) -> tuple[int, int]:
+    """Return by what seals are compared: the term, then the round."""
+    return (seal.term, seal.round) if seal is not None else (0, 0)
+
+
+def electorate_of(seal: m.Seal) -> Electorate:
+    """Return the roster of a seal as those who have a voice in what follows it."""
+    return Electorate(
+        term=seal.term, round=seal.round, coordinator=seal.sealed_by, members=seal.roster
+    )
+
+
+def voters_of(seal: m.Seal, *, is_committed: bool) -> tuple[Electorate, ...]:
+    """Return the rosters that must each give a quorum to whoever follows the seal's coordinator.
+
+    Where the commit was not seen, both may be true: that it was committed, and that it was not and
+    something else was instead. So the seal's roster has a say, and those it was to follow, too.
+    """
+    own = electorate_of(seal)
+    return (own,) if is_committed else (*seal.electorates, own)
+
+
+class Ballot:
+    """The votes and acknowledgements of one incarnation."""
+
+    def __init__(self, settings: Settings, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.promised = 0
+        self.choice = ""
+        """Whom the term that was promised belongs to: an incarnation, "" before the first."""
+        self.seal: m.Seal | None = None
+        self.commit: m.Commit | None = None
+        self.newest_round = 0
+        self.restarts_used = 0
+        self.contact_at: float | None = None
+        """When anything was last said that a coordinator may count on."""
+        self.has_renounced = False
+        self._settings = settings
+        self._voted_at: float | None = None
+
+    @property
+    def voters(self) -> Sequence[Electorate]:
+        """Who would have to agree to a successor, as far as this node knows."""
+        if self.seal is None:
+            return ()
+        return voters_of(self.seal, is_committed=self.commit is not None)
+
+    # --- promises ----------------------------------------------------------------------------
+
+    def may_obey(self, term: int, coordinator: str) -> bool:
+        """Tell whether orders under a term are to be followed, if `coordinator` gives them."""
+        return term > self.promised or (term == self.promised and coordinator == self.choice)
+
+    def promise(self, term: int, coordinator: str) -> None:
+        """Obey no lower term from here on, and in this one nobody else."""
+        assert term >= self.promised, f"term {self.promised} was promised, not {term}"
+        self.promised, self.choice = term, coordinator
+
+    def stand(self, term: int, now: float) -> None:
+        """Vote for oneself."""
+        self.contact_at = self.contact_but_with(self.incarnation)
+        self.promise(term, self.incarnation)
+        self._voted_at = now
+
+    # --- acknowledgements --------------------------------------------------------------------
+
+    def acknowledge(self, seal: m.Seal) -> None:
+        """Remember a seal whose acknowledgement is about to be sent."""
+        self.newest_round = max(self.newest_round, seal.round)
+        self.restarts_used = max(self.restarts_used, seal.restart_count)
+        if rank_of(seal) > rank_of(self.seal):
+            is_same = self.seal is not None and self.seal.round == seal.round
+            self.seal = seal
+            if not is_same:
+                self.commit = None
+
+    def see_commit(self, commit: m.Commit) -> None:
+        """Remember that the acknowledged round was committed."""
+        if self.seal is not None and commit.round == self.seal.round:
+            self.commit = commit
+
+    def renounce(self) -> None:
+        """Vote and stand for nothing any more: this node leaves, and nobody shall count it."""
+        self.has_renounced = True
+
+    # --- voting ------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        request: m.VoteRequest,
+        now: float,
+        *,
+        place: m.Place | None,
+        patience_s: float,
+        ending: m.JobEnding | None,
+    ) -> m.VoteAnswer:
+        """Answer a candidate. `place`: the coordinator with whom this node is in contact.
+
+        `patience_s` is for how long the coordinator may still be well, 0 if it is known to be lost.
+        """
+        refusal = self._refusal(request, place, patience_s)
+        contact_at = self.contact_but_with(request.candidate)
+        if not refusal and not request.is_trial:
+            self.contact_at = contact_at
+            self.promise(request.term, request.candidate)
+            self._voted_at = now
+        return m.VoteAnswer(
+            term=self.promised,
+            voter=self.incarnation,
+            is_granted=not refusal,
+            reason=refusal,
+            patience_s=patience_s,
+            seal=self.seal,
+            commit=self.commit,
+            newest_round=self.newest_round,
+            restarts_used=self.restarts_used,
+            contact_age_s=None if contact_at is None else max(now - contact_at, 0.0),
+            ending=ending,
+            place=place,
+        )
+
+    def has_voted_since(self, moment: float) -> bool:
+        """Tell whether a vote was given to somebody else that late."""
+        is_own = self.choice == self.incarnation
+        return self._voted_at is not None and self._voted_at >= moment and not is_own
+
+    def contact_but_with(self, candidate: str) -> float | None:
+        """Return the latest contact that somebody else may count on: a vote is one.
+
+        Whoever was elected by it may have decided since; a candidate itself knows that it has not.
+        """
+        if self._voted_at is None or self.choice == candidate:
+            return self.contact_at
+        return max(self._voted_at, self.contact_at or self._voted_at)
+
+    def _refusal(self, request: m.VoteRequest, place: m.Place | None, patience_s: float) -> str:
+        if request.run_id != self._settings.run_id:
+            return f"this is run {self._settings.run_id!r}"
+        if self.has_renounced:
+            return "this node leaves"
+        if place is not None:
+            return f"{place.name} decides, under term {place.term}"
+        if patience_s > 0:
+            return "the coordinator may be well"
+        if not request.is_trial and not self.may_obey(request.term, request.candidate):
+            return f"term {self.promised} was promised"
+        return ""

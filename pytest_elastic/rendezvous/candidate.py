@@ -1,0 +1,296 @@
+"""One node's attempt to follow a coordinator that is lost (R11).
+
+    IDLE       the coordinator is well, or somebody else has been found that decides
+    WAITING    until it is this node's turn, or for the next try
+    TRYING     asks what votes it would get; nothing is promised, so that a node which merely cannot
+               reach the others disturbs nobody
+    ASKING     asks for votes, under a term that is higher than any it has heard of
+
+Every answer tells what the voter has acknowledged. The highest of it is what would be gone on with,
+and says who has to agree: so the electorate grows while answers come in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import Enum
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.ballot import Ballot, rank_of, voters_of
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
+from pytest_elastic.rendezvous.quorum import has_quorum
+from pytest_elastic.rendezvous.vocabulary import AskVote, VoteAnswered
+
+__all__ = ["CANDIDATE_ALLOWED", "Candidate", "Standing"]
+
+
+class Standing(Enum):
+    """What a node does about a coordinator that is lost."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    TRYING = "trying"
+    ASKING = "asking"
+
+
+CANDIDATE_ALLOWED: dict[Standing, frozenset[Standing]] = {
+    Standing.IDLE: frozenset({Standing.WAITING}),
+    Standing.WAITING: frozenset({Standing.TRYING, Standing.ASKING, Standing.IDLE}),
+    Standing.TRYING: frozenset({Standing.ASKING, Standing.WAITING, Standing.IDLE}),
+    Standing.ASKING: frozenset({Standing.WAITING, Standing.IDLE}),
+}
+
+
+class Candidate:
+    """Asks for votes when it is told to; what came of it is in `elected`, `place` and `ending`."""
+
+    def __init__(self, settings: Settings, ballot: Ballot) -> None:
+        self.standing = Standing.IDLE
+        self.elected: Heritage | None = None
+        """Set once by an election that was won; whoever reads it takes it away."""
+        self.place: m.Place | None = None
+        """Who decides already, as a voter said."""
+        self.ending: m.JobEnding | None = None
+        """How the job ends, as a voter was told."""
+        self.reached: tuple[int, int] | None = None
+        """How many of how many agreed to the last try that failed."""
+        self._settings = settings
+        self._ballot = ballot
+        self._wake_at = 0.0
+        self._is_certain = False
+        self._tries = 0
+        self._request: m.VoteRequest | None = None
+        self._asked_at = 0.0
+        self._asked: set[str] = set()
+        self._unanswered: set[str] = set()
+        self._heard_at: dict[str, float] = {}
+        self._contact_at = float("-inf")
+        self._patience_s: list[float] = []
+        # What was learnt, in this try and before: all of it stays true.
+        self._seal: m.Seal | None = None
+        self._commit: m.Commit | None = None
+        self._highest_term = 0
+        self._newest_round = 0
+        self._restarts_used = 0
+        self._left: set[str] = set()
+        self._out: list[AskVote] = []
+
+    @property
+    def stagger_s(self) -> float:
+        """How long after the one before it a candidate tries: longer than an election takes."""
+        return self._settings.beat_interval_s / 2
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `advance` is wanted."""
+        return None if self.standing is Standing.IDLE else self._wake_at
+
+    def excuse(self, incarnation: str) -> None:
+        """Take note that a node has left and renounced its voice."""
+        self._left.add(incarnation)
+
+    def stand(self, now: float, lost: str, *, is_named: bool = False) -> None:
+        """Begin, if this is not going on already; `lost` is the incarnation that cannot be asked.
+
+        `is_named`: the coordinator itself said that this node shall follow it.
+        """
+        if self.standing is not Standing.IDLE or self._ballot.has_renounced:
+            return
+        self._learn_own()
+        if self._seal is None:
+            return
+        order = [entry.incarnation for entry in self._seal.roster if entry.incarnation != lost]
+        own = self._ballot.incarnation
+        place = order.index(own) if own in order else len(order)
+        self._is_certain = is_named
+        self._become(Standing.WAITING)
+        self._wake_at = now if is_named else now + place * (self.stagger_s + self._jitter_s())
+
+    def withdraw(self) -> None:
+        """Stop: somebody decides."""
+        if self.standing is not Standing.IDLE:
+            self._become(Standing.IDLE)
+        self._request = None
+        self.place = None
+
+    def yield_to_another(self, now: float) -> None:
+        """Give up this try: a vote was given to somebody else."""
+        if self.standing in {Standing.TRYING, Standing.ASKING}:
+            self._fail(now)
+        if self.standing is Standing.WAITING:
+            self._wake_at = max(self._wake_at, now + 2 * self.stagger_s + self._jitter_s())
+            self._is_certain = False
+
+    def advance(self, now: float) -> list[AskVote]:
+        """Do what time asks for; return whom to ask."""
+        if self.standing is Standing.WAITING and now >= self._wake_at:
+            if self._is_certain:
+                self._is_certain = False
+                self._ask_for_votes(now)
+            else:
+                self._try(now)
+        elif self.standing in {Standing.TRYING, Standing.ASKING} and now >= self._wake_at:
+            self._fail(now)
+        asked, self._out = self._out, []
+        return asked
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def take_answer(self, answered: VoteAnswered, now: float) -> None:
+        """Take in what a voter said, or that it said nothing."""
+        answer = answered.answer
+        if answer is not None:
+            self._learn(answer)
+        if self._request is None or answered.request != self._request:
+            return
+        self._unanswered.discard(answered.incarnation)
+        if answer is not None and answer.place is not None and self._is_of_use(answer.place):
+            self.place = answer.place
+        if answer is not None and answer.is_granted:
+            self._heard_at[answer.voter] = self._asked_at
+            if answer.contact_age_s is not None:
+                self._contact_at = max(self._contact_at, now - answer.contact_age_s)
+        elif answer is not None and answer.patience_s > 0:
+            self._patience_s.append(answer.patience_s)
+        self._count(now)
+
+    def _learn(self, answer: m.VoteAnswer) -> None:
+        self._highest_term = max(self._highest_term, answer.term)
+        self._newest_round = max(self._newest_round, answer.newest_round)
+        self._restarts_used = max(self._restarts_used, answer.restarts_used)
+        if answer.ending is not None:
+            self.ending = answer.ending
+        self._learn_seal(answer.seal, answer.commit)
+
+    def _learn_seal(self, seal: m.Seal | None, commit: m.Commit | None) -> None:
+        if seal is None:
+            return
+        if rank_of(seal) > rank_of(self._seal):
+            if self._seal is None or self._seal.round != seal.round:
+                self._commit = None
+            self._seal = seal
+        if commit is not None and self._seal is not None and commit.round == self._seal.round:
+            self._commit = commit
+
+    def _learn_own(self) -> None:
+        ballot = self._ballot
+        self._highest_term = max(self._highest_term, ballot.promised)
+        self._newest_round = max(self._newest_round, ballot.newest_round)
+        self._restarts_used = max(self._restarts_used, ballot.restarts_used)
+        self._learn_seal(ballot.seal, ballot.commit)
+
+    def _is_of_use(self, place: m.Place) -> bool:
+        return self._ballot.may_obey(place.term, place.incarnation)
+
+    def _count(self, now: float) -> None:
+        """See whether enough have agreed, or whether enough never will."""
+        assert self._request is not None, "votes are counted while they are asked for"
+        voters = self._voters()
+        if all(has_quorum(each, self._heard_at, self._left) for each in voters):
+            if self.standing is Standing.TRYING:
+                self._ask_for_votes(now)
+            else:
+                self._win(voters)
+            return
+        self._ask_more(voters, now)
+        if not self._unanswered:
+            self._fail(now)
+
+    # --- trying and asking -------------------------------------------------------------------
+
+    def _become(self, standing: Standing) -> None:
+        allowed = CANDIDATE_ALLOWED[self.standing]
+        assert standing in allowed, f"a candidate cannot go from {self.standing} to {standing}"
+        self.standing = standing
+
+    def _try(self, now: float) -> None:
+        self._become(Standing.TRYING)
+        self._ask(now, term=self._ballot.promised + 1, is_trial=True)
+
+    def _ask_for_votes(self, now: float) -> None:
+        self._become(Standing.ASKING)
+        self._learn_own()
+        term = max(self._highest_term, self._ballot.promised) + 1
+        self._ballot.stand(term, now)
+        self._ask(now, term=term, is_trial=False)
+
+    def _ask(self, now: float, *, term: int, is_trial: bool) -> None:
+        self._tries += not is_trial
+        own = self._ballot
+        self._request = m.VoteRequest(
+            run_id=self._settings.run_id, term=term, candidate=own.incarnation, is_trial=is_trial
+        )
+        self._asked_at = now
+        self._unanswered.clear()
+        self._patience_s.clear()
+        self._heard_at = {own.incarnation: now}
+        own_contact_at = own.contact_but_with(own.incarnation)
+        self._contact_at = float("-inf") if own_contact_at is None else own_contact_at
+        self._asked = {own.incarnation}
+        self._wake_at = now + self._answer_within_s
+        self._count(now)
+
+    @property
+    def _answer_within_s(self) -> float:
+        return self._settings.lease_s / 2
+
+    def _voters(self) -> tuple[Electorate, ...]:
+        assert self._seal is not None, "a candidate has acknowledged something"
+        return voters_of(self._seal, is_committed=self._commit is not None)
+
+    def _ask_more(self, voters: tuple[Electorate, ...], now: float) -> None:
+        """Ask those who have a voice and were not asked yet."""
+        assert self._request is not None, "there is something to ask"
+        left_s = max(self._wake_at - now, 0.01)
+        for electorate in voters:
+            for entry in electorate.members:
+                if entry.incarnation not in self._asked and entry.incarnation not in self._left:
+                    self._asked.add(entry.incarnation)
+                    self._unanswered.add(entry.incarnation)
+                    self._out.append(self._question(entry, left_s))
+
+    def _question(self, entry: RosterEntry, within_s: float) -> AskVote:
+        assert self._request is not None, "there is something to ask"
+        return AskVote(
+            incarnation=entry.incarnation,
+            address=entry.address,
+            port=entry.port,
+            request=self._request,
+            answer_within_s=within_s,
+        )
+
+    def _fail(self, now: float) -> None:
+        """Try again after a while: when a voter said, if one did, but not in step with others."""
+        voters = self._voters()
+        counted = {entry.incarnation for each in voters for entry in each.members} - self._left
+        self.reached = (len(counted & set(self._heard_at)), len(counted))
+        self._become(Standing.WAITING)
+        self._request = None
+        self._tries += 1
+        pause_s = self.stagger_s / 2 + self._jitter_s()
+        self._wake_at = now + max(pause_s, min(self._patience_s, default=0.0))
+
+    def _jitter_s(self) -> float:
+        """Return a part of a stagger that differs from node to node and from try to try."""
+        text = f"{self._ballot.incarnation}/{self._tries}"
+        return self.stagger_s * zlib.crc32(text.encode()) / 2**32
+
+    def _win(self, voters: tuple[Electorate, ...]) -> None:
+        assert self._request is not None, "an election was held"
+        assert self._seal is not None, "a candidate has acknowledged something"
+        self.elected = Heritage(
+            term=self._request.term,
+            seal=self._seal,
+            commit=self._commit,
+            electorates=voters,
+            contact_at=self._contact_at,
+            lost="",
+            heard_at=dict(self._heard_at),
+            left=frozenset(self._left),
+            newest_round=self._newest_round,
+            restarts_used=self._restarts_used,
+            ending=self.ending,
+        )
+        self._request = None
+        self._become(Standing.IDLE)

@@ -1,0 +1,35 @@
+"""What a coordinator begins with that follows another one (R11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.rendezvous.messages import Commit, JobEnding, Seal
+from pytest_elastic.rendezvous.model import Electorate
+
+__all__ = ["Heritage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heritage:
+    """The last round that may be committed, and what binds whoever goes on with it.
+
+    `seal` is the highest that was acknowledged, `commit` that of the same round if anybody has seen
+    it. `electorates` have to give a quorum to each round until one is committed. `contact_at`, on
+    the clock of the node that was elected: no coordinator of before was heard later by those who
+    agreed, so that no worker of before runs a lease after that. `heard_at` is when each of them was
+    asked for its agreement. `left` has renounced its voice, and its workers are gone.
+    """
+
+    term: int
+    seal: Seal
+    commit: Commit | None
+    electorates: Sequence[Electorate]
+    contact_at: float
+    lost: str
+    heard_at: Mapping[str, float] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
+    newest_round: int = 0
+    restarts_used: int = 0
+    ending: JobEnding | None = None

@@ -1,0 +1,92 @@
+"""What the machines of one node want to know of other agents, asked at their ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.agent_probe import Call, ask_agent
+from pytest_elastic.rendezvous.messages import (
+    Answer,
+    PlaceAnswer,
+    PlaceRequest,
+    ProbeRequest,
+    VoteAnswer,
+)
+from pytest_elastic.rendezvous.model import RosterEntry
+
+__all__ = ["Inquiries"]
+
+
+class Inquiries:
+    """Turns commands of the machines into calls, and what comes of these into inputs."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        run_id: str,
+        *,
+        tell_member: Callable[[v.MemberInput], None],
+        tell_coordinator: Callable[[v.CoordinatorInput], None],
+    ) -> None:
+        self._loop = loop
+        self._run_id = run_id
+        self._tell_member = tell_member
+        self._tell_coordinator = tell_coordinator
+
+    def probe(self, order: v.Probe) -> None:
+        """Ask whether a suspect's agent lives."""
+
+        def tell(_: Answer | None, outcome: v.Outcome) -> None:
+            self._tell_coordinator(
+                v.ProbeAnswered(name=order.name, incarnation=order.incarnation, outcome=outcome)
+            )
+
+        call = Call(
+            incarnation=order.incarnation,
+            address=order.address,
+            port=order.port,
+            question=ProbeRequest(run_id=self._run_id, incarnation=order.incarnation),
+            within_s=order.answer_within_s,
+        )
+        ask_agent(self._loop, call, tell)
+
+    def ask_vote(self, order: v.AskVote) -> None:
+        """Ask for a vote."""
+
+        def tell(answer: Answer | None, outcome: v.Outcome) -> None:
+            self._tell_member(
+                v.VoteAnswered(
+                    incarnation=order.incarnation,
+                    request=order.request,
+                    answer=answer if isinstance(answer, VoteAnswer) else None,
+                    outcome=outcome,
+                )
+            )
+
+        call = Call(
+            incarnation=order.incarnation,
+            address=order.address,
+            port=order.port,
+            question=order.request,
+            within_s=order.answer_within_s,
+        )
+        ask_agent(self._loop, call, tell)
+
+    def ask_place(self, peers: Sequence[RosterEntry], within_s: float) -> None:
+        """Ask all of them who decides; only an answer that names somebody is passed on."""
+
+        def tell(answer: Answer | None, _: v.Outcome) -> None:
+            if isinstance(answer, PlaceAnswer) and answer.place is not None:
+                self._tell_member(v.Announced(place=answer.place))
+
+        for entry in peers:
+            call = Call(
+                incarnation=entry.incarnation,
+                address=entry.address,
+                port=entry.port,
+                question=PlaceRequest(run_id=self._run_id),
+                within_s=within_s,
+            )
+            ask_agent(self._loop, call, tell)

@@ -1,0 +1,130 @@
+"""Who allows a coordinator to decide, and until when (R11).
+
+A coordinator grants no lease beyond its own mandate, so that no worker runs under a mandate that is
+over: whoever follows has to wait for one thing only. Three kinds:
+
+- `Unlimited`: under `quorum=coordinator` the coordinator needs nobody.
+- `MembersMandate`: under `quorum=majority` a quorum of the last committed roster, by their echoes.
+- `GrantedMandate`: somebody outside, such as an etcd lease; its driver says how long it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from pytest_elastic.rendezvous.model import Electorate, Settings
+from pytest_elastic.rendezvous.quorum import agreed_since, has_quorum
+
+__all__ = ["GrantedMandate", "Mandate", "MembersMandate", "Unlimited", "mandate_for"]
+
+
+class Mandate(Protocol):
+    """What a coordinator asks before it decides. All times are on its own clock."""
+
+    @property
+    def electorates(self) -> Sequence[Electorate]:
+        """The rosters of each of which a quorum has to be in the next round; often none."""
+
+    def until(self, now: float) -> float:
+        """Return when the mandate ends unless it is extended; infinite if it does not."""
+
+    def allows(self, roster: Collection[str]) -> bool:
+        """Tell whether a round of these incarnations may follow the last committed one."""
+
+    def hear(self, incarnation: str, sent_at: float) -> None:
+        """Take note that a member has answered what we sent at `sent_at`."""
+
+    def excuse(self, incarnation: str) -> None:
+        """Take note that a member has renounced its voice."""
+
+    def rest_on(self, electorates: Sequence[Electorate]) -> None:
+        """Take note that the mandate comes from these rosters from now on."""
+
+
+class Unlimited:
+    """Everything is allowed, for ever."""
+
+    electorates: Sequence[Electorate] = ()
+
+    def until(self, now: float) -> float:
+        """Never ends."""
+        return float("inf")
+
+    def allows(self, roster: Collection[str]) -> bool:
+        """Allow every roster."""
+        return True
+
+    def hear(self, incarnation: str, sent_at: float) -> None:
+        """Need no answer of members."""
+
+    def excuse(self, incarnation: str) -> None:
+        """Need no voice of members."""
+
+    def rest_on(self, electorates: Sequence[Electorate]) -> None:
+        """Rest on nobody."""
+
+
+class GrantedMandate(Unlimited):
+    """Holds until the moment that somebody outside has granted; `extend` when that moves on."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def until(self, now: float) -> float:
+        """Return what was granted."""
+        return self._until
+
+    def extend(self, until: float) -> None:
+        """Take note of a new grant; it may also be taken back."""
+        self._until = until
+
+
+class MembersMandate:
+    """Holds for a lease from the sending of what a quorum has answered.
+
+    The coordinator's own node counts like the others, by its echoes. Without an electorate (no
+    round was ever committed) nothing runs that could be endangered.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.electorates: Sequence[Electorate] = ()
+        self._settings = settings
+        self._heard_at: dict[str, float] = {}
+        self._excused: set[str] = set()
+        self._since = float("inf")
+        self._looked_at = float("-inf")
+
+    def until(self, now: float) -> float:
+        """Return when it ends; looks at all members only now and then, as it only moves on."""
+        if not self.electorates:
+            return float("inf")
+        stale_s = self._settings.beat_interval_s / 8
+        is_over = now >= self._since + self._settings.lease_s
+        if is_over or not self._looked_at <= now < self._looked_at + stale_s:
+            self._since = agreed_since(self.electorates, self._heard_at, self._excused)
+            self._looked_at = now
+        return min(self._since, now) + self._settings.lease_s
+
+    def allows(self, roster: Collection[str]) -> bool:
+        """Tell whether a quorum of each electorate is in it."""
+        return all(has_quorum(each, roster, self._excused) for each in self.electorates)
+
+    def hear(self, incarnation: str, sent_at: float) -> None:
+        """Count from here for this member."""
+        self._heard_at[incarnation] = max(self._heard_at.get(incarnation, sent_at), sent_at)
+
+    def excuse(self, incarnation: str) -> None:
+        """Count without this member."""
+        self._excused.add(incarnation)
+        self._looked_at = float("-inf")
+
+    def rest_on(self, electorates: Sequence[Electorate]) -> None:
+        """Count with these from now on."""
+        self.electorates = tuple(electorates)
+        self._looked_at = float("-inf")
+
+
+def mandate_for(settings: Settings) -> Mandate:
+    """Return the mandate that `Settings.quorum` asks for."""
+    return MembersMandate(settings) if settings.has_succession else Unlimited()

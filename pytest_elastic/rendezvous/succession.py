@@ -1,0 +1,152 @@
+"""What a member does about a coordinator that is lost (R11).
+
+It holds the ballot and the candidate of this node, and knows what the member's own phases do not
+say: whether the coordinator is known to be lost although its lease still holds (its port refused,
+its keeper answered, it stepped down), and for how long somebody who was just elected is trusted to
+be there before it was ever reached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.ballot import Ballot
+from pytest_elastic.rendezvous.candidate import Candidate
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.model import RosterEntry, Settings
+
+__all__ = ["Contact", "Succession"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """How a member stands with its coordinator.
+
+    `place` is where the coordinator is, if the member is joined and its lease holds; else
+    `patience_s` is for how long the lease still does. `ending` is how the job ends, if it was told.
+    """
+
+    place: m.Place | None
+    patience_s: float
+    ending: m.JobEnding | None
+
+
+class Succession:
+    """The ballot and the candidate of one node."""
+
+    def __init__(self, settings: Settings, incarnation: str) -> None:
+        self.is_on = settings.has_succession
+        self.ballot = Ballot(settings, incarnation)
+        self.candidate = Candidate(settings, self.ballot)
+        self.is_lost = False
+        """The coordinator is known to be lost, whatever the lease says."""
+        self._settings = settings
+        self._trusted_until = float("-inf")
+        self._roster: Sequence[RosterEntry] = ()
+        self._is_told = False
+
+    # --- whom to obey ------------------------------------------------------------------------
+
+    def may_obey(self, term: int, incarnation: str) -> bool:
+        """Tell whether a coordinator may be joined; an old one, or an unknown one, may not."""
+        return not self.is_on or self.ballot.may_obey(term, incarnation)
+
+    def join(self, term: int, incarnation: str) -> None:
+        """Take note that this coordinator has welcomed us."""
+        if self.is_on:
+            self.ballot.promise(term, incarnation)
+        self.candidate.withdraw()
+        self.is_lost = False
+        self._is_told = False
+
+    def trust(self, now: float) -> None:
+        """Expect a coordinator that was announced to be there."""
+        self.candidate.withdraw()
+        self.is_lost = False
+        self._trusted_until = now + self._settings.lease_s / 2
+
+    def lose(self) -> None:
+        """Take note that the coordinator is lost, and that nobody needs to wait for its lease."""
+        self.is_lost = True
+        self._trusted_until = float("-inf")
+
+    def trusts(self, now: float) -> bool:
+        """Tell whether somebody who was announced is still expected to be there."""
+        return now < self._trusted_until
+
+    def know(self, roster: Sequence[RosterEntry]) -> None:
+        """Take note of who can be asked, for a node that is in no roster itself."""
+        self._roster = roster
+
+    @property
+    def peers(self) -> Sequence[RosterEntry]:
+        """Who can be asked where the coordinator is."""
+        if not self.is_on:
+            return ()
+        roster = self.ballot.seal.roster if self.ballot.seal is not None else self._roster
+        return tuple(entry for entry in roster if entry.incarnation != self.ballot.incarnation)
+
+    # --- questions ---------------------------------------------------------------------------
+
+    def answer(self, asked: v.Asked, contact: Contact, now: float) -> Sequence[v.MemberCommand]:
+        """Answer who asks at the door; a vote that is given comes with `Supersede`."""
+        question = asked.question
+        if isinstance(question, m.PlaceRequest):
+            is_ours = question.run_id == self._settings.run_id
+            place = m.PlaceAnswer(place=contact.place if is_ours else None)
+            return (v.AnswerTo(connection=asked.connection, message=place),)
+        answer = self.ballot.answer(
+            question,
+            now,
+            place=contact.place,
+            patience_s=max(self._patience_s(now), contact.patience_s),
+            ending=contact.ending,
+        )
+        reply = v.AnswerTo(connection=asked.connection, message=answer)
+        if question.is_trial or not answer.is_granted:
+            return (reply,)
+        self.candidate.yield_to_another(now)
+        self._trusted_until = float("-inf")
+        return (v.Supersede(term=question.term), reply)
+
+    def _patience_s(self, now: float) -> float:
+        """Return how long to wait for somebody who was voted for, or announced, to be there."""
+        beat_s = self._settings.beat_interval_s
+        voted_s = beat_s if self.ballot.has_voted_since(now - beat_s) else 0.0
+        return max(voted_s, self._trusted_until - now, 0.0)
+
+    # --- standing ----------------------------------------------------------------------------
+
+    def watch(self, now: float, lost: str) -> Sequence[v.MemberCommand]:
+        """Go on with an election, as the coordinator is lost; `lost` is its incarnation."""
+        if self.trusts(now) or self.candidate.elected is not None:
+            return ()
+        self.candidate.stand(now, lost)
+        return tuple(self.candidate.advance(now))
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when `watch` is wanted again."""
+        return self._trusted_until if self.trusts(now) else self.candidate.wake_at
+
+    def take_elected(self, name: str, ending: m.JobEnding | None) -> Heritage | None:
+        """Return what an election that was won brings, once; `name` is the lost coordinator's."""
+        heritage, self.candidate.elected = self.candidate.elected, None
+        if heritage is None:
+            return None
+        return dataclasses.replace(heritage, lost=name, ending=heritage.ending or ending)
+
+    def take_place(self) -> m.Place | None:
+        """Return who decides already, as a voter said, once."""
+        place, self.candidate.place = self.candidate.place, None
+        return place
+
+    def take_minority(self) -> tuple[int, int] | None:
+        """Return how many of how many could be reached, the first time that it was too few."""
+        if self._is_told or self.candidate.reached is None:
+            return None
+        self._is_told = True
+        return self.candidate.reached
