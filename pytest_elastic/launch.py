@@ -11,10 +11,12 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
+from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.channel import listen
@@ -41,16 +43,24 @@ _FLUSH_S = 1.0
 
 
 def launch(
-    config: LaunchConfig, *, adopted: AdoptedKeeper | None = None, process_ends: bool = False
+    config: LaunchConfig,
+    *,
+    adopted: AdoptedKeeper | None = None,
+    process_ends: bool = False,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> int:
     """Take part in a job as one node, from here until it is over; return the exit code.
 
     `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
     it, one is started. `process_ends`: the signals of `config` stay ignored behind it, so that an
-    impatient one cannot spoil the exit code. To be called in the main thread. Raises UsageError for
-    what only shows now: an address that is not ours.
+    impatient one cannot spoil the exit code. `on_outcome` is told at the end what this node's part
+    came to. To be called in the main thread. Raises UsageError for what only shows now: an address
+    that is not ours.
     """
-    return _Launch(config).run(adopted, process_ends=process_ends)
+    node = _Launch(config)
+    code = node.run(adopted, process_ends=process_ends)
+    on_outcome(node.outcome)
+    return code
 
 
 def settings_of(config: LaunchConfig) -> Settings:
@@ -97,6 +107,7 @@ class _Launch:
             say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
         )
         self._is_explained = False
+        self.outcome = Outcome()
 
     def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
@@ -212,6 +223,7 @@ class _Launch:
             incarnation=self._incarnation,
         )
         self._sink.send(record)
+        self.outcome = self.outcome.after(event)
         if self._config.event_log_handler == "console":
             self._say(encode_record(record))
         line = describe_event(event)
@@ -223,6 +235,7 @@ class _Launch:
 
     def _report(self, over: ports.JobOver) -> None:
         self._is_explained = True
+        self.outcome = self.outcome.over(over)
         text = describe_outcome(over)
         if text is not None:
             self._say(text)

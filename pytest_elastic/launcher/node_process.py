@@ -1,0 +1,74 @@
+"""The agent of a call, in a process of its own.
+
+It reads its settings in the folder of the call, takes part in the job, and leaves the outcome
+there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from pytest_elastic.agent.outcome import Outcome
+from pytest_elastic.errors import ElasticError, InternalError
+from pytest_elastic.launch import launch
+from pytest_elastic.rendezvous.model import Failure
+
+__all__ = ["CONFIG_FILE", "main", "read_outcome"]
+
+CONFIG_FILE = "config.pickle"
+_OUTCOME_FILE = "outcome.json"
+_PR_SET_PDEATHSIG = 1
+_RESULTS = {2: "refused", 3: "lost"}
+
+
+def read_outcome(folder: str) -> Outcome | None:
+    """Return what the process left in the folder, or None if it did not come to that."""
+    try:
+        with open(os.path.join(folder, _OUTCOME_FILE), encoding="utf-8") as file:
+            fields = json.load(file)
+    except FileNotFoundError:
+        return None
+    failure = fields.pop("first_failure")
+    return Outcome(**fields, first_failure=None if failure is None else Failure(**failure))
+
+
+def _write_outcome(folder: str, outcome: Outcome) -> None:
+    path = os.path.join(folder, _OUTCOME_FILE)
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(outcome), file)
+    os.replace(f"{path}.part", path)
+
+
+def _leave_with(caller: int) -> None:
+    """Have this process leave the job when the thread that started it ends, and its process so."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != caller:
+        sys.exit(128 + signal.SIGTERM)  # it ended before we asked
+
+
+def main(argv: Sequence[str]) -> int:
+    """Take part; `argv` is a name, the folder, and the caller's pid. Returns the exit code."""
+    _, folder, caller = argv
+    _leave_with(int(caller))
+    with open(os.path.join(folder, CONFIG_FILE), "rb") as file:
+        config = pickle.load(file)  # noqa: S301 (the caller has written it)
+    found: list[Outcome] = []
+    try:
+        launch(config, process_ends=True, on_outcome=found.append)
+    except ElasticError as error:
+        result = _RESULTS.get(error.exit_code, "")
+        found.append(Outcome(result=result, reason=str(error), exit_code=error.exit_code))
+    except Exception as error:  # noqa: BLE001 (the outermost loop: the caller raises it)
+        traceback.print_exc()
+        reason = f"the agent ended by an unexpected {type(error).__name__}"
+        found.append(Outcome(reason=reason, exit_code=InternalError.exit_code))
+    _write_outcome(folder, found[-1])
+    return found[-1].exit_code
