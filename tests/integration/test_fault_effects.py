@@ -87,3 +87,89 @@ def test_limits_are_met_proven_and_lifted(bench: FaultBench) -> None:
     assert "out of memory" in next(each.message for each in exits if each.cause == "failed")
     assert {"oom", "files", "threads", "cpu"} <= set(outcome.proved)
     assert {"files", "threads", "cpu"} <= set(outcome.healed)
+
+
+# Saves a checkpoint at each step, on what is shared and on the node's own disk.
+SAVING = """
+import os, sys, time
+
+probe = sys.modules["elastic_probe"]
+folders = [os.environ["ELASTIC_CHECKPOINT_DIR"], "/tmp/disk"]
+end = os.path.join(folders[0], "end")
+step = 0
+while not os.path.exists(end):
+    step += 1
+    for folder in folders:
+        if step < 4:
+            with open(f"{folder}/{os.environ['RANK']}-{step}.pt", "wb") as file:
+                file.write(bytes([step]) * 1000)
+    probe.report_step(step)
+    time.sleep(0.002)
+    if step > 5 and os.environ["RANK"] == "0":
+        torn = [f for f in folders if open(f"{f}/0-3.pt", "rb").read().count(0) == 500]
+        if len(torn) == 2:
+            open(end, "w").close()
+"""
+
+
+def test_checkpoints_are_torn_on_shared_and_on_local_disks(bench: FaultBench) -> None:
+    """Each as the node sees it; the job finds the zeros."""
+    outcome = bench.run(
+        SAVING,
+        [
+            {"id": "shared", "at": {"step": 4, "rank": 0}, "corrupt": "0-*.pt"},
+            {
+                "id": "local",
+                "after": "shared",
+                "corrupt": {"file": "/tmp/disk/*.pt", "node": "n1"},
+            },
+            {
+                "id": "outside",
+                "after": "local",
+                "corrupt": {"file": "/etc/host*", "node": "n1"},
+                "optional": True,
+            },
+        ],
+        nodes=1,
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert "0-3.pt, the newest of 3: zeros from byte 500 of 1000" in outcome.proved["shared"]
+    assert outcome.proved["local"].startswith("/tmp/disk/0-3.pt")
+    assert "/etc/host* is outside of what the job may lose" in outcome.failed["outside"]
+
+
+STEPPING = """
+import os, sys, time
+
+probe = sys.modules["elastic_probe"]
+end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+step = 0
+while not os.path.exists(end):
+    step += 1
+    probe.report_step(step)
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["pytest-elastic", "torchrun"])
+def test_the_store_is_found_under_any_launcher(bench: FaultBench, launcher: str) -> None:
+    """The processes that listen are stopped and continued, slowed, and killed."""
+    outcome = bench.run(
+        STEPPING,
+        [
+            {
+                "id": "freeze",
+                "at": {"step": 5, "rank": 0},
+                "freeze_store": "workers",
+                "for": "200ms",
+            },
+            {"id": "slow", "after": "freeze.healed", "slow_store": "rendezvous", "for": "1s"},
+            {"id": "kill", "after": "slow.healed", "kill_store": "rendezvous"},
+            {"after": "kill + 100ms", "exit": {"worker": "rank 0", "code": 0}, "optional": True},
+        ],
+        nodes=1,
+        launcher=launcher,
+    )
+    assert {"freeze", "slow", "kill"} <= set(outcome.proved), outcome
+    assert not set(outcome.failed) & {"freeze", "slow", "kill"}, outcome
+    assert ":29400" in outcome.proved["kill"]

@@ -22,6 +22,7 @@ __all__ = [
     "CAPABILITIES",
     "GATEWAY",
     "MAX_NODES",
+    "PRIVATE_TREES",
     "Capabilities",
     "Capability",
     "Cluster",
@@ -41,6 +42,8 @@ __all__ = [
 
 # The name of the place where host-side services listen inside the cluster's network.
 GATEWAY = "gateway"
+# Each node has these for itself, where it has disks of its own.
+PRIVATE_TREES = ("/tmp", "/dev/shm")  # noqa: S108 (the directories themselves, not files in them)
 # Addresses are 10.77.0.N/24 and .254 is the gateway.
 MAX_NODES = 250
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 
 from elastic_harness.cluster import device
 from elastic_harness.cluster import namespace as ns
+from elastic_harness.cluster.cluster import PRIVATE_TREES
 
-__all__ = ["PRIVATE_TREES", "NodePlan", "Surroundings", "build", "disk_path"]
+__all__ = ["NodePlan", "Surroundings", "build", "disk_path"]
 
 NETWORK = "10.77.0"
 DEVICE = "eth0"
-# Each node has these for itself.
-PRIVATE_TREES = ("/tmp", "/dev/shm")  # noqa: S108 (the directories themselves, not files in them)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from elastic_harness.faults.capture import CapturePackets
 from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.files import CorruptFile
 from elastic_harness.faults.limits import (
     LimitCpu,
     LimitFiles,
@@ -19,6 +20,7 @@ from elastic_harness.faults.network import FlapLinks, Partition
 from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
 from elastic_harness.faults.pause import Pause
 from elastic_harness.faults.stall import HangWorker, SlowWorker
+from elastic_harness.faults.store import FreezeStore, KillStore, SlowStore
 from elastic_harness.faults.worker import (
     AbortWorker,
     ExitWorker,
@@ -58,4 +60,8 @@ BUILT_IN: tuple[type[Fault], ...] = (
     LimitMemory,
     LimitProcesses,
     LimitFiles,
+    CorruptFile,
+    KillStore,
+    FreezeStore,
+    SlowStore,
 )

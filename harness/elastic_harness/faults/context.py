@@ -130,6 +130,9 @@ class FaultContext(Protocol):
     def end_commands(self, name: str) -> None:
         """Kill what still runs for the entry `name`."""
 
+    def store_endpoint(self, which: str) -> tuple[str, int] | None:
+        """Return node and port of the store of the "rendezvous", or of the newest "workers"."""
+
     # --- what nodes have of resources
 
     @property

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
-from elastic_harness.cluster.cluster import Cluster, ClusterError
+from elastic_harness.cluster.cluster import PRIVATE_TREES, Cluster, ClusterError
+from elastic_harness.faults.job_files import Place, corrupt_newest
 from elastic_harness.faults.resource_context import FileLimit
-from elastic_harness.faults.ticket import Ticket
+from elastic_harness.faults.ticket import FaultImpossible, Ticket
+from elastic_harness.observe.listeners import find_listeners
 from elastic_harness.observe.proc import is_same_process
 from elastic_harness.scenario.situation import ProcessRef
 
@@ -30,10 +32,11 @@ class _Layer(NamedTuple):
 
 
 class NodeResources:
-    """Limits laid over nodes by several owners."""
+    """Limits laid over nodes by several owners; `data_folders` hold the job's own files."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, data_folders: Sequence[str] = ()) -> None:
         self._cluster = cluster
+        self._data_folders = tuple(data_folders)
         self._layers: dict[tuple[str, str], _Layer] = {}  # by owner and node
         self._files: dict[str, list[tuple[ProcessRef, int]]] = {}
 
@@ -90,6 +93,30 @@ class NodeResources:
                 with contextlib.suppress(ProcessLookupError):
                     _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
+        """Return who listens at a TCP port of a node."""
+        if node not in self._cluster.nodes:
+            return ()
+        return find_listeners([info.pid for info in self._cluster.processes(node)], port)
+
+    def corrupt(self, node: str | None, pattern: str, how: str) -> str:
+        """Damage the newest file of the job that matches."""
+        places = [Place(name=folder, path=folder) for folder in self._data_folders]
+        if node is not None:
+            places += self._own_places(node)
+        return corrupt_newest(places, pattern, how)
+
+    def _own_places(self, node: str) -> list[Place]:
+        """Return the directories that a node has for itself."""
+        running = self._cluster.nodes.get(node)
+        if running is None:
+            raise FaultImpossible(f"{node} is not up any more")
+        if not self._cluster.capabilities.has("private_disk"):
+            return [Place(name=running.disk, path=running.disk)]
+        root = f"/proc/{running.pid}/root"
+        names = dict.fromkeys((running.disk, *PRIVATE_TREES))
+        return [Place(name=name, path=f"{root}{name}") for name in names]
 
     def _apply(self, nodes: list[str]) -> Ticket[None]:
         ticket: Ticket[None] = Ticket()

@@ -43,5 +43,11 @@ class Resources(Protocol):
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         """Let a process open `free` more files than it has; None when it has ended."""
 
+    def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
+        """Return the processes of a node that listen at a TCP port of it."""
+
+    def corrupt(self, node: str | None, pattern: str, how: str) -> str:
+        """Damage the newest file of the job that matches; raises FaultImpossible."""
+
     def unlimit_files(self, owner: str) -> None:
         """Give the processes of `owner` back the limits they had; harmless when they are gone."""

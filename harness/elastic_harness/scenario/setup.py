@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 
 from elastic_harness.scenario.launchers import JobPlan, Launcher
@@ -76,6 +77,7 @@ def make_setup(
         log_dir=log_dir,
         shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
         store_host=plan.scenario.store_host,
+        data_folders=_data_folders(checkpoints, job.env, shared),
         preloaded=preloaded,
     )
     return RunSetup(
@@ -86,6 +88,17 @@ def make_setup(
         cluster_kind=cluster_kind,
         is_open=is_open,
     )
+
+
+def _data_folders(
+    checkpoints: str, environ: Mapping[str, str], shared: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the folders whose files are the job's own: checkpoints, and what is temporary."""
+    first = environ.get("ELASTIC_CHECKPOINT_DIR", checkpoints)
+    temporary = os.path.realpath(tempfile.gettempdir())
+    others = [os.path.realpath(folder) for folder in shared]
+    below = [folder for folder in others if folder.startswith(temporary + os.sep)]
+    return tuple(dict.fromkeys((os.path.realpath(first), *below)))
 
 
 def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:

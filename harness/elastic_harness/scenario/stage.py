@@ -89,7 +89,7 @@ class Stage(StageNetwork):
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
         self._commands = NodeCommands(cluster)
-        self._resources = NodeResources(cluster)
+        self._resources = NodeResources(cluster, plan.data_folders)
         self._endpoint_host = ""  # known once the store host is up; newcomers get the same
         self._exit_codes: dict[str, int] = {}
 

@@ -33,6 +33,12 @@ class StageNetwork:
         if self._endpoints.learn(record) and self._tells_apart:
             self._cluster.learn_traffic(self._endpoints.by_class, lambda _: None)
 
+    def store_endpoint(self, which: str) -> tuple[str, int] | None:
+        """Return where a store is: that of the "rendezvous", or of the newest round's "workers"."""
+        name = "rendezvous" if which == "rendezvous" else "store"
+        known = self._endpoints.by_class[name]
+        return known[-1] if known else None
+
     # FaultContext: links
 
     def impose(

@@ -17,7 +17,8 @@ class StagePlan:
     """What is launched, and where its traces go.
 
     `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
-    directories that every node sees as the host does.
+    directories that every node sees as the host does; `data_folders` those of them whose files are
+    the job's own, to be lost or damaged, the checkpoint directory first.
     """
 
     launcher: Launcher
@@ -27,6 +28,7 @@ class StagePlan:
     log_dir: str
     shared: Sequence[str]
     store_host: str
+    data_folders: Sequence[str] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
 

@@ -96,6 +96,7 @@ class World:
         self.told: list[EngineInput] = []
         self.registry = built_in_faults()
         self.budget = Budget(self._later)
+        self.endpoints: dict[str, tuple[str, int]] = {}
         self.injector = Injector(self, self.registry, self.time, self.told.append)
         for number in range(1, nodes + 1):
             self._bring_up(f"n{number}")
@@ -242,6 +243,9 @@ class World:
 
     def end_commands(self, name: str) -> None:
         self.log.append(f"end commands of {name}")
+
+    def store_endpoint(self, which: str) -> tuple[str, int] | None:
+        return self.endpoints.get(which)
 
     @property
     def resources(self) -> Budget:

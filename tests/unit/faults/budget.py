@@ -22,6 +22,8 @@ class Budget:
         self.counted: dict[str, GroupReadings] = {}
         self.limits: dict[str, dict[str, Any]] = {}
         self.files: dict[str, int] = {}
+        self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.damaged: list[tuple[str | None, str, str]] = []
 
     def count(self, node: str, **counted: int) -> None:
         """Let the kernel count something."""
@@ -41,6 +43,13 @@ class Budget:
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         self.files[owner] = free
         return FileLimit(limit=9 + free, lowest_free=9)
+
+    def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
+        return tuple(ProcessRef(pid=pid) for pid in self.serving.get((node, port), ()))
+
+    def corrupt(self, node: str | None, pattern: str, how: str) -> str:
+        self.damaged.append((node, pattern, how))
+        return f"{how} {pattern}"
 
     def unlimit_files(self, owner: str) -> None:
         self.files.pop(owner, None)

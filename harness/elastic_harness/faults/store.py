@@ -1,0 +1,143 @@
+"""Faults of the processes that serve stores, whichever they are under the launcher under test.
+
+Who serves a store is found by looking for who listens at its port: under pytest-elastic that is a
+process of its own; under torchrun the agent, which serves the workers with the same store, or
+(TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) leaves that to rank 0 once it makes its process group. For
+faults of the whole node there is the selector `store host`.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    FaultContext,
+    FaultImpossible,
+    Steps,
+    Until,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.stall import run_by_turns, stop_and_see
+from elastic_harness.scenario.fields import Fraction, Seconds
+from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
+
+__all__ = ["FreezeStore", "KillStore", "SlowStore"]
+
+_DEATH_S: Final = 5.0
+
+
+class _StoreFault(Fault):
+    """A fault of whoever serves a store: `which` is the rendezvous's or that of the workers."""
+
+    layer = "store"
+    shorthand: ClassVar[str | None] = "which"
+
+    which: Literal["rendezvous", "workers"] = "rendezvous"
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        # Both launchers keep the workers' store on the node of rank 0.
+        host = "store host" if self.which == "rendezvous" else "rank 0 host"
+        return Targets(nodes=resolve_nodes(parse_selector(host), situation, stream=stream))
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes)
+
+    def _holders(self, context: FaultContext) -> tuple[list[ProcessRef], str]:
+        """Return who serves the store now, and where; raises FaultImpossible."""
+        endpoint = context.store_endpoint(self.which)
+        if endpoint is None:
+            raise FaultImpossible(f"no store of the {self.which} has been seen yet")
+        node, port = endpoint
+        if not context.is_node_up(node):
+            raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")
+        holders = list(context.resources.listeners(node, port))
+        if not holders:
+            raise FaultImpossible(f"nobody listens at {node}:{port}")
+        pids = ", ".join(str(each.pid) for each in holders)
+        return holders, f"{pids} at {node}:{port}"
+
+
+class KillStore(_StoreFault):
+    """Whoever serves a store is killed (SIGKILL): the rendezvous's, or the workers' of the round.
+
+    Stands for a crash of the store, a kill for memory on its host. Does not stand for: the end of
+    its machine (that is `crash` or `power_cut` of `store host`). Under torchrun it is the agent.
+    """
+
+    name = "kill_store"
+    proof = "the processes that listened at its port are gone"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        holders, where = self._holders(context)
+        for process in holders:
+            context.signal(process, signal.SIGKILL)
+        yield IN_FORCE
+        yield Until(
+            condition=lambda: not any(context.is_alive(process) for process in holders),
+            within_s=_DEATH_S,
+            otherwise=f"still alive: one of {where}",
+        )
+        return f"gone: {where}"
+
+
+class FreezeStore(_StoreFault):
+    """Whoever serves a store stops between two instructions; its kernel goes on acknowledging.
+
+    Stands for a host that swaps or is paused, a store stuck in a lock. Does not stand for: a
+    network that loses its packets. A store client of torch waits for minutes then, whatever its
+    timeout.
+    """
+
+    name = "freeze_store"
+    proof = "state T of the processes that listen at its port"
+    is_healable: ClassVar[bool] = True
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        holders, where = self._holders(context)
+        yield from stop_and_see(context, holders)
+        return f"state T: {where}"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from ()
+        return self._continue(context)
+
+    def _continue(self, context: FaultContext) -> str:
+        endpoint = context.store_endpoint(self.which)
+        if endpoint is None or not context.is_node_up(endpoint[0]):
+            return "it is gone"
+        for process in context.resources.listeners(*endpoint):
+            context.signal(process, signal.SIGCONT)
+        return "it goes on"
+
+
+class SlowStore(FreezeStore):
+    """Whoever serves a store runs for `share` of the time only, in turns of `period`.
+
+    Stands for a store host that is overloaded. Does not stand for: a slow network (that is
+    `degrade`). Under torchrun the agent is slow with it.
+    """
+
+    name = "slow_store"
+    proof = "seen stopped (state T) in three turns"
+
+    share: Fraction = 0.1
+    period: Seconds = Field(default=0.2, ge=0.01, le=10.0)
+
+    @model_validator(mode="after")
+    def _is_slower(self) -> SlowStore:
+        if not 0 < self.share < 1:
+            raise ValueError("`share` is more than 0% (that is `freeze_store`) and less than 100%")
+        return self
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        holders, where = self._holders(context)
+        return (
+            yield from run_by_turns(
+                context, holders, share=self.share, period_s=self.period, who=where
+            )
+        )

@@ -1,0 +1,89 @@
+"""Faults of whoever serves a store: found by the port, whatever the launcher calls it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from elastic_harness.observe.listeners import find_listeners, listening_inodes
+
+from tests.unit.faults.bench import World
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:72D8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1
+   1: 0100007F:72D8 0100007F:8000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1
+   2: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1
+"""
+
+
+def served() -> World:
+    """Return a world in which process 1001 serves the rendezvous's store."""
+    world = World()
+    world.endpoints["rendezvous"] = ("n1", 29400)
+    world.budget.serving["n1", 29400] = (1001,)
+    return world
+
+
+def test_only_sockets_that_listen_at_the_port_count() -> None:
+    """A recorded table: connections of that port, and listeners of others, do not."""
+    assert listening_inodes(TABLE.splitlines(), 29400) == {"4711"}
+    assert listening_inodes([], 29400) == set()
+
+
+def test_a_process_that_listens_is_found() -> None:
+    """This one; and not a process that is gone."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        found = find_listeners([os.getpid(), 2**22 - 3], port)
+        assert [each.pid for each in found] == [os.getpid()]
+    assert find_listeners([os.getpid()], port) == ()
+
+
+def test_a_killed_store_is_proven_by_the_end_of_who_served_it() -> None:
+    """And by nothing less."""
+    world = served()
+    world.fire("kill_store", "rendezvous")
+    world.pass_time(1)
+    assert world.log == ["SIGKILL 1001"]
+    assert world.story[-1] == "proved: gone: 1001 at n1:29400"
+
+
+def test_a_frozen_store_goes_on_when_it_is_healed() -> None:
+    """Whoever listens there then is continued."""
+    world = served()
+    world.fire("freeze_store", "rendezvous")
+    world.pass_time(0.1)
+    assert world.story[-1] == "proved: state T: 1001 at n1:29400"
+    world.heal()
+    world.heal()
+    world.pass_time(0.1)
+    assert world.log == ["SIGSTOP 1001", "SIGCONT 1001"]
+
+
+def test_a_slow_store_runs_by_turns() -> None:
+    """Until it is healed."""
+    world = served()
+    world.fire("slow_store", {"which": "rendezvous", "share": "50%"})
+    world.pass_time(1.05)
+    assert world.story[-1] == "proved: 1001 at n1:29400 stopped for 50% of the time"
+    world.heal()
+    world.pass_time(1)
+    assert world.processes[1001].state == "S"
+
+
+def test_a_store_that_is_not_there_cannot_be_hit() -> None:
+    """Not seen yet, its node gone, nobody at its port: each is said."""
+    world = World()
+    world.fire("kill_store", "workers")
+    assert world.story == ["failed: no store of the workers has been seen yet"]
+    world = served()
+    world.endpoints["rendezvous"] = ("n9", 29400)
+    world.fire("freeze_store", "rendezvous")
+    assert world.story == ["failed: n9, which has the store of the rendezvous, is not up"]
+    world = served()
+    world.budget.serving.clear()
+    world.fire("slow_store", "rendezvous")
+    assert world.story == ["failed: nobody listens at n1:29400"]
