@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from elastic_harness.simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
 from elastic_harness.simulation.campaign import shrink as shrink_plan
 from elastic_harness.simulation.crowd import form_crowd
-from elastic_harness.simulation.plan import KINDS, Options, Plan, draw_plan
+from elastic_harness.simulation.plan import KINDS, QUORUMS, Options, Plan, draw_plan
 from elastic_harness.simulation.storm import Storm
 from elastic_harness.simulation.trace import told_again
 from pytest_elastic.errors import UsageError
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--swarm", action="store_true", help="few fault kinds for each seed")
     parser.add_argument("--kinds", metavar="A,B", help=f"fault kinds: {', '.join(KINDS)}")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
-    parser.add_argument("--quorum", help="Settings.quorum (default: coordinator)")
+    parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
     parser.add_argument("--agent", choices=tuple(AGENTS), default="played")
     parser.add_argument("--trace", action="store_true", help="tell the storm again")
     parser.add_argument("--shrink", action="store_true", help="leave out what is not needed")

@@ -60,6 +60,7 @@ class Watch:
             raise Violation(f"round {round_} has {len(roster)} nodes")
         if round_ <= self._newest.get(incarnation, 0):
             raise Violation(f"{incarnation} was started again with the number {round_}")
+        self._forget_the_dead(assignment)
         self._newest[incarnation] = round_
         self._started_at.setdefault(round_, self.world.time)
         first = self._assignments.setdefault(round_, assignment)
@@ -75,6 +76,21 @@ class Watch:
         )
         if used < earlier:
             raise Violation(f"the restart count went back from {earlier} to {used} in {round_}")
+
+    def _forget_the_dead(self, assignment: Assignment) -> None:
+        """Begin anew where nobody is left who could know of the rounds before."""
+        known = self._assignments.get(assignment.round)
+        if known is None or _common(known) == _common(assignment):
+            return
+        old = [
+            process
+            for process in self.world.every_process
+            if process.node.incarnation in self._newest and process.is_alive
+        ]
+        if not any(process.agent.over is None for process in old):
+            self._assignments.clear()
+            self._started_at.clear()
+            self._newest.clear()
 
     def judge_budget(self) -> None:
         """Judge what each round cost, from rosters and losses alone (R3)."""
@@ -120,7 +136,8 @@ class Watch:
         if len(decided) > 1:
             raise Violation(f"the job ended in two ways: {ends}")
         announced = self.world.of(events.JobEnding)
-        if len(announced) > 1:
+        # An end that nobody has heard of may be lost with its coordinator, and decided again.
+        if len(announced) > 1 and not self.world.config.has_succession:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
             raise Violation(f"nobody decided the end: {ends}")

@@ -35,15 +35,23 @@ class Target:
         self.is_calm = False  # what was to happen to links later does not happen any more
 
     @property
+    def has_succession(self) -> bool:
+        """Whether the job outlives its coordinator, so that nobody has to be spared."""
+        return self.world.config.has_succession
+
+    @property
     def host(self) -> str:
-        """The node that hosts the rendezvous."""
+        """The node that decides; the endpoint's where nobody does."""
         assert self.world.host is not None, "somebody hosts the rendezvous"
-        return self.world.host.name
+        deciding = [p for p in self.world.every_process if p.is_alive and p.coordinator is not None]
+        if not (self.has_succession and deciding):
+            return self.world.host.name
+        return max(deciding, key=lambda p: p.coordinator.term if p.coordinator else 0).name
 
     def pick(self, blow: Blow, *, spare_host: bool = True) -> str:
         """Return the node that a blow falls on; the host only where it has to be."""
         names = sorted(self.world.processes)
-        if spare_host and len(names) > 1:
+        if spare_host and len(names) > 1 and not self.has_succession:
             names = [name for name in names if name != self.host]
         return names[blow.who % len(names)]
 
@@ -59,8 +67,8 @@ class Target:
     def victim(self, blow: Blow) -> Process | None:
         """Return a living agent that is not the host's, if the blow found one."""
         process = self.world.processes[self.pick(blow)]
-        is_one = process.is_alive and process.name != self.host
-        return process if is_one else None
+        may_be = self.has_succession or process.name != self.host
+        return process if process.is_alive and may_be else None
 
 
 def _choose(blow: Blow, options: Sequence[T]) -> T:
@@ -147,7 +155,7 @@ def _power(target: Target, blow: Blow) -> str:
 def _back(target: Target, blow: Blow) -> str:
     """Start a dead node again: same name, same address, new incarnation."""
     dead = sorted(n for n, p in target.world.processes.items() if not p.is_alive)
-    dead = [name for name in dead if name != target.host]
+    dead = [name for name in dead if target.has_succession or name != target.host]
     if not dead or len(target.world.every_process) >= _MAX_STARTS:
         return ""
     name = dead[blow.who % len(dead)]
@@ -193,11 +201,14 @@ def _suspend(target: Target, blow: Blow) -> str:
 
 
 def _lose_host(target: Target, blow: Blow) -> str:
-    """Lose the coordinator's node, near the end, in one of three ways."""
-    if target.world.time < target.stops_at - 1.0 or target.is_host_hit:
-        return ""
-    target.is_host_hit = True
+    """Lose the coordinator's node in one of three ways; without succession, near the end."""
     name = target.host
+    if not target.has_succession:
+        if target.world.time < target.stops_at - 1.0 or target.is_host_hit:
+            return ""
+        target.is_host_hit = True
+    elif not target.world.processes[name].is_alive:
+        return ""
     way = _choose(blow, [World.kill_agent, World.crash, World.cut_power])
     way(target.world, name)
     return f"{way.__name__} {name}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["KINDS", "Blow", "Options", "Plan", "draw_plan"]
+__all__ = ["KINDS", "QUORUMS", "Blow", "Options", "Plan", "draw_plan"]
 
 # What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
 # disturb what follows from that.
@@ -42,6 +42,12 @@ _DISTURBS = (
     "suspend",
     "turn",
 )
+# Beat and lease. A coordinator's own lease is a beat old when it grants one (R11).
+_PACES = {
+    "coordinator": ((0.25, 1.2), (0.5, 1.2), (0.5, 2.0), (1.0, 2.5)),
+    "majority": ((0.25, 1.2), (0.4, 1.25), (0.5, 2.0), (0.8, 2.5)),
+}
+QUORUMS: tuple[str, ...] = tuple(_PACES)
 KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
 
 
@@ -141,9 +147,15 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
 
 
 def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Settings:
-    minimum = draw.choice([1, 1, 2, count])
-    maximum = draw.choice([count, count + 1, count + 3, max(minimum, count - 1)])
-    beat_interval_s, lease_s = draw.choice([(0.25, 1.2), (0.5, 1.2), (0.5, 2.0), (1.0, 2.5)])
+    if quorum == "majority":
+        # Two groups must not both be large enough, or whoever comes back at the endpoint may begin
+        # the job anew beside its survivors (R12).
+        minimum = draw.choice([count // 2 + 1, count // 2 + 1, count])
+        maximum = draw.choice([2 * minimum - 1, max(minimum, count - 1)])
+    else:
+        minimum = draw.choice([1, 1, 2, count])
+        maximum = draw.choice([count, count + 1, count + 3, max(minimum, count - 1)])
+    beat_interval_s, lease_s = draw.choice(_PACES[quorum or "coordinator"])
     return Settings(
         run_id="job",
         min_nodes=minimum,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, strike
 from elastic_harness.simulation.plan import Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
+from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 
 __all__ = ["Outcome", "Storm", "run_storm", "weather"]
@@ -132,7 +133,8 @@ class Storm:
                 raise Violation(f"{CALM_S:g} s after the calm: {problem}")
         self.watch.judge_ends()
         self.watch.judge_budget()
-        if not {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds:
+        slowing = {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds
+        if not slowing and not world.config.has_succession:
             self.watch.judge_evictions()
 
     def _finish_what_is_done(self) -> None:
@@ -148,7 +150,15 @@ class Storm:
         world = self.world
         living = sum(p.is_alive and p.agent.over is None for p in world.every_process)
         dead = [name for name, p in sorted(world.processes.items()) if not p.is_alive]
-        if world.host is None or world.host.agent.over is not None or self._target.is_host_hit:
+        if world.host is None or self._target.is_host_hit:
+            return
+        if world.config.has_succession:
+            # Whoever is at the endpoint tells newcomers; without it only members go on.
+            if not world.host.is_alive and self.plan.seed % 2:
+                world.start(world.host.name)
+                self.said.append((world.time, f"back {world.host.name}"))
+            return
+        if world.host.agent.over is not None:
             return
         for name in dead[: max(world.config.min_nodes - living, 0)]:
             world.start(name)
@@ -157,14 +167,16 @@ class Storm:
     def _leave_damage(self) -> None:
         """Let one node stay out of reach, where enough others are left."""
         world, host = self.world, self.world.host
-        names = sorted(n for n, p in world.processes.items() if p.is_alive and p is not host)
+        alive = sorted(n for n, p in world.processes.items() if p.is_alive)
+        names = [n for n in alive if host is not None and n != host.name]
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]
-        links = {"deaf": [(host.name, name)], "mute": [(name, host.name)]}
-        links["apart"] = links["deaf"] + links["mute"]
-        for link in links[self.plan.damage]:
-            world.cut(*link)
+        for other in alive if world.config.has_succession else [host.name]:
+            if other != name and self.plan.damage != "mute":
+                world.cut(other, name)
+            if other != name and self.plan.damage != "deaf":
+                world.cut(name, other)
         self._left_out = name
         self.said.append((world.time, f"{name} stays {self.plan.damage}"))
 
@@ -179,6 +191,8 @@ class Storm:
         host = world.host
         if host is None:
             return "nobody has started yet"
+        if world.config.has_succession:
+            return self._problem_of_majority(host)
         living = [
             p
             for p in world.every_process
@@ -187,14 +201,40 @@ class Storm:
         if host.finished is not None or host.agent.over is not None:
             left = [p.name for p in living if p.agent.belongs]
             return f"{left} have not noticed that the job is over" if left else None
-        wanted = min(len(living), world.config.max_nodes)
-        if wanted < world.config.min_nodes:
+        return self._problem_of(living)
+
+    def _problem_of(self, living: Sequence[Process]) -> str | None:
+        wanted = min(len(living), self.world.config.max_nodes)
+        if wanted < self.world.config.min_nodes:
             return None
         running = [p for p in living if p.agent.progresses]
         if len(running) != wanted:
             names = [p.name for p in running]
             return f"{names} of {[p.name for p in living]} go on, {wanted} nodes should"
         return None
+
+    def _problem_of_majority(self, host: Process) -> str | None:
+        """Say what is not well of a job with succession (R11).
+
+        It must go on if more than half of the newest roster is here; what fewer may do is not
+        judged, but for their safety.
+        """
+        world = self.world
+        here = [p for p in world.every_process if p.is_alive and p.name != self._left_out]
+        living = [p for p in here if p.agent.over is None]
+        ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
+        if ends & {"succeeded", "failed"}:
+            left = [p.name for p in living if p.agent.belongs]
+            return f"{left} have not noticed that the job is over" if left else None
+        if not host.is_alive:
+            living = [p for p in living if p.agent.belongs]
+        if world.starts:
+            newest = max((a for _, a in world.starts), key=lambda a: a.round)
+            present = {p.node.incarnation for p in living}
+            voters = [entry for entry in newest.roster if entry.incarnation in present]
+            if 2 * len(voters) <= len(newest.roster):
+                return None
+        return self._problem_of(living)
 
     def _is_over(self) -> bool:
         """Tell whether nobody is left to whom anything could happen."""
