@@ -28,11 +28,13 @@ class RunCommand(Fault):
 
     `command` is a list of words, or text for `/bin/sh`; `node` says where (the store host). What it
     prints stands in the node's logs, in a file named after the entry. Stands for whatever its author
-    makes it do: a checkpoint torn in two, a file removed, a configuration changed.
+    makes it do: a checkpoint torn in two, a file removed, a configuration changed. Does not
+    stand for: anything that its exit code does not show.
     """
 
     name = "run"
     layer = "node"
+    proof = "its exit code is 0"
     shorthand: ClassVar[str | None] = "command"
 
     command: str | Annotated[Listed[Text], Field(min_length=1)]

@@ -29,8 +29,9 @@ class Fault(ScenarioModel):
 
     `name` is the action's name in scenarios. `shorthand` is the field that a bare value stands for
     (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
-    acted. `capability` is what a cluster must have for it, where that does not depend on the
-    parameters. `is_healable` tells whether there is anything to undo.
+    acted. `capability` is what a cluster must have for it; where that depends on the parameters,
+    `needs` decides and `sometimes_needs` says when. `is_healable` tells whether there is anything
+    to undo.
 
     The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
     what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
@@ -41,6 +42,7 @@ class Fault(ScenarioModel):
     layer: ClassVar[str]
     proof: ClassVar[str] = ""
     capability: ClassVar[str | None] = None
+    sometimes_needs: ClassVar[str] = ""
     shorthand: ClassVar[str | None] = None
     is_healable: ClassVar[bool] = False
 

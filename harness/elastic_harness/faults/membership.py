@@ -40,6 +40,7 @@ class JoinNodes(Fault):
 
     name = "join"
     layer = "node"
+    proof = "the nodes are up, and their launchers run"
     shorthand: ClassVar[str | None] = "nodes"
 
     nodes: Annotated[int | Listed[str], BeforeValidator(_count_or_names)] = Field(default=1)
@@ -81,6 +82,8 @@ class ReplaceNode(NodeFault):
     """
 
     name = "replace"
+    proof = "the node was gone, and one of its name is up again"
+    sometimes_needs = "network (`by: power_cut`)"
 
     by: Literal["crash", "power_cut"] = "crash"
     downtime: Seconds = 0.0
@@ -98,10 +101,12 @@ class ReplaceNode(NodeFault):
 class RebootNode(NodeFault):
     """A node dies and comes back with what was on its disks.
 
-    Stands for a crash with a reboot, an unattended kernel upgrade.
+    Stands for a crash with a reboot, an unattended kernel upgrade. Does not stand for: a disk that
+    loses what was not written out, a machine whose address changes.
     """
 
     name = "reboot"
+    proof = "the node was gone, and is up again"
 
     downtime: Seconds = 1.0
 

@@ -67,6 +67,7 @@ class KillAgent(NodeFault):
 
     name = "kill_agent"
     layer = "agent"
+    proof = "the launcher's process is gone"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         killed = []
@@ -92,6 +93,7 @@ class CrashNode(NodeFault):
     """
 
     name = "crash"
+    proof = "the cluster reports the node as ended, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from end_nodes(context, targets.nodes, context.crash_node)
@@ -107,10 +109,8 @@ class CutPower(NodeFault):
     """
 
     name = "power_cut"
-
-    @property
-    def needs(self) -> str | None:
-        return "network"
+    capability = "network"
+    proof = "its links were silenced first, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from end_nodes(context, targets.nodes, context.power_cut)
@@ -126,12 +126,10 @@ class PreemptNode(NodeFault):
     """
 
     name = "preempt"
+    capability = "network"
+    proof = "SIGTERM was delivered, and the node is not up after the notice"
 
     notice: Seconds = 30.0
-
-    @property
-    def needs(self) -> str | None:
-        return "network"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         _tell_to_go(context, targets.nodes)
@@ -144,11 +142,13 @@ class PreemptNode(NodeFault):
 class LeaveNode(NodeFault):
     """A node's launcher gets SIGTERM and is given time to end; the node itself stays up.
 
-    Stands for an operator or a scheduler that scales a job down with care.
+    Stands for an operator or a scheduler that scales a job down with care. Does not stand for: a
+    platform that takes the machine away afterwards (that is `preempt`).
     """
 
     name = "leave"
     layer = "agent"
+    proof = "SIGTERM was delivered, and the launcher has ended"
 
     within: Seconds = Field(default=40.0, gt=0)
 

@@ -33,6 +33,7 @@ class Pause(Fault):
     """
 
     name = "pause"
+    sometimes_needs = "pause (`node`)"
     layer = "worker"
     proof = "state T; a node: the freezer says so, or every process was signalled"
     shorthand: ClassVar[str | None] = "worker"

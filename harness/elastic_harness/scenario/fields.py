@@ -33,6 +33,7 @@ __all__ = [
     "Size",
     "Text",
     "format_duration",
+    "format_size",
     "parse_duration",
     "parse_fraction",
     "parse_rate",
@@ -102,6 +103,13 @@ def parse_size(value: object) -> int:
     raise ValueError(f"{value!r} is not a size: write for example 300MB or 64MiB")
 
 
+def format_size(size: int) -> str:
+    """Return the shortest text that `parse_size` reads as the same number."""
+    fitting = [(size // factor, unit) for unit, factor in _SIZE_UNITS.items() if not size % factor]
+    number, unit = min(fitting)
+    return f"{number}{unit}"
+
+
 def _select(value: object) -> Selector:
     try:
         return parse_selector(value)
@@ -145,7 +153,7 @@ Rate = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    PlainSerializer(lambda size: f"{size}B"),
+    PlainSerializer(format_size),
     WithJsonSchema({"type": "string", "pattern": rf"^{_NUMBER} ?([kMG]|[KMG]i)?B$"}),
 ]
 Select = Annotated[
