@@ -237,6 +237,7 @@ IMPORTERS = (
         package="torch",
         modules=(
             "pytest_elastic.backends.handler_host",
+            "pytest_elastic.backends.torchrun_handler",
             "pytest_elastic.workers.logs_plugin_host",
             "pytest_elastic.workers.torch_store",
             "elastic_harness.observe.logs_specs",
