@@ -46,11 +46,6 @@ LOOKED_AFTER = (
 )
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take a Toxiproxy server that is not ours, for the tests that ours has to pass as well."""
-    parser.addoption("--elastic-toxiproxy", metavar="URL", help="a toxiproxy-server to test, too")
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test ends with the processes, namespaces, files and threads that it began with.

@@ -16,6 +16,7 @@ from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.loop_thread import LoopThread
+from elastic_harness.network.toxiproxy_remote import EMBEDDED, RemoteToxiproxy, find_server
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
@@ -83,8 +84,16 @@ class OpenRun:
 class HarnessSession:
     """A loop thread and a cluster, from the first run until `close`."""
 
-    def __init__(self, choice: Choice, *, faults: FaultRegistry | None = None) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        *,
+        faults: FaultRegistry | None = None,
+        toxiproxy: str = EMBEDDED,
+    ) -> None:
         self.choice = choice
+        self._toxiproxy = toxiproxy
+        self._remote: RemoteToxiproxy | None = None
         self.faults = faults or built_in_faults()
         self._thread: LoopThread | None = None
         self._cluster: ClusterClient | None = None
@@ -138,6 +147,8 @@ class HarnessSession:
                 preloaded=preloaded,
             )
 
+            remote = self._remote_toxiproxy(thread) if plan.scenario.proxies else None
+
             def begin() -> OpenRun:
                 run = Run(
                     thread.loop,
@@ -146,6 +157,7 @@ class HarnessSession:
                     self.faults,
                     self.faults,
                     on_done=lambda result: opened.finish(result),  # noqa: PLW0108 (not bound yet)
+                    toxiproxy=remote,
                 )
                 opened = OpenRun(
                     thread,
@@ -166,6 +178,9 @@ class HarnessSession:
     def close(self) -> None:
         """End the cluster and the thread; harmless when there is none."""
         thread, self._thread = self._thread, None
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()
         cluster, self._cluster = self._cluster, None
         if thread is None:
             return
@@ -174,6 +189,19 @@ class HarnessSession:
                 thread.wait(cluster.close, timeout_s=_CLOSE_LIMIT_S)
         finally:
             thread.stop()
+
+    def _remote_toxiproxy(self, thread: LoopThread) -> RemoteToxiproxy | None:
+        """Return the Toxiproxy server that is not ours, started at the first run that needs it."""
+        if self._toxiproxy == EMBEDDED:
+            return None
+        if self._remote is None:
+            is_url = "://" in self._toxiproxy
+            self._remote = RemoteToxiproxy(
+                thread.loop,
+                url=self._toxiproxy if is_url else "",
+                program="" if is_url else find_server(self._toxiproxy),
+            )
+        return self._remote
 
     def _ensure_started(self) -> None:
         if self._is_lost:

@@ -106,7 +106,11 @@ class Hub:
         if self._session is None:
             from elastic_harness.session import HarnessSession
 
-            self._session = HarnessSession(self.choice, faults=known_faults(self._config))
+            self._session = HarnessSession(
+                self.choice,
+                faults=known_faults(self._config),
+                toxiproxy=self.options.toxiproxy,
+            )
         return self._session
 
     @property

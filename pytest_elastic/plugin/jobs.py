@@ -15,10 +15,12 @@ from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
+from elastic_harness.scenario.checks import check_proxies
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.storm import STORM_ID, draw_entries
+from elastic_harness.scenario.timeline import OWN_ACTIONS
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError
 
@@ -41,6 +43,7 @@ _KNOWN = (
     "module",
     "nodes",
     "nproc",
+    "proxies",
     "requires",
     "seed",
     "store_host",
@@ -105,6 +108,8 @@ class JobsOfTest:
         def start(entries: Sequence[Entry]) -> OpenRun:
             made.was_started = True
             complete = _with_timeline(scenario, entries)
+            if "toxic" in {entry.action.name for entry in entries}:
+                _check_proxies(complete, hub)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
             plan = make_plan(complete, seed)
             if hub.replay is not None:
@@ -258,11 +263,23 @@ def _scenario(
                 "nodes": {"initial": high, "min": low, "max": high},
                 "limit": merged.get("limit", _LIMIT),
                 "expect": {"always": [{name: "off"} for name in _words(merged, "without")]},
-                **({"seed": merged["seed"]} if "seed" in merged else {}),
+                **{key: merged[key] for key in ("proxies", "seed") if key in merged},
             }
         )
     except ValidationError as error:
         raise UsageError(_said_wrong(error)) from error
+
+
+def _check_proxies(scenario: Scenario, hub: Hub) -> None:
+    """Raise UsageError for what is done to a proxy that the job does not have."""
+    actions = [
+        None
+        if entry.action.name in OWN_ACTIONS
+        else hub.session.faults.parse(entry.action.name, entry.action.value)
+        for entry in scenario.timeline
+    ]
+    for finding in check_proxies(scenario, actions):
+        raise UsageError(finding.message, hint=finding.suggestion)
 
 
 def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:

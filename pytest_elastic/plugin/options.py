@@ -88,6 +88,13 @@ _OPTIONS = (
         changes_runs=False,
     ),
     _Option(
+        name="toxiproxy",
+        default="embedded",
+        metavar="WHICH",
+        help="the server for the proxies of jobs: embedded, the URL of a toxiproxy-server on this "
+        "machine, or the program of one",
+    ),
+    _Option(
         name="replay",
         default="",
         metavar="PLAN",
@@ -113,6 +120,7 @@ class ElasticOptions:
     seed: int
     artifacts: str
     keep: str
+    toxiproxy: str
     replay: str
     given: Mapping[str, str]
 
@@ -174,6 +182,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
             called_in if "artifacts" in given else str(config.rootpath), values["artifacts"]
         ),
         keep=values["keep"],
+        toxiproxy=_check_toxiproxy(values["toxiproxy"]),
         replay=values["replay"] and os.path.join(called_in, values["replay"]),
         given={
             option.flag: given[option.name]
@@ -206,6 +215,19 @@ def _check_launcher(text: str) -> str:
     except UsageError as error:
         raise pytest.UsageError(f"--elastic-launcher: {error}") from error
     return text
+
+
+def _check_toxiproxy(text: str) -> str:
+    from pytest_elastic.errors import UsageError
+
+    if text == "embedded":
+        return text  # spares the import where nobody asked for another
+    from elastic_harness.network.toxiproxy_remote import check_choice
+
+    try:
+        return check_choice(text)
+    except UsageError as error:
+        raise pytest.UsageError(f"--elastic-toxiproxy: {error}") from error
 
 
 def _number(name: str, text: str, *, at_least: int) -> int:

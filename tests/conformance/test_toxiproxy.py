@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pytest_elastic.plugin.options import options_of
 from tests.conformance.toxiproxy_bench import Bench, free_port, server_of, text_of
 
 TOXIC_FIELDS = {
@@ -25,7 +26,7 @@ TOXIC_FIELDS = {
 @pytest.fixture(scope="module", params=["ours", "real"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Lend one server to all tests."""
-    with server_of(request.param, request.config.getoption("--elastic-toxiproxy", None)) as url:
+    with server_of(request.param, options_of(request.config).toxiproxy) as url:
         yield url
 
 

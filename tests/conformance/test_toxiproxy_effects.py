@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from elastic_harness.network.toxiproxy_remote import EMBEDDED
 
+from pytest_elastic.plugin.options import options_of
 from tests.conformance.toxiproxy_bench import (
     WAIT_S,
     Bench,
@@ -30,7 +32,7 @@ from tests.conformance.toxiproxy_bench import (
 @pytest.fixture(scope="module", params=["ours", "real"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Lend one server to all tests."""
-    with server_of(request.param, request.config.getoption("--elastic-toxiproxy", None)) as url:
+    with server_of(request.param, options_of(request.config).toxiproxy) as url:
         yield url
 
 
@@ -45,7 +47,7 @@ def bench(url: str) -> Iterator[Bench]:
 @pytest.fixture
 def own_bench() -> Iterator[Bench]:
     """Lend a server of ours, for what the real one does not do."""
-    with server_of("ours", None) as url:
+    with server_of("ours", EMBEDDED) as url:
         made = Bench(url)
         yield made
         made.close()

@@ -18,6 +18,7 @@ import pytest
 import requests
 from elastic_harness.network.toxiproxy import serving
 from elastic_harness.network.toxiproxy_client import ProxyHandle, ToxiproxyClient
+from elastic_harness.network.toxiproxy_remote import EMBEDDED
 
 WAIT_S = 10.0  # for what should happen at once
 _numbers = itertools.count(1)
@@ -188,12 +189,12 @@ def reset(side: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def real_server(configured_url: str | None) -> Iterator[str]:
+def real_server(configured: str) -> Iterator[str]:
     """Lend the URL of Shopify's server: the one named, else the one on PATH, else skip."""
-    if configured_url:
-        yield configured_url
+    if "://" in configured:
+        yield configured
         return
-    program = shutil.which("toxiproxy-server")
+    program = shutil.which("toxiproxy-server" if configured == EMBEDDED else configured)
     if program is None:
         pytest.skip("no --elastic-toxiproxy=URL was given and no toxiproxy-server is on PATH")
     port = free_port()
@@ -209,10 +210,10 @@ def real_server(configured_url: str | None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def server_of(kind: str, configured_url: str | None) -> Iterator[str]:
+def server_of(kind: str, configured: str) -> Iterator[str]:
     """Lend the URL of a server: ours or the real one."""
     if kind == "real":
-        with real_server(configured_url) as url:
+        with real_server(configured) as url:
             yield url
     else:
         with serving(seed=7) as server:

@@ -21,6 +21,7 @@ from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNod
 from elastic_harness.faults.pause import Pause
 from elastic_harness.faults.stall import HangWorker, SlowWorker
 from elastic_harness.faults.store import FreezeStore, KillStore, SlowStore
+from elastic_harness.faults.toxic import AddToxic
 from elastic_harness.faults.worker import (
     AbortWorker,
     ExitWorker,
@@ -53,6 +54,7 @@ BUILT_IN: tuple[type[Fault], ...] = (
     Degrade,
     ResetConnections,
     ConfuseNames,
+    AddToxic,
     CapturePackets,
     RunCommand,
     OutOfMemory,

@@ -25,6 +25,7 @@ from elastic_harness.faults.resource_context import Resources
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
+from elastic_harness.network.toxiproxy_stream import Direction, Toxic
 from elastic_harness.scenario.situation import ProcessRef
 
 __all__ = [
@@ -201,3 +202,14 @@ class FaultContext(Protocol):
 
     def names_asked(self, node: str) -> Ticket[int]:
         """Return how often a node's slow name service was asked for a name that it knows."""
+
+    # --- proxies
+
+    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
+        """Add a toxic to a proxy of the run."""
+
+    def remove_toxics(self, owner: str) -> Ticket[None]:
+        """Remove the toxics of `owner`; harmless when there are none."""
+
+    def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
+        """Return how often connections had something for a toxic since it was added."""

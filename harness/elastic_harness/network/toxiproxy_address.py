@@ -13,10 +13,21 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["AddressError", "Dial", "bind", "go_error_text", "host_and_port", "resolved"]
+__all__ = [
+    "AddressError",
+    "Dial",
+    "Dialling",
+    "MakeDial",
+    "OpenSocket",
+    "bind",
+    "go_error_text",
+    "host_and_port",
+    "resolved",
+]
 
 _HOSTS = "/etc/hosts"
 _BACKLOG = 4096
@@ -87,8 +98,40 @@ def bind(address: str) -> tuple[socket.socket, str]:
     return listener, _text(listener.getsockname())
 
 
+# Calls back with a new TCP socket, or None where there can be none.
+OpenSocket = Callable[[Callable[[socket.socket | None], None]], None]
+
+
+class Dialling(Protocol):
+    """An attempt to connect that is under way."""
+
+    def start(self) -> None:
+        """Begin; may call back before it returns."""
+
+    def cancel(self) -> None:
+        """Give up, without a call back; harmless at any moment."""
+
+
+class MakeDial(Protocol):
+    """Makes attempts to connect; `Dial` does."""
+
+    def __call__(
+        self,
+        loop: Loop,
+        address: str,
+        *,
+        on_connected: Callable[[socket.socket], None],
+        on_failed: Callable[[str], None],
+    ) -> Dialling:
+        """Return an attempt that calls back once, unless cancelled."""
+
+
 class Dial:
-    """One attempt to connect; calls back once, unless cancelled."""
+    """One attempt to connect; calls back once, unless cancelled.
+
+    With `open_socket` the socket is one that somebody else opens, in another network than ours;
+    None instead of a socket is a refusal.
+    """
 
     def __init__(
         self,
@@ -97,6 +140,7 @@ class Dial:
         *,
         on_connected: Callable[[socket.socket], None],
         on_failed: Callable[[str], None],
+        open_socket: OpenSocket | None = None,
     ) -> None:
         self._loop = loop
         self._on_connected = on_connected
@@ -106,6 +150,8 @@ class Dial:
         self._socket: socket.socket | None = None  # being connected, or told the result of a lookup
         self._deadline: Timer | None = None
         self._error = "no address"
+        self._open_socket = open_socket
+        self._is_over = False
 
     def start(self) -> None:
         """Begin; may call back before it returns."""
@@ -126,6 +172,7 @@ class Dial:
 
     def cancel(self) -> None:
         """Give up, without a call back; harmless at any moment."""
+        self._is_over = True
         if self._deadline is not None:
             self._deadline.cancel()
         if self._socket is not None:
@@ -142,12 +189,29 @@ class Dial:
             self._fail(self._error)
             return
         family, where = self._candidates.pop(0)
+        if self._open_socket is not None:
+            self._open_socket(lambda opened: self._connect_elsewhere(opened, where))
+            return
         try:
-            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError as error:  # no descriptor is left, or no such family
             self._refused(error.errno or errno.EMFILE)
             return
-        result = self._socket.connect_ex(where)
+        self._connect(opened, where)
+
+    def _connect_elsewhere(self, opened: socket.socket | None, where: tuple[str, int]) -> None:
+        if self._is_over:
+            if opened is not None:
+                opened.close()
+        elif opened is None:
+            self._refused(errno.ENETUNREACH)
+        else:
+            opened.setblocking(False)
+            self._connect(opened, where)
+
+    def _connect(self, opened: socket.socket, where: tuple[str, int]) -> None:
+        self._socket = opened
+        result = opened.connect_ex(where)
         if result in (0, errno.EINPROGRESS):
             self._loop.watch(self._socket.fileno(), on_writable=self._connected)
         else:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
 
-from elastic_harness.network.toxiproxy_address import Dial
-from elastic_harness.network.toxiproxy_stage import Ending
+from elastic_harness.network.toxiproxy_address import Dial, Dialling, MakeDial
+from elastic_harness.network.toxiproxy_stage import Ending, Item
 from elastic_harness.network.toxiproxy_stream import Direction, Stream, Toxic
 from pytest_elastic.loop import Loop, Timer
 
@@ -53,16 +53,19 @@ class Connection:
         *,
         chance_for: Callable[[Direction, str], Random],
         on_closed: Callable[[Connection], None],
+        on_read: Callable[[Direction, Sequence[Toxic], bool], None] = lambda *_: None,
+        make_dial: MakeDial = Dial,
     ) -> None:
         self._loop = loop
         self._client = client
         self._server: socket.socket | None = None
         self._on_closed = on_closed
+        self._on_read = on_read
         self._is_closed = False
         self._watched: dict[int, tuple[bool, bool]] = {}
         self._streams = {way: Stream(partial(chance_for, way)) for way in Direction}
         self._flows: dict[Direction, _Flow] = {}
-        self._dial = Dial(
+        self._dial: Dialling = make_dial(
             loop, upstream, on_connected=self._connected, on_failed=lambda _: self.close()
         )
 
@@ -128,10 +131,12 @@ class Connection:
             return
         except OSError:
             flow.is_read = True
-            flow.stream.take(Ending.CLOSE, self._loop.now())
+            item: Item = Ending.CLOSE
         else:
             flow.is_read = not data
-            flow.stream.take(data or Ending.END, self._loop.now())
+            item = data or Ending.END
+        self._on_read(way, flow.stream.harming, flow.is_read)
+        flow.stream.take(item, self._loop.now())
         self._pump(way)
 
     def _pump(self, way: Direction) -> None:

@@ -20,13 +20,19 @@ _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Listener:
     """Listens from its making until `close`, and hands over what it accepts, not blocking.
 
-    Raises AddressError where the address cannot be had; `address` is the one it is bound to.
+    Raises AddressError where the address cannot be had; `address` is the one it is bound to. A
+    `bound` socket that listens already is taken over instead.
     """
 
     def __init__(
-        self, loop: Loop, address: str, *, on_accepted: Callable[[socket.socket], None]
+        self,
+        loop: Loop,
+        address: str,
+        *,
+        on_accepted: Callable[[socket.socket], None],
+        bound: socket.socket | None = None,
     ) -> None:
-        self._socket, self.address = bind(address)
+        self._socket, self.address = (bound, address) if bound is not None else bind(address)
         self._loop = loop
         self._on_accepted = on_accepted
         self._pause: Timer | None = None

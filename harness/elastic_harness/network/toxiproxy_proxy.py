@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
-from elastic_harness.network.toxiproxy_address import resolved
+from elastic_harness.network.toxiproxy_address import Dial, MakeDial, resolved
 from elastic_harness.network.toxiproxy_connection import Connection
 from elastic_harness.network.toxiproxy_listener import Listener
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
@@ -22,7 +22,16 @@ _MAX_CONNECTIONS = 4096
 class Proxy:
     """Belongs to a loop's thread, and is off until `start`."""
 
-    def __init__(self, loop: Loop, seed: Seed, *, name: str, listen: str, upstream: str) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        seed: Seed,
+        *,
+        name: str,
+        listen: str,
+        upstream: str,
+        make_dial: MakeDial = Dial,
+    ) -> None:
         self.name = name
         self.listen = listen
         self.upstream = upstream
@@ -32,6 +41,9 @@ class Proxy:
         self._connections: list[Connection] = []
         self._accepted = 0
         self._toxics: list[Toxic] = []
+        self._make_dial = make_dial
+        self._met: dict[str, int] = {}
+        self._read = dict.fromkeys(Direction, 0)
 
     @property
     def is_enabled(self) -> bool:
@@ -48,6 +60,21 @@ class Proxy:
         if self._listener is None:
             self._listener = Listener(self._loop, self.listen, on_accepted=self._connect)
             self.listen = self._listener.address
+
+    def start_at(self, bound: socket.socket) -> None:
+        """Listen at a socket that does so already, and is the proxy's from now on."""
+        self._listener = Listener(self._loop, self.listen, on_accepted=self._connect, bound=bound)
+
+    def met(self, toxic: str) -> int:
+        """Return how often a connection that a toxic harms had something for it, since it came.
+
+        That is bytes in its direction or, for `slow_close`, their end.
+        """
+        return self._met.get(toxic, 0)
+
+    def read(self, way: Direction) -> int:
+        """Return how often any connection had bytes, or their end, to pass on in a direction."""
+        return self._read[way]
 
     def stop(self) -> None:
         """Listen no more and close every connection; harmless twice."""
@@ -82,6 +109,7 @@ class Proxy:
     def add_toxic(self, toxic: Toxic) -> None:
         """Put a toxic at the end of its direction's chain, on every connection."""
         self._toxics.append(toxic)
+        self._met[toxic.name] = 0
         for connection in list(self._connections):
             connection.add_toxic(toxic)
 
@@ -114,8 +142,16 @@ class Proxy:
             self.upstream,
             chance_for=chance_for,
             on_closed=self._connections.remove,
+            on_read=self._count,
+            make_dial=self._make_dial,
         )
         self._connections.append(connection)
         for toxic in self._toxics:
             connection.add_toxic(toxic)
         connection.start()
+
+    def _count(self, way: Direction, toxics: Sequence[Toxic], is_end: bool) -> None:  # noqa: FBT001
+        self._read[way] += 1
+        for toxic in toxics:
+            if (toxic.type == "slow_close") is is_end:
+                self._met[toxic.name] = self._met.get(toxic.name, 0) + 1

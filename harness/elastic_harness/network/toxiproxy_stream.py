@@ -96,6 +96,11 @@ class Stream:
         """Tell whether a reset waits for earlier bytes to be read, which it need not."""
         return Ending.RESET in self._out
 
+    @property
+    def harming(self) -> tuple[Toxic, ...]:
+        """The toxics that harm this connection; others were drawn to spare it."""
+        return tuple(seat.toxic for seat in self._seats if seat.is_harmed)
+
     def take(self, item: Item, now: float) -> None:
         """Put in what was read."""
         self._hand_on(0, item, now)

@@ -18,7 +18,7 @@ from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
 from pytest_elastic.events.model import EVENT_KINDS
 
-__all__ = ["Finding", "check_scenario", "known_nodes", "needed_capabilities"]
+__all__ = ["Finding", "check_proxies", "check_scenario", "known_nodes", "needed_capabilities"]
 
 assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's events registers them"
 
@@ -71,6 +71,7 @@ def check_scenario(
     yield from _check_waits_for_heals(scenario, actions)
     yield from _check_selectors(scenario, actions, nodes)
     yield from _check_conditions(scenario, nodes)
+    yield from check_proxies(scenario, actions)
     yield from _check_storm(scenario)
     store_host = scenario.job.rdzv.store_host
     if store_host is not None and store_host not in scenario.initial_nodes:
@@ -110,6 +111,21 @@ def _check_storm(scenario: Scenario) -> Iterator[Finding]:
                 f"restarts of this job: give it `max_restarts: {storm.max}` or more"
             ),
         )
+
+
+def check_proxies(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> Iterator[Finding]:
+    """Yield what is done to proxies that the scenario does not have."""
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        proxy = getattr(action, "proxy", None)
+        if isinstance(proxy, str) and proxy not in scenario.proxies:
+            known = list(scenario.proxies)
+            yield Finding(
+                path=("timeline", index, entry.action.name, "proxy"),
+                message=f"the scenario has no proxy {proxy!r} (`proxies:`)",
+                suggestion=did_you_mean(proxy, known) if known else None,
+            )
 
 
 def _check_requires(scenario: Scenario) -> Iterator[Finding]:

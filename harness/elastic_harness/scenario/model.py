@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
 from elastic_harness.scenario.selectors import Selector
 from elastic_harness.scenario.situation import Situation, Targets
@@ -30,6 +31,7 @@ from elastic_harness.scenario.triggers import (
     LogCondition,
     Until,
 )
+from pytest_elastic.errors import UsageError
 
 __all__ = [
     "ENTRY_KEYS",
@@ -43,6 +45,7 @@ __all__ = [
     "Job",
     "Nodes",
     "PlannedAction",
+    "ProxySpec",
     "Scenario",
     "Storm",
     "Witness",
@@ -130,6 +133,21 @@ class Job(ScenarioModel):
             found = " and ".join(given) or "none of them"
             raise ValueError(f"a job has exactly one of script, module and command: found {found}")
         return self
+
+
+class ProxySpec(ScenarioModel):
+    """What a job reaches through a proxy at the gateway, at a port that is free or `listen`.
+
+    `upstream` is `rendezvous` (the job's endpoint), NODE:PORT, or HOST:PORT on the host's side.
+    """
+
+    upstream: str
+    listen: int = Field(default=0, ge=0, le=65535)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_upstream(cls, value: object) -> object:
+        return {"upstream": value} if isinstance(value, str) else value
 
 
 class Nodes(ScenarioModel):
@@ -343,6 +361,7 @@ class Scenario(ScenarioModel):
     limit: Seconds = 60.0
     timeline: Listed[Entry] = ()
     storm: Storm | None = None
+    proxies: Mapping[Name, ProxySpec] = Field(default_factory=dict)
     expect: Expect = Expect()
     marks: Listed[str] = ()
 
@@ -353,6 +372,24 @@ class Scenario(ScenarioModel):
         if not isinstance(value, dict):
             return value
         return {k: v for k, v in value.items() if not (isinstance(k, str) and k.startswith("x-"))}
+
+    @model_validator(mode="after")
+    def _proxies_lead_somewhere(self) -> Scenario:
+        try:
+            plans = self.proxy_plans
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        if sum(plan.upstream == RENDEZVOUS for plan in plans) > 1:
+            raise ValueError("the rendezvous endpoint is reached through one proxy, not several")
+        return self
+
+    @property
+    def proxy_plans(self) -> tuple[ProxyPlan, ...]:
+        """The proxies to be opened before the launchers start."""
+        return tuple(
+            ProxyPlan(name=name, upstream=spec.upstream, listen=spec.listen)
+            for name, spec in self.proxies.items()
+        )
 
     @property
     def store_host(self) -> str:

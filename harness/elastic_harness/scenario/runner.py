@@ -20,6 +20,7 @@ from elastic_harness.faults.injector import Catalog, Injector
 from elastic_harness.history.checkers import Judgement, bind, judge
 from elastic_harness.history.events import LogMatched, RunEnded, RunStarted, SwitchDropped
 from elastic_harness.history.history import History
+from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
 from elastic_harness.observe.observer import Observer
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
@@ -83,6 +84,7 @@ class Run:
         actions: ActionCatalog,
         *,
         on_done: Callable[[RunResult], None],
+        toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
         self._loop = loop
         self._cluster = cluster
@@ -106,6 +108,7 @@ class Run:
             orders=self._observer,
             on_fact=self._on_fact,
             on_lost=self._on_cluster_lost,
+            toxiproxy=toxiproxy,
         )
         self._injector = Injector(self._stage, catalog, loop, self._tell)
         self._logs = LogWatch(loop, setup.stage.log_dir, self._on_log_line)
@@ -301,6 +304,8 @@ class Run:
         self._injector.heal_all(go_on)
 
     def _count_packets(self) -> None:
+        self._stage.close()
+
         def on_counted(outcome: NetworkCounters | ClusterError) -> None:
             if isinstance(outcome, NetworkCounters) and (lost := sum(outcome.own_drops.values())):
                 self._on_fact("cluster", "", SwitchDropped(packets=lost))

@@ -79,6 +79,8 @@ def make_setup(
         store_host=plan.scenario.store_host,
         data_folders=_data_folders(checkpoints, job.env, shared),
         preloaded=preloaded,
+        proxies=plan.scenario.proxy_plans,
+        seed=plan.seed.value,
     )
     return RunSetup(
         plan=plan,

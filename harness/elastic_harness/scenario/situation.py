@@ -79,6 +79,7 @@ class Targets:
     """What a fault turned out to be aimed at when it fired.
 
     `links` are directed (from, to) pairs of node names. `new_nodes` are names that do not run yet.
+    `proxies` are names of the run's proxies.
     `peers` are workers that are not hit, and in which the effect can be seen.
     """
 
@@ -86,6 +87,7 @@ class Targets:
     nodes: tuple[NodeRef, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     new_nodes: tuple[str, ...] = field(default=())
+    proxies: tuple[str, ...] = ()
     peers: tuple[WorkerRef, ...] = field(default=())
 
     def describe(self) -> tuple[str, ...]:
@@ -96,4 +98,5 @@ class Targets:
             *(node.name for node in self.nodes),
             *links,
             *self.new_nodes,
+            *self.proxies,
         )

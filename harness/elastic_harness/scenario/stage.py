@@ -27,11 +27,13 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.faults.node_resources import NodeResources
 from elastic_harness.faults.ticket import Ticket
 from elastic_harness.history import events
+from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
 from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.node_commands import NodeCommands
 from elastic_harness.scenario.situation import ProcessRef
 from elastic_harness.scenario.stage_network import StageNetwork
 from elastic_harness.scenario.stage_plan import StagePlan, command_spec, launcher_spec
+from elastic_harness.scenario.stage_proxies import StageProxies
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop
@@ -78,9 +80,19 @@ class Stage(StageNetwork):
         orders: Orders,
         on_fact: Callable[[str, str, Event], None],
         on_lost: Callable[[str], None],
+        toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
         super().__init__(
-            cluster, capture_dir=os.path.join(os.path.dirname(plan.log_dir), "captures")
+            cluster,
+            capture_dir=os.path.join(os.path.dirname(plan.log_dir), "captures"),
+            proxies=StageProxies(
+                loop,
+                cluster,
+                plan.proxies,
+                seed=plan.seed,
+                run_id=plan.job.run_id,
+                remote=toxiproxy,
+            ),
         )
         self._loop = loop
         self._plan = plan
@@ -110,10 +122,25 @@ class Stage(StageNetwork):
                 return
             waiting.discard(name)
             if not waiting:
-                self._begin_launchers(names, on_done)
+                self._open_proxies(names, on_done)
 
         for name in names:
             self._start(name, keep_disk=False, on_done=partial(on_up, name))
+
+    def _open_proxies(
+        self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
+    ) -> None:
+        def on_open(problem: ElasticError | None) -> None:
+            if problem is not None:
+                on_done(problem)
+            else:
+                self._begin_launchers(names, on_done)
+
+        self._proxies.open(
+            store_host=self._plan.store_host,
+            endpoint_port=self._plan.job.endpoint_port,
+            on_done=on_open,
+        )
 
     def _begin_launchers(
         self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
@@ -344,6 +371,8 @@ class Stage(StageNetwork):
             index=actor.index - 1,
             endpoint_host=self._endpoint_host,
             has_names=self._cluster.capabilities.has("names"),
+            proxies=self._proxies.addresses,
+            rendezvous_proxy=self._proxies.rendezvous,
         )
 
         def on_spawned(outcome: ProcessHandle | ClusterError) -> None:

@@ -11,6 +11,8 @@ from elastic_harness.network.endpoints import Endpoints
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
+from elastic_harness.network.toxiproxy_stream import Direction, Toxic
+from elastic_harness.scenario.stage_proxies import StageProxies
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
 
@@ -20,8 +22,9 @@ __all__ = ["StageNetwork"]
 class StageNetwork:
     """What faults have done to the network of one run (`FaultContext`), each its own layer."""
 
-    def __init__(self, cluster: Cluster, *, capture_dir: str) -> None:
+    def __init__(self, cluster: Cluster, *, capture_dir: str, proxies: StageProxies) -> None:
         self._cluster = cluster
+        self._proxies = proxies
         self._capture_dir = capture_dir
         self._overlay = Overlay()
         self._names = NameOverlay()
@@ -143,6 +146,24 @@ class StageNetwork:
         """Have a new incarnation of a node take names for what its predecessor did."""
         if changes := self._names.of(node):
             self._cluster.set_names(node, changes, lambda _: None)
+
+    # FaultContext: proxies
+
+    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
+        """Add a toxic to a proxy of the run."""
+        return self._proxies.add_toxic(owner, proxy, toxic)
+
+    def remove_toxics(self, owner: str) -> Ticket[None]:
+        """Remove the toxics of a fault; harmless when there are none."""
+        return self._proxies.remove_toxics(owner)
+
+    def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
+        """Return how often connections had something for a toxic since it was added."""
+        return self._proxies.toxic_met(proxy, toxic, way)
+
+    def close(self) -> None:
+        """Close what is open of the network's own; harmless twice."""
+        self._proxies.close()
 
 
 def _when_all_are_done(count: int, ticket: Ticket[None]) -> Callable[[ClusterError | None], None]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastic_harness.cluster.cluster import ProcessSpec
+from elastic_harness.network.proxied import ProxyPlan, environ_name
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
@@ -31,6 +32,8 @@ class StagePlan:
     data_folders: Sequence[str] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    proxies: Sequence[ProxyPlan] = ()
+    seed: int = 0
 
     def log_dir_of(self, node: str) -> str:
         """Return the folder for what a node says."""
@@ -38,19 +41,33 @@ class StagePlan:
 
 
 def launcher_spec(
-    plan: StagePlan, node: str, *, address: str, index: int, endpoint_host: str, has_names: bool
+    plan: StagePlan,
+    node: str,
+    *,
+    address: str,
+    index: int,
+    endpoint_host: str,
+    has_names: bool,
+    proxies: Mapping[str, str],
+    rendezvous_proxy: str,
 ) -> ProcessSpec:
     """Return the launcher of a node, which is the `index`-th (from 0).
 
-    Without `has_names` all nodes share the host's loopback, and must be told who they are.
+    Without `has_names` all nodes share the host's loopback, and must be told who they are. All
+    nodes but the store host meet at `rendezvous_proxy`, if there is one; `proxies` are addresses
+    by name, for the job to find.
     """
     conf = dict(plan.job.conf)
-    if not has_names:
+    endpoint_port = plan.job.endpoint_port
+    if not has_names or rendezvous_proxy:
         # An address alone does not tell whose it is.
         conf["is_host"] = "true" if node == plan.store_host else "false"
+    if rendezvous_proxy and node != plan.store_host:
+        endpoint_host, _, port = rendezvous_proxy.rpartition(":")
+        endpoint_port = int(port)
     launcher = plan.launcher
     argv = launcher.argv(
-        replace(plan.job, endpoint_host=endpoint_host, conf=conf),
+        replace(plan.job, endpoint_host=endpoint_host, endpoint_port=endpoint_port, conf=conf),
         NodePlan(name=node, address=address, index=index, log_dir=plan.log_dir_of(node)),
     )
     log = os.path.join(plan.log_dir_of(node), "launcher.log")
@@ -58,6 +75,7 @@ def launcher_spec(
         argv=argv,
         environ={
             **_environ(plan, node),
+            **{environ_name(name): where for name, where in proxies.items()},
             **launcher.environ,
             **({} if has_names else {"PET_NODE_NAME": node}),
         },

@@ -20,6 +20,7 @@ from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
+from elastic_harness.network.toxiproxy_stream import Direction, Toxic
 from elastic_harness.scenario.messages import (
     EngineInput,
     FaultFailed,
@@ -89,6 +90,8 @@ class World:
         self.overlay = Overlay()
         self.names = NameOverlay()
         self.asked: dict[str, int] = {}
+        self.toxics: dict[str, tuple[str, Toxic]] = {}
+        self.met: dict[tuple[str, str], int] = {}
         self.captures: dict[str, list[Pair]] = {}
         self.links: dict[Pair, LinkPolicy] = {}
         self.places: dict[Place, LinkPolicy] = {}
@@ -325,6 +328,17 @@ class World:
 
     def names_asked(self, node: str) -> Ticket[int]:
         return self._number(self.asked.get(node, 0))
+
+    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
+        self.toxics[owner] = (proxy, toxic)
+        return self._operate(f"add_toxic {owner}", lambda: None)
+
+    def remove_toxics(self, owner: str) -> Ticket[None]:
+        self.toxics.pop(owner, None)
+        return self._operate(f"remove_toxics {owner}", lambda: None)
+
+    def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
+        return self.met.get((proxy, way.value), 0)
 
     # --- inside --------------------------------------------------------------------------------
 

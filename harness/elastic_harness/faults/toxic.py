@@ -1,0 +1,145 @@
+"""Toxics: what happens to the bytes of connections that go through a proxy of the run."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from elastic_harness.faults.context import (
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.link_fault import CLUSTER_S, PROOF_S
+from elastic_harness.network.toxiproxy_stream import Toxic
+from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES
+from elastic_harness.network.toxiproxy_values import checked_attributes
+from elastic_harness.scenario.fields import Fraction, Rate, Seconds
+from elastic_harness.scenario.situation import Situation, Targets
+from pytest_elastic.errors import UsageError
+
+__all__ = ["AddToxic"]
+
+_LOOK_S: Final = 0.1
+_BITS_PER_KILOBYTE: Final = 8000
+_MILLI, _MICRO = 1e3, 1e6
+
+
+class AddToxic(Fault):
+    """Connections through one of the run's `proxies` are harmed as a toxic of Toxiproxy harms them.
+
+    `type` is latency (`latency`, `jitter`), bandwidth (`rate`), slow_close (`delay`), timeout
+    (`timeout`: bytes are lost, and after so long without any the connection is closed; 0s: never),
+    slicer (`average_size`, `size_variation`, `delay`), limit_data (`bytes`), reset_peer
+    (`timeout`) or noop. `stream` is the direction, downstream (to the client) or upstream;
+    `toxicity` is the share of connections that are harmed. Stands for a slow, broken or
+    overloaded service and for load balancers and proxies in front of it. Does not stand for: what
+    happens to packets (`degrade` does), connections that do not go through the proxy: only the
+    rendezvous does by itself, everything else must be told to.
+    """
+
+    name = "toxic"
+    layer = "network"
+    proof = "harmed connections had bytes (slow_close: an end) in the toxic's direction"
+    is_healable: ClassVar[bool] = True
+
+    proxy: str
+    type: Literal[
+        "latency",
+        "bandwidth",
+        "slow_close",
+        "timeout",
+        "slicer",
+        "limit_data",
+        "reset_peer",
+        "noop",
+    ]
+    stream: Literal["downstream", "upstream"] = "downstream"
+    toxicity: Fraction = 1.0
+    latency: Seconds | None = None
+    jitter: Seconds | None = None
+    rate: Rate | None = None
+    delay: Seconds | None = None
+    timeout: Seconds | None = None
+    average_size: int | None = Field(default=None, ge=1)
+    size_variation: int | None = Field(default=None, ge=0)
+    bytes: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> AddToxic:
+        if self.toxicity == 0.0:
+            raise ValueError("a toxicity of 0% harms nobody")
+        wanted = {"latency": "latency", "bandwidth": "rate", "slow_close": "delay"}
+        wanted["limit_data"] = "bytes"
+        key = wanted.get(self.type)
+        if key is not None and getattr(self, key) is None:
+            raise ValueError(f"toxic `{self.type}` needs `{key}`")
+        try:
+            checked_attributes(self.type, self._attributes(), all_of_them=True)
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        return self
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        toxic = self._toxic(id)
+        ticket = context.add_toxic(id, self.proxy, toxic)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="adding a toxic")
+        ticket.result()
+        yield InForce.NEEDS_JOB
+        deadline = context.now() + PROOF_S
+        while context.now() < deadline:
+            try:
+                yield Sleep(seconds=_LOOK_S)
+            except HealOrdered:
+                deadline = 0.0
+            met = context.toxic_met(self.proxy, toxic.name, toxic.direction)
+            if met > 0:
+                return f"{met} reads of connections through '{self.proxy}' met the toxic"
+        raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.remove_toxics(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="removing a toxic")
+        ticket.result()
+        return "the toxic is gone"
+
+    def _toxic(self, id: str) -> Toxic:
+        complete = dict.fromkeys(TOXIC_TYPES[self.type].attributes, 0)
+        return Toxic(
+            name=id.replace("#", "-"),
+            type=self.type,
+            stream=self.stream,
+            toxicity=self.toxicity,
+            attributes={
+                **complete,
+                **checked_attributes(self.type, self._attributes(), all_of_them=True),
+            },
+        )
+
+    def _attributes(self) -> dict[str, float]:
+        """Return what was said, in the units of Toxiproxy."""
+        unit = _MICRO if self.type == "slicer" else _MILLI
+        said: dict[str, float | None] = {
+            "latency": _in(self.latency, _MILLI),
+            "jitter": _in(self.jitter, _MILLI),
+            "rate": _in(self.rate, 1 / _BITS_PER_KILOBYTE),
+            "delay": _in(self.delay, unit),
+            "timeout": _in(self.timeout, _MILLI),
+            "average_size": self.average_size,
+            "size_variation": self.size_variation,
+            "bytes": self.bytes,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def _in(value: float | None, units: float) -> int | None:
+    return None if value is None else round(value * units)

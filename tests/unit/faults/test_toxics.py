@@ -1,0 +1,83 @@
+"""Toxics on proxies of a run: what may be said, what proves them, how they are undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES
+from pydantic import ValidationError
+
+from tests.unit.faults.bench import World
+
+ALL: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "latency": ({"latency": "1s", "jitter": "50ms"}, {"latency": 1000, "jitter": 50}),
+    "bandwidth": ({"rate": "8mbit"}, {"rate": 1000}),
+    "slow_close": ({"delay": "2s"}, {"delay": 2000}),
+    "timeout": ({}, {"timeout": 0}),
+    "slicer": (
+        {"average_size": 64, "size_variation": 16, "delay": "10ms"},
+        {"average_size": 64, "size_variation": 16, "delay": 10_000},
+    ),
+    "limit_data": ({"bytes": 100}, {"bytes": 100}),
+    "reset_peer": ({"timeout": "500ms"}, {"timeout": 500}),
+    "noop": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", list(TOXIC_TYPES))
+def test_all_toxics_can_be_said_in_the_units_of_scenarios(kind: str) -> None:
+    """And reach the proxy in Toxiproxy's own."""
+    said, sent = ALL[kind]
+    world = World()
+    order = world.fire("toxic", {"proxy": "db", "type": kind, "stream": "upstream", **said})
+    world.pass_time(0.5)
+    proxy, toxic = world.toxics["x"]
+    assert (proxy, toxic.type, toxic.stream, toxic.attributes) == ("db", kind, "upstream", sent)
+    assert order.targets.describe() == ("db",)
+
+
+def test_a_toxic_is_proven_by_what_met_it_in_its_direction() -> None:
+    """Nothing else went through the proxy that it could have harmed."""
+    world = World()
+    world.fire("toxic", {"proxy": "db", "type": "latency", "latency": "10ms"}, entry_id="slow")
+    world.met["db", "upstream"] = 3
+    world.pass_time(1)
+    assert world.story == ["in force, needs job"]
+    world.met["db", "downstream"] = 2
+    world.pass_time(1)
+    assert world.story[-1] == "proved: 2 reads of connections through 'db' met the toxic"
+    for _ in range(2):
+        world.heal("slow")
+        world.pass_time(1)
+    assert world.toxics == {}
+
+
+def test_a_toxic_that_met_nothing_has_failed() -> None:
+    """The job does not use the proxy, or not any more."""
+    world = World()
+    world.fire("toxic", {"proxy": "db", "type": "noop"})
+    world.pass_time(20)
+    assert world.story[-1] == "failed: nothing went through the proxy 'db' downstream"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "latency", "latency": "1s"},
+        {"proxy": "db", "type": "slow", "latency": "1s"},
+        {"proxy": "db", "type": "latency"},
+        {"proxy": "db", "type": "latency", "latency": 100},
+        {"proxy": "db", "type": "latency", "latency": "1s", "rate": "1mbit"},
+        {"proxy": "db", "type": "slicer"},
+        {"proxy": "db", "type": "slicer", "average_size": 0},
+        {"proxy": "db", "type": "noop", "toxicity": "120%"},
+        {"proxy": "db", "type": "noop", "toxicity": "0%"},
+        {"proxy": "db", "type": "noop", "stream": "sideways"},
+    ],
+)
+def test_toxics_that_cannot_be_are_refused(value: object) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValidationError):
+        built_in_faults().parse("toxic", value)
