@@ -45,7 +45,9 @@ class Ballot:
         self.incarnation = incarnation
         self.promised = 0
         self.choice = ""
-        """Whom the term that was promised belongs to: an incarnation, "" before the first."""
+        """For whom this node voted in the term that was promised, "" for nobody."""
+        self.leader = ""
+        """Whom it joined in that term, "" for nobody yet: the term has no other coordinator."""
         self.seal: m.Seal | None = None
         self.commit: m.Commit | None = None
         self.newest_round = 0
@@ -55,6 +57,7 @@ class Ballot:
         self.has_renounced = False
         self._settings = settings
         self._voted_at: float | None = None
+        self._voted_for = ""
 
     @property
     def voters(self) -> Sequence[Electorate]:
@@ -63,22 +66,38 @@ class Ballot:
             return ()
         return voters_of(self.seal, is_committed=self.commit is not None)
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether anybody counts on what was promised: a vote was given, or a seal acknowledged."""
+        return self.seal is not None or self._voted_at is not None
+
     # --- promises ----------------------------------------------------------------------------
 
     def may_obey(self, term: int, coordinator: str) -> bool:
         """Tell whether orders under a term are to be followed, if `coordinator` gives them."""
-        return term > self.promised or (term == self.promised and coordinator == self.choice)
+        if not self.is_bound:
+            return True
+        is_same = term == self.promised and self.leader in {"", coordinator}
+        return term > self.promised or is_same
 
-    def promise(self, term: int, coordinator: str) -> None:
+    def join(self, term: int, coordinator: str) -> None:
         """Obey no lower term from here on, and in this one nobody else."""
-        assert term >= self.promised, f"term {self.promised} was promised, not {term}"
-        self.promised, self.choice = term, coordinator
+        assert self.may_obey(term, coordinator), f"term {self.promised} was promised, not {term}"
+        if not self.is_bound:
+            self.promised, self.choice = term, ""
+        self._promise(term)
+        self.leader = coordinator
 
-    def stand(self, term: int, now: float) -> None:
-        """Vote for oneself."""
-        self.contact_at = self.contact_but_with(self.incarnation)
-        self.promise(term, self.incarnation)
+    def vote(self, term: int, candidate: str, now: float) -> None:
+        """Obey no lower term from here on, and vote for nobody else in this one."""
+        self.contact_at = self.contact_but_with(candidate)
+        self._promise(term)
+        self.choice = self._voted_for = candidate
         self._voted_at = now
+
+    def _promise(self, term: int) -> None:
+        if term > self.promised:
+            self.promised, self.choice, self.leader = term, "", ""
 
     # --- acknowledgements --------------------------------------------------------------------
 
@@ -119,9 +138,7 @@ class Ballot:
         refusal = self._refusal(request, place, patience_s)
         contact_at = self.contact_but_with(request.candidate)
         if not refusal and not request.is_trial:
-            self.contact_at = contact_at
-            self.promise(request.term, request.candidate)
-            self._voted_at = now
+            self.vote(request.term, request.candidate, now)
         return m.VoteAnswer(
             term=self.promised,
             voter=self.incarnation,
@@ -139,7 +156,7 @@ class Ballot:
 
     def has_voted_since(self, moment: float) -> bool:
         """Tell whether a vote was given to somebody else that late."""
-        is_own = self.choice == self.incarnation
+        is_own = self._voted_for == self.incarnation
         return self._voted_at is not None and self._voted_at >= moment and not is_own
 
     def contact_but_with(self, candidate: str) -> float | None:
@@ -147,7 +164,7 @@ class Ballot:
 
         Whoever was elected by it may have decided since; a candidate itself knows that it has not.
         """
-        if self._voted_at is None or self.choice == candidate:
+        if self._voted_at is None or self._voted_for == candidate:
             return self.contact_at
         return max(self._voted_at, self.contact_at or self._voted_at)
 
@@ -160,6 +177,7 @@ class Ballot:
             return f"{place.name} decides, under term {place.term}"
         if patience_s > 0:
             return "the coordinator may be well"
-        if not request.is_trial and not self.may_obey(request.term, request.candidate):
+        is_again = request.term == self.promised and request.candidate == self.choice
+        if not request.is_trial and request.term <= self.promised and not is_again:
             return f"term {self.promised} was promised"
         return ""

@@ -145,7 +145,7 @@ class Candidate:
         if self._request is None or answered.request != self._request:
             return
         self._unanswered.discard(answered.incarnation)
-        if answer is not None and answer.place is not None and self._is_of_use(answer.place):
+        if answer is not None and answer.place is not None:
             self.place = answer.place
         if answer is not None and answer.is_granted:
             self._heard_at[answer.voter] = self._asked_at
@@ -180,9 +180,6 @@ class Candidate:
         self._restarts_used = max(self._restarts_used, ballot.restarts_used)
         self._learn_seal(ballot.seal, ballot.commit)
 
-    def _is_of_use(self, place: m.Place) -> bool:
-        return self._ballot.may_obey(place.term, place.incarnation)
-
     def _count(self, now: float) -> None:
         """See whether enough have agreed, or whether enough never will."""
         assert self._request is not None, "votes are counted while they are asked for"
@@ -212,7 +209,7 @@ class Candidate:
         self._become(Standing.ASKING)
         self._learn_own()
         term = max(self._highest_term, self._ballot.promised) + 1
-        self._ballot.stand(term, now)
+        self._ballot.vote(term, self._ballot.incarnation, now)
         self._ask(now, term=term, is_trial=False)
 
     def _ask(self, now: float, *, term: int, is_trial: bool) -> None:

@@ -304,7 +304,11 @@ class CoordinatorMachine:
         if peer.is_leaving:
             self._let_go(peer, now)
         else:
-            committed.stop_because(f"the workers of {peer.node.name} are gone")
+            reason = f"the workers of {peer.node.name} are gone"
+            committed.stop_because(reason)
+            if committed.is_inherited and self.phase is Phase.RUNNING:
+                # The coordinator of before had stopped it; why, went with it.
+                committed.lost_or_gained = committed.lost_or_gained or reason
 
     def _on_drain(self, peer: Peer, drain: ports.DrainRequested, now: float) -> None:
         if peer.is_leaving:

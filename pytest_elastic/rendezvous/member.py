@@ -154,7 +154,7 @@ class MemberMachine:
             return
         match message:
             case m.Beat():
-                self._on_beat(message)
+                self._on_beat(message, now)
             case m.StepDown(term=self._term):
                 self._on_step_down(message, now)
             case m.Seal(term=self._term):
@@ -211,7 +211,8 @@ class MemberMachine:
         """Go on without a connection for a moment."""
         self._last_problem = problem
         self._become_link(Link.RESTING)
-        self._rest_until = now + _RETRY_S
+        is_late = self._succession.is_on and self._is_lost(now)
+        self._rest_until = now + (self.settings.beat_interval_s / 2 if is_late else _RETRY_S)
 
     def _hang_up(self, problem: str, now: float) -> None:
         self._out.append(v.Hangup())
@@ -221,7 +222,8 @@ class MemberMachine:
         if self.link is not Link.SEEKING:
             return
         is_obeyed = self._succession.may_obey(found.term, found.incarnation)
-        if found.term < self._term or not is_obeyed:
+        is_old = not self._succession.is_on and found.term < self._term
+        if is_old or not is_obeyed:
             self._rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
         self._found = found
@@ -241,7 +243,7 @@ class MemberMachine:
                     node=self.node,
                     settings=settings_as_values(self.settings),
                     resumes_round=self._seal.round if self._seal is not None else 0,
-                    term=max(self._term, self._succession.ballot.promised),
+                    term=self._succession.term_to_tell(self._term),
                     newest_round=self._newest_round,
                     restarts_used=self._restarts_used,
                 )
@@ -292,7 +294,8 @@ class MemberMachine:
     def _on_welcome(self, welcome: m.Welcome, now: float) -> None:
         assert self._found is not None, "whoever answers was dialled"
         is_obeyed = self._succession.may_obey(welcome.term, self._found.incarnation)
-        if welcome.term < self._term or not is_obeyed:
+        is_old = not self._succession.is_on and welcome.term < self._term
+        if is_old or not is_obeyed:
             self._hang_up(f"{welcome.coordinator} decides under the old term {welcome.term}", now)
             return
         self._become_link(Link.JOINED)
@@ -567,8 +570,12 @@ class MemberMachine:
             self._out.append(v.Send(message=m.Beat(count=count, echo=self._echo)))
             self._is_due(self._lease.beat_at, now)
 
-    def _on_beat(self, beat: m.Beat) -> None:
+    def _on_beat(self, beat: m.Beat, now: float) -> None:
         assert self._lease is not None, "a member that is joined has a lease"
+        if beat.grant_s is not None:
+            # What it grants next depends on how lately we have answered: do not wait for our beat.
+            self._succession.ballot.contact_at = now
+            self._out.append(v.Send(message=m.Beat(count=0, echo=beat.count)))
         self._echo = max(self._echo, beat.count)
         if self._lease.take_echo(beat.echo, beat.grant_s):
             self._tell_lease()
@@ -651,15 +658,18 @@ class MemberMachine:
             )
 
     def _on_announced(self, place: m.Place, now: float) -> None:
-        """Join whoever decides now."""
+        """Join whoever decides now; or tell it that this node may not obey its term any more."""
         found = self._found
+        if self.link is Link.JOINED and place.term <= self._term:
+            return
         if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
             return
-        if not self._succession.may_obey(place.term, place.incarnation):
+        is_obeyed = self._succession.may_obey(place.term, place.incarnation)
+        if not is_obeyed and not self._succession.must_tell(place.term):
             return
         is_same = found is not None and found.incarnation == place.incarnation
-        is_current = is_same and place.term == self._term
-        if is_current and self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        is_known = is_same and found is not None and place.term == found.term
+        if is_known and self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
             return
         self._succession.trust(now)
         self._found = v.CoordinatorFound(

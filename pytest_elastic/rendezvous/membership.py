@@ -264,8 +264,11 @@ class Membership:
     def take_beat(self, peer: Peer, beat: m.Beat, now: float) -> None:
         """Answer a beat, which also grants the lease."""
         peer.lease.take_echo(beat.echo)
-        if peer.lease.heard_from is not None:
-            self._mandate.hear(peer.node.incarnation, peer.lease.heard_from)
+        heard_from = now if self._is_own(peer) else peer.lease.heard_from  # nothing is under way
+        if heard_from is not None:
+            self._mandate.hear(peer.node.incarnation, heard_from)
+        if beat.count == 0:
+            return
         grant_s = self._grant_s(now)
         count, echo = peer.lease.take_beat(beat.count, beat.echo, now, grant_s)
         self._out.send(peer, m.Beat(count=count, echo=echo, grant_s=_finite(grant_s)))

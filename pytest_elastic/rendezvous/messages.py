@@ -58,8 +58,8 @@ class Beat:
 
     The whole of R6: a side's lease runs from the send time of the newest own beat that came back
     as an `echo`. Counts start at 1 on each connection; greeting and welcome are beat 0 of each
-    side. `grant_s` is for how long, from then, if that is less than a lease: no coordinator grants
-    more than it has itself (R11).
+    side; a beat that is numbered 0 is an answer and is not answered. `grant_s` is for how long,
+    from then, if that is less than a lease: no coordinator grants more than it has itself (R11).
     """
 
     count: int

@@ -64,6 +64,7 @@ class CommittedRound:
     stop_reason: str | None = None
     stopped_at: float = 0.0
     lost_or_gained: str | None = None
+    is_inherited: bool = False
 
     @property
     def number(self) -> int:
@@ -119,6 +120,7 @@ def inherited_round(
         unfinished=set(remaining),
         holding=set(remaining),
         absent={entry.incarnation for entry in seal.roster} - remaining,
+        is_inherited=True,
     )
     gone = [entry.name for entry in seal.roster if entry.incarnation not in remaining]
     reason = f"{', '.join(gone)} left" if gone else f"{heritage.lost} was lost"

@@ -55,10 +55,20 @@ class Succession:
         """Tell whether a coordinator may be joined; an old one, or an unknown one, may not."""
         return not self.is_on or self.ballot.may_obey(term, incarnation)
 
+    def must_tell(self, term: int) -> bool:
+        """Tell whether a coordinator is to hear that this node has promised a higher term."""
+        return self.is_on and self.ballot.is_bound and term < self.ballot.promised
+
+    def term_to_tell(self, term: int) -> int:
+        """Return the term for a greeting; `term` is that of the last coordinator."""
+        if not self.is_on:
+            return term
+        return self.ballot.promised if self.ballot.is_bound else 0
+
     def join(self, term: int, incarnation: str) -> None:
         """Take note that this coordinator has welcomed us."""
         if self.is_on:
-            self.ballot.promise(term, incarnation)
+            self.ballot.join(term, incarnation)
         self.candidate.withdraw()
         self.is_lost = False
         self._is_told = False
