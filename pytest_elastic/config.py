@@ -83,7 +83,7 @@ class RendezvousConf:
     store_timeout_s: float = 1.0
     read_timeout_s: float = 60.0
     is_host: bool | None = None
-    quorum: str = "coordinator"
+    quorum: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +284,11 @@ def _conf_items(text: str) -> Iterator[tuple[str, str]]:
 
 def _conf_value(key: str, name: str, value: str) -> float | bool | str:
     if name == "quorum":
-        if value != "coordinator":
-            raise UsageError(f"--rdzv-conf quorum={value}: only 'coordinator' is known")
+        if value not in ("auto", "coordinator", "majority"):
+            raise UsageError(
+                f"--rdzv-conf quorum={value}: expected majority (a majority of nodes goes on "
+                "without any other), coordinator (the job ends with its host's node), or auto"
+            )
         return value
     if name == "is_host":
         if value.lower() in _TRUE:

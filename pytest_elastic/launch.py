@@ -23,20 +23,28 @@ from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
-from pytest_elastic.events.model import AgentExited, AgentStarted, ConfigResolved, Event, Record
+from pytest_elastic.events.model import (
+    AgentExited,
+    AgentStarted,
+    ConfigResolved,
+    Event,
+    QuorumChosen,
+    Record,
+)
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import C10dRendezvous
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
 from pytest_elastic.rendezvous.wire import encode
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
-__all__ = ["keeper_linger_s", "launch", "settings_of"]
+__all__ = ["keeper_linger_s", "launch", "quorum_of", "settings_of"]
 
 # The last records of an agent are the ones that say why it ended.
 _FLUSH_S = 1.0
@@ -81,7 +89,19 @@ def settings_of(config: LaunchConfig) -> Settings:
         newcomer_window_s=conf.newcomer_window_s,
         linger_s=conf.linger_s,
         store_timeout_s=conf.store_timeout_s,
-        quorum=conf.quorum,
+        quorum=quorum_of(config).quorum,
+    )
+
+
+def quorum_of(config: LaunchConfig) -> QuorumChoice:
+    """Return whether the job goes on without its coordinator, and why (R12)."""
+    conf = config.rendezvous
+    return choose_quorum(
+        conf.quorum,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        beat_interval_s=conf.beat_interval_s,
+        lease_s=conf.lease_s,
     )
 
 
@@ -180,10 +200,13 @@ class _Launch:
     def _rendezvous(self, node: Node, agent: Agent, listener: socket.socket) -> ports.Rendezvous:
         config = self._config
         if config.backend in ("c10d", "static"):
+            settings, choice = settings_of(config), quorum_of(config)
+            if config.max_nodes > 1:
+                self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
             return C10dRendezvous(
                 self._loop,
                 node=node,
-                settings=settings_of(config),
+                settings=settings,
                 endpoint=config.endpoint,
                 is_host=config.rendezvous.is_host,
                 listener=listener,

@@ -20,10 +20,27 @@ _MAX_MESSAGE_LINES = 12
 def describe_event(event: events.Event) -> str | None:
     """Return the line that a person should see about an event, or None."""
     match event:
-        case events.CoordinatorStarted():
+        case events.QuorumChosen(quorum="majority"):
+            return f"a majority of nodes goes on without any other, quorum=majority: {event.reason}"
+        case events.QuorumChosen():
+            return (
+                f"the job ends with the node that hosts it, quorum={event.quorum}: {event.reason}"
+            )
+        case events.CoordinatorStarted(term=1, quorum="coordinator"):
             return (
                 f"hosting the rendezvous ({event.reason}); if this node is lost, the job ends "
                 f"(quorum={event.quorum})"
+            )
+        case events.CoordinatorStarted(term=1):
+            return f"hosting the rendezvous ({event.reason})"
+        case events.CoordinatorStarted():
+            return f"coordinating the job from here on, term {event.term}: {event.reason}"
+        case events.CoordinatorSteppedDown():
+            return f"coordinating no more: {event.reason}"
+        case events.QuorumMissed():
+            return (
+                f"cut off from the majority: {event.reached} of {event.members} members can be "
+                f"reached ({event.reason}); looking for the others"
             )
         case events.MemberLost():
             return f"lost node {event.member}: {event.detail} ({event.cause})"

@@ -27,6 +27,7 @@ __all__ = [
     "MemberLeft",
     "MemberLost",
     "NodeSpared",
+    "QuorumChosen",
     "QuorumMissed",
     "Record",
     "RoundCommitted",
@@ -105,6 +106,16 @@ class CoordinatorStarted(Event):
     term: int
     address: str
     port: int
+    quorum: str
+    reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumChosen(Event):
+    """What happens if the coordinator's node is lost: `quorum` as in the settings, and why."""
+
+    kind: ClassVar[str] = "quorum_chosen"
     quorum: str
     reason: str
 

@@ -584,11 +584,7 @@ class MemberMachine:
         """Hand the deadline to the keeper while it has workers to kill."""
         if self.part not in WITH_WORKERS:
             return
-        until = None
-        if self._held_until is not None:
-            assert self._lease is not None, "a lease that ends is held"
-            until = self._lease.fence_at
-        self._out.append(v.Notify(notice=ports.LeaseExtended(until=until)))
+        self._out.append(v.Notify(notice=ports.LeaseExtended(until=self._held_until)))
 
     def _watch_contact(self, now: float) -> None:
         """Notice a silent coordinator, and give the job up when it stays away (R10)."""

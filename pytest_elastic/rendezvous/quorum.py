@@ -12,10 +12,58 @@ node that renounced is in no later count, and the rest is a majority of those wh
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from pytest_elastic.rendezvous.model import Electorate
 
-__all__ = ["agreed_since", "has_quorum"]
+__all__ = ["QuorumChoice", "agreed_since", "choose_quorum", "has_quorum"]
+
+# Below this many nodes, nobody but the coordinator could ever be a majority of what remains.
+_FEWEST_NODES = 3
+# A coordinator's own lease is a beat old when it grants one.
+LEAST_BEATS_PER_LEASE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumChoice:
+    """What `Settings.quorum` is, and why (R12)."""
+
+    quorum: str
+    reason: str
+
+
+def choose_quorum(
+    asked: str,
+    *,
+    min_nodes: int,
+    max_nodes: int,
+    beat_interval_s: float,
+    lease_s: float,
+    endpoints: int = 1,
+) -> QuorumChoice:
+    """Decide whether the job goes on without its coordinator (R12); `asked` may be "auto".
+
+    All nodes of a job come to the same, as it depends on nothing but what they must agree on.
+    """
+    if asked != "auto":
+        return QuorumChoice(quorum=asked, reason=f"--rdzv-conf quorum={asked} asks for it")
+    if max_nodes < _FEWEST_NODES:
+        reason = f"of {max_nodes} nodes, none is a majority without the other"
+        return QuorumChoice(quorum="coordinator", reason=reason)
+    if lease_s < LEAST_BEATS_PER_LEASE * beat_interval_s:
+        reason = f"a lease of {lease_s:g} s is less than {LEAST_BEATS_PER_LEASE} beats"
+        return QuorumChoice(quorum="coordinator", reason=reason)
+    if endpoints > 1:
+        reason = f"a majority of {endpoints} endpoints knows of the job"
+        return QuorumChoice(quorum="majority", reason=reason)
+    if 2 * min_nodes > max_nodes:
+        reason = f"of at most {max_nodes} nodes, no two groups have {min_nodes}"
+        return QuorumChoice(quorum="majority", reason=reason)
+    reason = (
+        f"with {min_nodes} to {max_nodes} nodes and one endpoint, two groups could both be large "
+        "enough; several endpoints, or --rdzv-conf quorum=majority, would let the job outlive it"
+    )
+    return QuorumChoice(quorum="coordinator", reason=reason)
 
 
 def has_quorum(

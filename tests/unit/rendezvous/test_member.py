@@ -136,7 +136,7 @@ def test_a_seal_is_acknowledged_and_a_commit_starts_workers_with_their_lease() -
     assert bench.taken() == [v.Send(message=m.SealAcknowledged(term=4, round=7))]
     bench.give(COMMIT)
     lease, start = bench.taken()
-    assert lease == v.Notify(notice=ports.LeaseExtended(until=104.75))
+    assert lease == v.Notify(notice=ports.LeaseExtended(until=105.0))
     assert isinstance(start, v.Notify)
     assert isinstance(start.notice, ports.StartWorkers)
     assert start.notice.assignment.group_rank == 1
