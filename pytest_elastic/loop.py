@@ -66,6 +66,12 @@ class Loop:
         self._doorbell: int | None = None
         self._from_threads: deque[Callable[[], None]] = deque()
 
+    @property
+    def own_fds(self) -> frozenset[int]:
+        """The descriptors that the loop itself holds."""
+        doorbell = set() if self._doorbell is None else {self._doorbell}
+        return frozenset({self._epoll.fileno(), *doorbell})
+
     def now(self) -> float:
         """Return the loop's clock, in seconds."""
         return self._clock.now()

@@ -106,6 +106,14 @@ class HarnessSession:
         return self._cluster is not None
 
     @property
+    def shared(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The processes of a started session, and its descriptors in this process."""
+        if self._cluster is None or self._thread is None:
+            return frozenset(), frozenset()
+        fds = self._cluster.own_fds | self._thread.loop.own_fds
+        return self._cluster.own_pids, frozenset(fds)
+
+    @property
     def cluster(self) -> ClusterClient:
         """The cluster, started if it was not."""
         self._ensure_started()

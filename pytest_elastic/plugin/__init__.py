@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from pytest_elastic.plugin.fixtures import (
+    FAILED_KEY,
     JOBS_KEY,
     elastic_chaos,
     elastic_cluster,
     elastic_history,
     elastic_job,
     elastic_jobs,
+    elastic_leak_check,
     elastic_seed,
 )
 from pytest_elastic.plugin.options import add_options, is_asked_for, options_of
@@ -28,11 +30,12 @@ __all__ = [
     "elastic_history",
     "elastic_job",
     "elastic_jobs",
+    "elastic_leak_check",
     "elastic_seed",
 ]
 
 _SUFFIX = ".elastic.yaml"
-_FIXTURES = frozenset(__all__)
+_FIXTURES = frozenset(__all__) - {"elastic_leak_check"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,8 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "settings for the job of a test that uses the fixture elastic_job; what the call of "
         "elastic_job says beats the marker, and the marker beats the options --elastic-...",
     )
-    if is_asked_for(config):
-        options_of(config)
+    if is_asked_for(config) and options_of(config).leak_check == "on":
+        from pytest_elastic.plugin.leak_check import LeakCheckOfAll
+
+        config.pluginmanager.register(LeakCheckOfAll(), "elastic-leak-check-of-all")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -135,6 +140,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what an elastic test's run has left, where it failed."""
     report = yield
+    if report.failed and call.when == "call":
+        item.stash[FAILED_KEY] = True
     if _is_elastic(item):
         from pytest_elastic.plugin.reporting import complete_report
 

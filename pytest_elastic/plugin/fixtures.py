@@ -17,17 +17,21 @@ if TYPE_CHECKING:
     from pytest_elastic.plugin.jobs import JobsOfTest
 
 __all__ = [
+    "FAILED_KEY",
     "JOBS_KEY",
     "elastic_chaos",
     "elastic_cluster",
     "elastic_history",
     "elastic_job",
     "elastic_jobs",
+    "elastic_leak_check",
     "elastic_seed",
     "teach_faults",
 ]
 
 JOBS_KEY = pytest.StashKey["JobsOfTest"]()
+# Set when the test itself has failed.
+FAILED_KEY = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +103,18 @@ def teach_faults(faker: Faker) -> None:
 
     if not hasattr(faker, "elastic_fault"):
         faker.add_provider(ElasticProvider)
+
+
+@pytest.fixture
+def elastic_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves something behind: a process, a thread, a file, a descriptor ...
+
+    What was there when the test began does not count; `--elastic-leak-check=on` has it for all.
+    """
+    from pytest_elastic.plugin.leak_check import watch_for_leaks
+
+    is_elastic = "elastic_cluster" in request.fixturenames
+    yield from watch_for_leaks(request.node, hub_of(request.config), is_elastic=is_elastic)
 
 
 @pytest.fixture

@@ -188,6 +188,13 @@ class Hub:
         with take_place(str(os.getuid()), max(1, len(os.sched_getaffinity(0)))):
             yield
 
+    @property
+    def shared(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The processes, and the descriptors of this one, that all runs of the session share."""
+        if self._session is None or not self._session.is_started:
+            return frozenset(), frozenset()
+        return self._session.shared
+
     def close(self) -> None:
         """End the cluster."""
         if self._session is not None:

@@ -62,9 +62,9 @@ _OPTIONS = (
         name="cluster",
         default="auto",
         metavar="KIND",
-        choices=("auto", "namespace", "process"),
+        choices=("auto", "namespace", "process", "simulated"),
         help="namespace: nodes with networks of their own; process: plain processes; auto: the "
-        "best that works here",
+        "best that works here; simulated: scenario files in virtual time",
     ),
     _Option(
         name="seed",
@@ -95,6 +95,14 @@ _OPTIONS = (
         "machine, or the program of one",
     ),
     _Option(
+        name="leak-check",
+        default="off",
+        metavar="WHICH",
+        choices=("off", "on"),
+        help="on: every test must leave nothing behind (processes, namespaces, files, threads ...)",
+        changes_runs=False,
+    ),
+    _Option(
         name="replay",
         default="",
         metavar="PLAN",
@@ -120,6 +128,7 @@ class ElasticOptions:
     seed: int
     artifacts: str
     keep: str
+    leak_check: str
     toxiproxy: str
     replay: str
     given: Mapping[str, str]
@@ -182,6 +191,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
             called_in if "artifacts" in given else str(config.rootpath), values["artifacts"]
         ),
         keep=values["keep"],
+        leak_check=values["leak-check"],
         toxiproxy=_check_toxiproxy(values["toxiproxy"]),
         replay=values["replay"] and os.path.join(called_in, values["replay"]),
         given={

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -76,6 +77,30 @@ def test_socket_files_and_shared_memory_are_found(
     finally:
         Path(name).unlink()
     assert lines == [f"shared memory file left: {name}", f"socket file left: {tmp_path}/service"]
+
+
+def test_shared_memory_that_a_process_beside_us_uses_is_not_ours() -> None:
+    """Sessions run side by side; what nobody uses has been left by somebody, and is said."""
+    before = leaks.snapshot()
+    name = f"/dev/shm/leak-test-{os.getpid()}-beside"
+    Path(name).write_bytes(bytes(4096))
+    code = (
+        f"import mmap; file = open('{name}', 'r+b'); held = mmap.mmap(file.fileno(), 0); "
+        "print(1, flush=True); input()"
+    )
+    # Not a child of ours: its parent ends at once.
+    shell = f'exec 3<&0; "$0" -c "{code}" <&3 &'
+    try:
+        assert leaks.leaks_since(before, within_s=0) == [f"shared memory file left: {name}"]
+        with subprocess.Popen(
+            ["sh", "-c", shell, sys.executable], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as beside:
+            assert beside.stdout is not None
+            assert beside.stdout.readline() == b"1\n"
+            left = leaks.leaks_since(before, within_s=0)
+            assert not [line for line in left if line.startswith("shared memory")]
+    finally:
+        Path(name).unlink()
 
 
 def test_what_is_about_to_go_is_waited_for() -> None:

@@ -9,7 +9,6 @@ from pydantic import Field
 from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
-    InForce,
     Settled,
     Steps,
 )
@@ -26,10 +25,11 @@ _DEFAULT_S: Final = 10.0
 class RunCommand(Fault):
     """A command runs on a node, in its launcher's surroundings, and must end with exit code 0.
 
-    `command` is a list of words, or text for `/bin/sh`; `node` says where (the store host). What it
-    prints stands in the node's logs, in a file named after the entry. Stands for whatever its author
-    makes it do: a checkpoint torn in two, a file removed, a configuration changed. Does not
-    stand for: anything that its exit code does not show.
+    It is in force once it has ended: a rank that the entry is pinned to is held as long, and what
+    comes `after` comes after it. `command` is a list of words, or text for `/bin/sh`; `node` says
+    where (the store host). What it prints stands in the node's logs, in a file named after the
+    entry. Stands for whatever its author makes it do: a checkpoint torn in two, a file removed, a
+    configuration changed. Does not stand for: anything that its exit code does not show.
     """
 
     name = "run"
@@ -49,8 +49,6 @@ class RunCommand(Fault):
         tickets = [
             (node.name, context.run_command(node.name, words, name=id)) for node in targets.nodes
         ]
-        # The job goes on meanwhile: a command may well wait for it.
-        yield InForce.NEEDS_JOB
         for name, ticket in tickets:
             yield Settled(ticket=ticket, within_s=self.within, what=f"the command on {name}")
             code = ticket.result()

@@ -226,7 +226,7 @@ def test_a_command_is_proven_by_its_exit_code() -> None:
     world = World()
     world.fire("run", "rm -r /tmp/x")
     assert world.log == ["run /bin/sh -c rm -r /tmp/x on n1 for x"]
-    assert world.story == ["in force, needs job", "proved: exit code 0 on n1"]
+    assert world.story == ["proved: exit code 0 on n1"]
     world = World()
     world.fire("run", {"command": ["touch", "x"], "node": ["n2", "n3"]})
     assert world.story[-1] == "proved: exit code 0 on n2, n3"
