@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_elastic.boot import interpreter, proc_title
+from pytest_elastic.boot import ending, interpreter, proc_title
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError, UsageError
@@ -86,6 +86,8 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     environ = dict(os.environ)
     restore(order, environ)
     supported, reason = interpreter.is_supported()
+    # The first to be registered is the last to be called.
+    atexit.register(ending.settle)
     # Our own values (one thread in each pool) are in force until everything is imported.
     _import_all(order, environ.get("PYTHONPATH", ""))
     restore(order, os.environ)
@@ -101,6 +103,8 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     program = play(_make_role(order))
     host, _current = _current, None
     interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
+    if ending.can_end_early(host.preload, program.environ):
+        ending.end_early()
 
 
 def _import_all(order: WarmOrder, python_path: str) -> None:

@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_elastic.boot import interpreter, pools, proc_title
 from pytest_elastic.boot.spawn import command_and_environ
-
-LIMIT_S = 60.0
-
-
-def hold(
-    role: str, tmp_path: Path, *, environ: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Play a role of `roles.py`, whose text is given, in an interpreter without preloads."""
-    (tmp_path / "roles.py").write_text(role)
-    base = {**os.environ, **(environ or {}), "PYTHONPATH": str(tmp_path)}
-    command, its_environ = command_and_environ("roles:Role", {}, preload=(), base_environ=base)
-    return subprocess.run(
-        command, env=its_environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-
-
-ROLE = """\
-import os, sys
-from pytest_elastic.boot.role import Program
-class Role:
-    def __init__(self, argument): pass
-    def run(self):
-        {body}
-"""
+from tests.unit.boot.held import LIMIT_S, ROLE, hold
 
 
 def test_this_python_can_become_a_program() -> None:

@@ -1,0 +1,114 @@
+"""How a warm program ends: as a fresh one would, minus what nobody can see.
+
+A fresh interpreter ends in three parts: Python finalises (threads joined, `atexit`, every module
+taken down); then the C library calls what was registered with it, last come, first called; then
+the kernel takes the memory. Two things go wrong or cost time there, and are mended here.
+
+**Gloo's threads.** A collective's tensors are let go by a thread of the process group, which needs
+Python's lock for that (torch 2.13). If it asks while Python finalises, it is made to exit, through
+C++ code that does not allow it: the process aborts. If the group's end, which waits for that thread
+with the lock held, comes first: it hangs. So the very last `atexit` callback waits until those
+threads have nothing to do. torch would wait for the same work a moment later, with less luck.
+
+**The destructors of torch's libraries.** They take apart, entry by entry, tables of operators that
+the kernel frees in one go a moment later: two thirds of the time that a program with torch takes
+to end. They were registered when the warm interpreter imported torch. What a program itself or its
+own libraries register comes later and is called before: so behind all that, in front of torch's,
+we put "flush what C and C++ have buffered" and `_exit` with the status that `exit` was given.
+
+That is right only while nothing preloaded has anything to say at its end: see `can_end_early`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+__all__ = ["can_end_early", "end_early", "settle"]
+
+# As the kernel shows it: `c10::setThreadName("pt_gloo_runloop")`.
+_GLOO_THREAD = "pt_gloo_runloop"
+# Work that takes longer waits for other ranks; torch itself will go on waiting for that.
+_SETTLE_S = 5.0
+_FIRST_NAP_S = 0.0005
+_LONGEST_NAP_S = 0.02
+
+# Their libraries have nothing to write at their end. Others may: HDF5 closes its files there.
+_SILENT = frozenset({"torch", "numpy", "pytest_elastic", "elastic_harness"})
+# Tools that come along with the linker or with CUDA, and report when the process ends.
+_TOOLS = ("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_PROFILE", "CUDA_INJECTION64_PATH")
+# A process with a device has more to take down than memory, and warns of tensors still shared.
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
+_CXX_LIBRARY = "libstdc++.so.6"
+# std::cout and its like, each with its `flush`: a program may have unlinked them from C's streams.
+_CXX_FLUSH, _CXX_WIDE_FLUSH = "_ZNSo5flushEv", "_ZNSt13basic_ostreamIwSt11char_traitsIwEE5flushEv"
+_CXX_STREAMS = {
+    **dict.fromkeys(("_ZSt4cout", "_ZSt4clog"), _CXX_FLUSH),
+    **dict.fromkeys(("_ZSt5wcout", "_ZSt5wclog"), _CXX_WIDE_FLUSH),
+}
+
+
+def settle() -> None:
+    """Wait until the threads of gloo's process groups have nothing to do, for a few seconds."""
+    deadline = time.monotonic() + _SETTLE_S
+    nap_s = _FIRST_NAP_S
+    while any(map(_is_busy, _gloo_threads())) and time.monotonic() < deadline:
+        # Python's lock is free meanwhile: whoever waits for it gets it.
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+
+
+def can_end_early(preload: Iterable[str], environ: Mapping[str, str]) -> bool:
+    """Tell whether nothing that is loaded by now has anything to say when the process ends."""
+    return (
+        all(name.partition(".")[0] in _SILENT for name in preload)
+        and not any(environ.get(name) for name in _TOOLS)
+        and not any(map(os.path.exists, ("/etc/ld.so.preload", *_DEVICES)))
+    )
+
+
+def end_early() -> None:
+    """Have this process skip, at its end, what was registered with the C library before now.
+
+    Python's own finalisation is not concerned, nor is what will be registered from now on.
+    """
+    libc = ctypes.CDLL(None)
+    if not (hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit")):
+        return  # not the GNU C library
+    # Called in reverse. `on_exit` hands the status on, as the first argument.
+    libc.on_exit(libc._exit, None)
+    libc["__cxa_atexit"](libc.fflush, None, None)
+    try:
+        cxx = ctypes.CDLL(_CXX_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return  # nothing of C++ is loaded
+    for stream, flush in _CXX_STREAMS.items():
+        libc["__cxa_atexit"](cxx[flush], ctypes.byref(ctypes.c_char.in_dll(cxx, stream)), None)
+
+
+def _gloo_threads() -> list[str]:
+    threads = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as comm:
+                if comm.read().rstrip("\n") == _GLOO_THREAD:
+                    threads.append(thread)
+        except OSError:
+            pass  # it has ended
+    return threads
+
+
+def _is_busy(thread: str) -> bool:
+    """Tell whether a thread does anything but wait, without a time limit, for something to do.
+
+    Waits for other ranks, and for Python's lock, have a limit; so has no wait for work.
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/syscall", encoding="ascii") as file:
+            call = file.read().split()
+    except OSError:
+        return False  # it has ended, or this kernel does not tell
+    # The call's number and six arguments: a futex's fourth is its time limit.
+    return len(call) < 5 or int(call[4], 16) != 0
