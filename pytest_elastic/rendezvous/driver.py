@@ -249,13 +249,16 @@ class C10dRendezvous:
         )
 
     def _step_coordinator(self, given: v.CoordinatorInput) -> None:
-        if self._coordinator is None:
+        coordinator = self._coordinator
+        if coordinator is None:
             return
-        for command in self._coordinator.step(given, self._loop.now()):
+        for command in coordinator.step(given, self._loop.now()):
             self._perform_for_coordinator(command)
         if self._coordinator_timer is not None:
             self._coordinator_timer.cancel()
-        wake_at = self._coordinator.wake_at()
+        if self._coordinator is not coordinator:
+            return  # it has stepped down
+        wake_at = coordinator.wake_at()
         self._coordinator_timer = (
             None
             if wake_at is None
