@@ -21,7 +21,7 @@ from typing import Any
 
 from pytest_elastic.loop import Loop
 
-__all__ = ["Channel", "JsonObject", "connect", "listen"]
+__all__ = ["MAX_FRAME_BYTES", "Channel", "JsonObject", "connect", "listen", "read_object"]
 
 # JSON values have no useful static type; whoever receives a message checks it at its border.
 JsonObject = Mapping[str, Any]
@@ -81,6 +81,10 @@ class Channel:
     def socket(self) -> socket.socket:
         """The socket below, for options and addresses; never read or write it."""
         return self._sock
+
+    def allow_frames_of(self, max_bytes: int) -> None:
+        """Take larger frames from here on: the other side has said who it is."""
+        self._max_frame_bytes = max_bytes
 
     def send(self, message: JsonObject, fds: Sequence[int] = ()) -> None:
         """Queue one message; `fds` (Unix sockets only) are duplicated by the kernel when it leaves.
@@ -194,11 +198,8 @@ class Channel:
         self._inbox += data
         while not self.is_closed and (frame := self._next_frame()) is not None:
             body, fds = frame
-            try:
-                message = json.loads(body)
-            except ValueError:
-                message = None
-            if not isinstance(message, dict):
+            message = read_object(body)
+            if message is None:
                 for fd in fds:
                     os.close(fd)
                 self._end("received bytes that are not one of our messages")
@@ -239,6 +240,15 @@ class Channel:
         fds = self._fds[:fd_count]
         del self._fds[:fd_count]
         return body, fds
+
+
+def read_object(text: bytes | str) -> JsonObject | None:
+    """Return the JSON object that a text stands for; None for anything else, however deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:

@@ -9,7 +9,9 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_elastic.channel import Channel, JsonObject, connect
+from pytest_elastic.agent_channel import AgentChannel
+from pytest_elastic.channel import JsonObject, connect
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.messages import (
     Answer,
@@ -38,6 +40,7 @@ class Call:
     port: int
     question: Question
     within_s: float
+    credentials: Credentials | None
 
 
 def ask_agent(loop: Loop, call: Call, tell: Callable[[Answer | None, Outcome], None]) -> None:
@@ -52,7 +55,14 @@ def tell_agent(loop: Loop, call: Call) -> None:
     """Say something that needs no answer; nobody hears if it could not be said."""
 
     def on_connected(sock: socket.socket) -> None:
-        channel = Channel(loop, sock, on_message=lambda *_: None, on_closed=lambda _: None)
+        channel = AgentChannel(
+            loop,
+            sock,
+            credentials=call.credentials,
+            is_caller=True,
+            on_message=lambda _: None,
+            on_closed=lambda _: None,
+        )
         channel.send(encode(call.question))
         channel.close_when_flushed()
 
@@ -76,7 +86,7 @@ class _Questioner:
         self._call = call
         self._tell = tell
         self._is_answered = False
-        self._channel: Channel | None = None
+        self._channel: AgentChannel | None = None
         self._deadline = loop.now() + call.within_s
         self._timer = loop.call_at(self._deadline, lambda: self._answer(Outcome.SILENT))
 
@@ -98,8 +108,13 @@ class _Questioner:
         if self._is_answered:
             sock.close()
             return
-        self._channel = Channel(
-            self._loop, sock, on_message=self._on_message, on_closed=self._on_closed
+        self._channel = AgentChannel(
+            self._loop,
+            sock,
+            credentials=self._call.credentials,
+            is_caller=True,
+            on_message=self._on_message,
+            on_closed=self._on_closed,
         )
         self._channel.send(encode(self._call.question))
 
@@ -107,7 +122,7 @@ class _Questioner:
         is_refused = isinstance(error, ConnectionRefusedError)
         self._answer(Outcome.REFUSED if is_refused else Outcome.SILENT)
 
-    def _on_message(self, fields: JsonObject, _: list[int]) -> None:
+    def _on_message(self, fields: JsonObject) -> None:
         try:
             message: Message | None = decode(fields)
         except BadMessage:
@@ -126,7 +141,10 @@ class _Questioner:
 
     def _on_closed(self, _: str) -> None:
         """Try again: whoever took the connection died before it could answer."""
-        self._channel = None
+        channel, self._channel = self._channel, None
+        if channel is not None and channel.unwelcome is not None:
+            self._answer(Outcome.SILENT)  # nobody signed that, so it proves nothing
+            return
         self._loop.call_at(self._loop.now() + _REDIAL_S, self.dial)
 
     def _answer(self, outcome: Outcome, answer: Answer | None = None) -> None:

@@ -9,10 +9,12 @@ it is not.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
 from pytest_elastic.config import Endpoint
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.agent_probe import Call, tell_agent
@@ -32,32 +34,40 @@ def key_of(settings: Settings) -> str:
     return f"pytest-elastic/{settings.run_id}/coordinator"
 
 
-def read_place(value: str) -> Place | None:
-    """Return what was published; None if it is nothing of ours."""
+def read_place(value: str, run_id: str, credentials: Credentials | None) -> Place | None:
+    """Return what was published; None if it is nothing of ours, or not signed where it has to be.
+
+    An old record that is played again names a term that is over: nobody obeys that.
+    """
     try:
         fields = json.loads(value)
-        return Place(
+        signature = fields.pop("signature", None)
+        place = Place(
             term=int(fields["term"]),
             name=str(fields["name"]),
             incarnation=str(fields["incarnation"]),
             address=str(fields["address"]),
             port=int(fields["port"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    if credentials is not None:
+        is_ours = credentials.has_signed(signature, *_signed_parts(place, run_id))
+        return place if is_ours else None
+    return place
 
 
-def as_text(place: Place) -> str:
+def as_text(place: Place, run_id: str, credentials: Credentials | None) -> str:
     """Return a place as it is published."""
-    return json.dumps(
-        {
-            "address": place.address,
-            "port": place.port,
-            "term": place.term,
-            "incarnation": place.incarnation,
-            "name": place.name,
-        }
-    )
+    fields = dataclasses.asdict(place)
+    if credentials is not None:
+        fields["signature"] = credentials.sign(*_signed_parts(place, run_id))
+    return json.dumps(fields)
+
+
+def _signed_parts(place: Place, run_id: str) -> tuple[str, ...]:
+    fields = dataclasses.asdict(place)
+    return ("place", run_id, json.dumps(fields, sort_keys=True))
 
 
 class Announcer:
@@ -70,12 +80,15 @@ class Announcer:
         endpoint: Endpoint,
         store: ports.EndpointStore,
         place: Place,
+        *,
+        credentials: Credentials | None,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._endpoint = endpoint
         self._store = store
         self._place = place
+        self._credentials = credentials
         self._timer: Timer | None = None
         self._is_stopped = False
 
@@ -85,7 +98,7 @@ class Announcer:
             self._endpoint.host,
             self._endpoint.port,
             key_of(self._settings),
-            as_text(self._place),
+            as_text(self._place, self._settings.run_id, self._credentials),
             timeout_s=60.0,
             on_done=on_done,
         )
@@ -116,7 +129,7 @@ class Announcer:
     def _on_fetched(self, value: str, error: str) -> None:
         if self._is_stopped:
             return
-        found = None if error else read_place(value)
+        found = None if error else read_place(value, self._settings.run_id, self._credentials)
         is_served = not error or "has no key" in error
         if is_served and found != self._place:
             if found is not None and found.term < self._place.term:
@@ -138,5 +151,6 @@ class Announcer:
                 port=port,
                 question=announcement,
                 within_s=self._settings.lease_s,
+                credentials=self._credentials,
             ),
         )

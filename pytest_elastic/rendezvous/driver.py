@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing_extensions import assert_never
 
 from pytest_elastic.config import Endpoint
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.events.model import CoordinatorStarted, Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
@@ -58,8 +59,10 @@ class C10dRendezvous:
         store: ports.EndpointStore,
         on_notice: Callable[[ports.Notice], None],
         on_event: Callable[[Event], None],
+        credentials: Credentials | None = None,
     ) -> None:
         self._loop = loop
+        self._credentials = credentials
         self._node = node
         self._settings = settings
         self._endpoint = endpoint
@@ -76,6 +79,7 @@ class C10dRendezvous:
         self._coordinator_timer: Timer | None = None
         self._uplink = Uplink(
             loop,
+            credentials=credentials,
             tell_member=self._tell_member,
             tell_coordinator=self._tell_coordinator,
             new_connection=self._new_connection,
@@ -83,6 +87,7 @@ class C10dRendezvous:
         self._reception = Reception(
             loop,
             listener,
+            credentials=credentials,
             patience_s=settings.lease_s,
             new_connection=self._new_connection,
             is_coordinated=lambda: self._coordinator is not None,
@@ -92,6 +97,7 @@ class C10dRendezvous:
         self._inquiries = Inquiries(
             loop,
             settings.run_id,
+            credentials=credentials,
             tell_member=self._tell_member,
             tell_coordinator=self._tell_coordinator,
         )
@@ -168,7 +174,14 @@ class C10dRendezvous:
             )
         )
         place = self._own_place(term)
-        self._announcer = Announcer(self._loop, self._settings, self._endpoint, self._store, place)
+        self._announcer = Announcer(
+            self._loop,
+            self._settings,
+            self._endpoint,
+            self._store,
+            place,
+            credentials=self._credentials,
+        )
         return self._announcer
 
     def _own_place(self, term: int) -> Place:
@@ -350,9 +363,13 @@ class C10dRendezvous:
         )
 
     def _on_fetched(self, value: str, error: str) -> None:
-        place = None if error else read_place(value)
+        place = None if error else read_place(value, self._settings.run_id, self._credentials)
         if place is None:
-            reason = error or f"the store at {self._endpoint} holds {value!r:.80} as coordinator"
+            signed = "" if self._credentials is None else "signed "
+            reason = error or (
+                f"the store at {self._endpoint} holds {value!r:.80}, which names no coordinator in "
+                f"a {signed}record of this job"
+            )
             self._tell_member(v.CoordinatorNotFound(reason=reason))
             return
         self._tell_member(

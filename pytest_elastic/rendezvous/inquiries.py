@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.agent_probe import Call, ask_agent
@@ -27,11 +28,13 @@ class Inquiries:
         loop: Loop,
         run_id: str,
         *,
+        credentials: Credentials | None,
         tell_member: Callable[[v.MemberInput], None],
         tell_coordinator: Callable[[v.CoordinatorInput], None],
     ) -> None:
         self._loop = loop
         self._run_id = run_id
+        self._credentials = credentials
         self._tell_member = tell_member
         self._tell_coordinator = tell_coordinator
 
@@ -49,6 +52,7 @@ class Inquiries:
             port=order.port,
             question=ProbeRequest(run_id=self._run_id, incarnation=order.incarnation),
             within_s=order.answer_within_s,
+            credentials=self._credentials,
         )
         ask_agent(self._loop, call, tell)
 
@@ -71,6 +75,7 @@ class Inquiries:
             port=order.port,
             question=order.request,
             within_s=order.answer_within_s,
+            credentials=self._credentials,
         )
         ask_agent(self._loop, call, tell)
 
@@ -88,5 +93,6 @@ class Inquiries:
                 port=entry.port,
                 question=PlaceRequest(run_id=self._run_id),
                 within_s=within_s,
+                credentials=self._credentials,
             )
             ask_agent(self._loop, call, tell)

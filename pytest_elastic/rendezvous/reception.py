@@ -10,7 +10,9 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.agent_channel import AgentChannel
+from pytest_elastic.channel import MAX_FRAME_BYTES, JsonObject
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.messages import (
@@ -26,12 +28,15 @@ from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["Reception"]
 
+# Questions and greetings are far below this; a roster never comes this way.
+_MAX_STRANGERS_FRAME_BYTES = 256 * 1024
+
 
 @dataclass(slots=True)
 class _Visitor:
     """A connection that somebody made to our port."""
 
-    channel: Channel
+    channel: AgentChannel
     patience: Timer
     has_greeted: bool = False
 
@@ -48,6 +53,7 @@ class Reception:
         loop: Loop,
         listener: socket.socket,
         *,
+        credentials: Credentials | None,
         patience_s: float,
         new_connection: Callable[[], int],
         is_coordinated: Callable[[], bool],
@@ -56,6 +62,7 @@ class Reception:
     ) -> None:
         self._loop = loop
         self._listener = listener
+        self._credentials = credentials
         self._patience_s = patience_s
         self._new_connection = new_connection
         self._is_coordinated = is_coordinated
@@ -95,11 +102,14 @@ class Reception:
         except OSError:
             return
         connection = self._new_connection()
-        channel = Channel(
+        channel = AgentChannel(
             self._loop,
             sock,
-            on_message=lambda fields, _: self._on_frame(connection, fields),
+            credentials=self._credentials,
+            is_caller=False,
+            on_message=lambda fields: self._on_frame(connection, fields),
             on_closed=lambda reason: self._on_closed(connection, reason),
+            max_frame_bytes=_MAX_STRANGERS_FRAME_BYTES,
         )
         patience = self._loop.call_at(
             self._loop.now() + self._patience_s, lambda: self.disconnect(connection)
@@ -124,6 +134,7 @@ class Reception:
                 self.disconnect(connection)
                 return
             visitor.has_greeted = True
+            visitor.channel.allow_frames_of(MAX_FRAME_BYTES)
             visitor.patience.cancel()
         self._tell_coordinator(v.PeerMessage(connection=connection, message=message))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from pytest_elastic.channel import Channel, JsonObject, connect
+from pytest_elastic.agent_channel import AgentChannel
+from pytest_elastic.channel import JsonObject, connect
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.messages import Message
+from pytest_elastic.rendezvous.messages import Message, Refusal, Welcome
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["Uplink"]
@@ -21,15 +23,18 @@ class Uplink:
         self,
         loop: Loop,
         *,
+        credentials: Credentials | None,
         tell_member: Callable[[v.MemberInput], None],
         tell_coordinator: Callable[[v.CoordinatorInput], None],
         new_connection: Callable[[], int],
     ) -> None:
         self._loop = loop
+        self._credentials = credentials
+        self._was_welcome = False
         self._tell_member = tell_member
         self._tell_coordinator = tell_coordinator
         self._new_connection = new_connection
-        self._channel: Channel | None = None
+        self._channel: AgentChannel | None = None
         self._give_up: Callable[[], None] | None = None
         self._local: int | None = None
         self._generation = 0
@@ -88,10 +93,12 @@ class Uplink:
             sock.close()
             return
         self._give_up = None
-        self._channel = Channel(
+        self._channel = AgentChannel(
             self._loop,
             sock,
-            on_message=lambda fields, _: self._on_frame(generation, fields),
+            credentials=self._credentials,
+            is_caller=True,
+            on_message=lambda fields: self._on_frame(generation, fields),
             on_closed=lambda reason: self._on_closed(generation, reason),
         )
         self._tell_member(v.Connected())
@@ -113,12 +120,21 @@ class Uplink:
         except BadMessage as error:
             self._on_closed(generation, str(error))
             return
+        self._was_welcome |= isinstance(message, Welcome)
         self._tell_member(v.MessageReceived(message=message))
 
     def _on_closed(self, generation: int, reason: str) -> None:
         if generation != self._generation:
             return
+        unwelcome = None
         if self._channel is not None:
+            unwelcome = self._channel.unwelcome
             self._channel.close()
             self._channel = None
+        if unwelcome is not None and not self._was_welcome:
+            # Nobody signed this, and a member would not be driven out by it; a newcomer whose token
+            # is missing or another is told at once.
+            refusal = Refusal(term=0, reason=unwelcome, is_final=True)
+            self._tell_member(v.MessageReceived(message=refusal))
+            return
         self._tell_member(v.ConnectionLost(reason=reason))

@@ -26,6 +26,7 @@ from pytest_elastic.boot import host, proc_title
 from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import messages, process_tree, warmth
@@ -176,7 +177,9 @@ class KeeperRole:
             case ExtendLease():
                 self._extend_lease(order.until)
             case KeepListener():
-                self._tombstone = Tombstone(self._loop, fds.pop(), order.answer)
+                key = bytes.fromhex(order.key)
+                credentials = Credentials(key) if key else None
+                self._tombstone = Tombstone(self._loop, fds.pop(), order.answer, credentials)
             case Dismiss():
                 self._tombstone = None
                 self._end()

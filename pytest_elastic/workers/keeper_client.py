@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError, UsageError
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages, process_tree
@@ -129,9 +130,12 @@ class Keeper:
         assert self._channel is not None, "a keeper is started before it is given orders"
         self._channel.send(messages.encode(order), fds)
 
-    def keep_listener(self, listener: socket.socket, answer: JsonObject) -> None:
+    def keep_listener(
+        self, listener: socket.socket, answer: JsonObject, credentials: Credentials | None = None
+    ) -> None:
         """Have the keeper answer on `listener` with `answer` when this process is dead."""
-        self.send(KeepListener(answer=answer), [listener.fileno()])
+        key = "" if credentials is None else credentials.key.hex()
+        self.send(KeepListener(answer=answer, key=key), [listener.fileno()])
 
     def dismiss(self, timeout_s: float = 5.0) -> bool:
         """End the keeper and everything below it; blocks until it has, and tells whether it did.

@@ -104,11 +104,13 @@ class KeepListener:
     """Keep the agent's listening socket, which comes with this message as its only descriptor.
 
     While the agent lives the keeper accepts nothing. When it is dead, and its workers too, each
-    connection gets `answer` (a JSON object, opaque here) as one frame, for a while.
+    connection gets `answer` (a JSON object, opaque here), for a while; signed with `key` (in
+    hexadecimal digits) if there is one.
     """
 
     kind: ClassVar[str] = "keep_listener"
     answer: Mapping[str, Any]
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

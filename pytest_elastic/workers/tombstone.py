@@ -10,7 +10,9 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.agent_channel import AgentChannel
+from pytest_elastic.channel import JsonObject
+from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 
 __all__ = ["Tombstone"]
@@ -22,11 +24,14 @@ _MAX_VISITORS = 1024
 class Tombstone:
     """One listening socket and the answer to whoever comes."""
 
-    def __init__(self, loop: Loop, fd: int, answer: JsonObject) -> None:
+    def __init__(
+        self, loop: Loop, fd: int, answer: JsonObject, credentials: Credentials | None
+    ) -> None:
         self._loop = loop
+        self._credentials = credentials
         self._listener = socket.socket(fileno=fd)
         self._answer = answer
-        self._visitors: deque[Channel] = deque()
+        self._visitors: deque[AgentChannel] = deque()
 
     def show(self, linger_s: float, *, on_over: Callable[[], None]) -> None:
         """Answer for `linger_s`; every worker must be gone."""
@@ -46,13 +51,15 @@ class Tombstone:
             return
         # Left open until the other side closes: closing with its greeting unread would reset the
         # connection, and the answer with it.
-        channel = Channel(self._loop, connection, on_message=_ignore, on_closed=lambda _: None)
+        channel = AgentChannel(
+            self._loop,
+            connection,
+            credentials=self._credentials,
+            is_caller=False,
+            on_message=lambda _: None,
+            on_closed=lambda _: None,
+        )
         channel.send(self._answer)
         self._visitors.append(channel)
         if len(self._visitors) > _MAX_VISITORS:
             self._visitors.popleft().close()
-
-
-def _ignore(_message: JsonObject, fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

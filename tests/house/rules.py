@@ -59,6 +59,8 @@ ROOMS = (
             "pytest_elastic.environ",
             "pytest_elastic.loop",
             "pytest_elastic.channel",
+            "pytest_elastic.agent_channel",
+            "pytest_elastic.credentials",
             "pytest_elastic.events",
             "pytest_elastic.boot",
         ),

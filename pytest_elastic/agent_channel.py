@@ -1,0 +1,206 @@
+"""A channel between two agents of one job: plain, or signed if the job has a token (R15).
+
+    callee ──► caller   {"challenge": C}                   as soon as it accepted
+    caller ──► callee   {"nonce": N}                       as soon as it connected
+    both ways           {"mac": M, "body": "<JSON>"}       M signs direction, C, N, count, body
+    both ways           {"unwelcome": "<why>"}             unsigned: what a person has to mend
+
+C and N are fresh for each connection and the count is that of the message in its direction, so
+that nothing can be played again: not in this connection, and not in another. Nothing is encrypted.
+Where one side has a token and the other none, or another one, both hear why in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+from collections.abc import Callable
+
+from pytest_elastic.channel import MAX_FRAME_BYTES, Channel, JsonObject, read_object
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.loop import Loop
+
+__all__ = ["AgentChannel"]
+
+_OPTION = "--rdzv-token-file"
+_NEEDS_TOKEN = f"the nodes there sign what they say, and this node was given no token ({_OPTION})"
+_HAS_NO_TOKEN = f"no token was given to the node there ({_OPTION}), and this one signs what it says"
+_OTHER_TOKEN = f"what it said is not signed with the token of this job ({_OPTION})"
+_UNSIGNED = f"what it said is not signed, and this job has a token ({_OPTION})"
+# Who wanted to hang up and is not answered: how long its last words wait for the challenge.
+_LAST_WORDS_S = 5.0
+# What the other side says of us is shown to people.
+_MAX_WHY = 500
+_RANDOM_PART = re.compile(r"[0-9a-f]{32}")
+
+
+class AgentChannel:
+    """One end of a connection between agents, with the face of a `Channel` without descriptors.
+
+    `is_caller` tells the side that dialled. `unwelcome` is why the other side, or we, will not
+    talk: no trying again mends that.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        *,
+        credentials: Credentials | None,
+        is_caller: bool,
+        on_message: Callable[[JsonObject], None],
+        on_closed: Callable[[str], None],
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self.unwelcome: str | None = None
+        self._loop = loop
+        self._credentials = credentials
+        self._is_caller = is_caller
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._challenge = "" if is_caller else secrets.token_hex(16)
+        self._nonce = secrets.token_hex(16) if is_caller else ""
+        self._waiting: list[JsonObject] = []
+        self._sent = 0
+        self._received = 0
+        self._is_leaving = False
+        self._is_over = False
+        self._channel = Channel(
+            loop,
+            sock,
+            on_message=lambda message, _: self._on_frame(message),
+            on_closed=self._end,
+            max_frame_bytes=max_frame_bytes,
+        )
+        if credentials is not None:
+            ours = {"nonce": self._nonce} if is_caller else {"challenge": self._challenge}
+            self._channel.send(ours)
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether the channel has ended, from either side."""
+        return self._channel.is_closed
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket below, for options and addresses; never read or write it."""
+        return self._channel.socket
+
+    def allow_frames_of(self, max_bytes: int) -> None:
+        """Take larger frames from here on: the other side has said who it is."""
+        self._channel.allow_frames_of(max_bytes)
+
+    def send(self, message: JsonObject) -> None:
+        """Queue one message; see `Channel.send`."""
+        if self._is_leaving:
+            return
+        if self._is_ready:
+            self._send_now(message)
+        else:
+            self._waiting.append(message)
+
+    def close(self) -> None:
+        """End the channel at once; queued messages are lost. Harmless when it has ended."""
+        self._is_over = True
+        self._channel.close()
+
+    def close_when_flushed(self) -> None:
+        """End the channel as soon as everything queued has been handed to the kernel."""
+        self._is_over = True
+        if self._is_ready or not self._waiting:
+            self._channel.close_when_flushed()
+        else:
+            self._is_leaving = True
+            self._loop.call_at(self._loop.now() + _LAST_WORDS_S, self._channel.close)
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether both have said their random part, or nothing is signed."""
+        return self._credentials is None or bool(self._challenge and self._nonce)
+
+    def _send_now(self, message: JsonObject) -> None:
+        if self._credentials is None:
+            self._channel.send(message)
+            return
+        body = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        parts = self._signed_parts(body, self._sent, is_caller=self._is_caller)
+        self._sent += 1
+        self._channel.send({"mac": self._credentials.sign(*parts), "body": body})
+
+    def _signed_parts(self, body: str, count: int, *, is_caller: bool) -> tuple[str, ...]:
+        direction = "caller" if is_caller else "callee"
+        return (direction, self._challenge, self._nonce, str(count), body)
+
+    def _on_frame(self, frame: JsonObject) -> None:
+        if self._is_over and not self._is_leaving:
+            return
+        why = frame.get("unwelcome")
+        if isinstance(why, str):
+            self._refuse(why[:_MAX_WHY])
+        elif self._credentials is None:
+            self._on_plain(frame)
+        elif "mac" in frame:
+            self._on_signed(frame, self._credentials)
+        else:
+            self._on_random_part(frame)
+
+    def _on_plain(self, frame: JsonObject) -> None:
+        if "challenge" in frame:
+            self._refuse(_NEEDS_TOKEN)
+        elif "nonce" in frame or "mac" in frame:
+            self._turn_away(_HAS_NO_TOKEN, "it signs what it says, and we were given no token")
+        else:
+            self._on_message(frame)
+
+    def _on_random_part(self, frame: JsonObject) -> None:
+        key = "challenge" if self._is_caller else "nonce"
+        value = frame.get(key)
+        if self._is_ready or not (isinstance(value, str) and _RANDOM_PART.fullmatch(value)):
+            self._turn_away(_UNSIGNED, _UNSIGNED)
+            return
+        if self._is_caller:
+            self._challenge = value
+        else:
+            self._nonce = value
+        for message in self._waiting:
+            self._send_now(message)
+        self._waiting.clear()
+        if self._is_leaving:
+            self._channel.close_when_flushed()
+
+    def _on_signed(self, frame: JsonObject, credentials: Credentials) -> None:
+        body = frame.get("body")
+        if not isinstance(body, str) or not self._is_ready:
+            self._turn_away(_UNSIGNED, _UNSIGNED)
+            return
+        parts = self._signed_parts(body, self._received, is_caller=not self._is_caller)
+        if not credentials.has_signed(frame["mac"], *parts):
+            self._turn_away(_OTHER_TOKEN, _OTHER_TOKEN)
+            return
+        self._received += 1
+        message = read_object(body)
+        if message is not None:
+            self._on_message(message)
+        else:
+            self._channel.close()
+            self._end("received bytes that are not one of our messages")
+
+    def _turn_away(self, why: str, reason: str) -> None:
+        """Say why, for a person to mend it, and hang up."""
+        self._channel.send({"unwelcome": why})
+        self._channel.close_when_flushed()
+        self._refuse(reason, is_closed=True)
+
+    def _refuse(self, why: str, *, is_closed: bool = False) -> None:
+        self.unwelcome = why
+        if not is_closed:
+            self._channel.close()
+        self._end(why)
+
+    def _end(self, reason: str) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._on_closed(reason)
