@@ -20,6 +20,7 @@ from elastic_harness.scenario.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest, known_faults
+from pytest_elastic.plugin.simulated import is_simulated, simulate_scenario
 from pytest_elastic.plugin.verdicts import judge_scenario
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
@@ -111,6 +112,9 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
     run = RunOfTest(plan, hub.new_directory(item.nodeid))
     item.stash[RUN_KEY] = run
     run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
+    if is_simulated(hub):
+        simulate_scenario(run, loaded, hub, item)
+        return
     with hub.turn():
         opened = hub.open(
             run,

@@ -62,15 +62,19 @@ class Choice:
 
 
 def choose_cluster(requested: str = "auto") -> Choice:
-    """Return the best cluster of the requested kind: "auto", "namespace" or "process".
+    """Return the best cluster of the requested kind: "auto", "namespace", "process", "simulated".
 
     Raises UsageError for another word, and for "namespace" where it cannot be had.
     """
-    if requested not in {"auto", "namespace", "process"}:
+    if requested not in {"auto", "namespace", "process", "simulated"}:
         raise UsageError(
             f"cannot make a cluster of kind {requested!r}",
-            hint="auto, namespace and process are known",
+            hint="auto, namespace, process and simulated are known",
         )
+    if requested == "simulated":
+        from elastic_harness.simulation.cluster import SIMULATED, SimulatedCluster
+
+        return Choice(cluster=SimulatedCluster, capabilities=SIMULATED, reason="it was asked for")
     failures = _dry_run()
     refusal = failures.get("namespaces")
     as_user = failures.get("user_namespaces")

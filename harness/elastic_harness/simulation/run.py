@@ -1,0 +1,299 @@
+"""A scenario's run in virtual time: the same engine, faults and checkers, over simulated nodes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from typing_extensions import assert_never
+
+from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.history.checkers import bind, judge
+from elastic_harness.history.events import RunEnded, RunStarted, SurvivorFound
+from elastic_harness.history.history import History
+from elastic_harness.scenario import messages as m
+from elastic_harness.scenario.engine import EngineMachine
+from elastic_harness.scenario.judging import checks_of, clauses_of
+from elastic_harness.scenario.launchers import launcher_named
+from elastic_harness.scenario.model import ActionCatalog, Scenario
+from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.runner import RunResult
+from elastic_harness.scenario.triggers import LogCondition
+from elastic_harness.simulation.job_world import JobWorld
+from elastic_harness.simulation.process import Process
+from elastic_harness.simulation.stage import SimulatedStage
+from elastic_harness.simulation.training import Script
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import Event, Record
+from pytest_elastic.rendezvous.model import Settings
+
+__all__ = ["SimulatedRun", "why_not"]
+
+_LAUNCHER = "pytest-elastic"
+_RUN_ID = "job"
+# Faults of the control plane, and of what its machines can see.
+_FAULTS = frozenset(
+    {
+        "check",
+        "crash",
+        "exit",
+        "heal",
+        "join",
+        "kill",
+        "kill_agent",
+        "leave",
+        "partition",
+        "pause",
+        "power_cut",
+        "preempt",
+        "raise",
+        "reboot",
+        "replace",
+    }
+)
+_CLAUSES = {
+    "samples": "simulated workers read no data",
+    "log_contains": "simulated processes print nothing",
+}
+_SCRIPT = "train.py"
+# Settings of the rendezvous, as launchers are told them, and what the machines call them.
+_CONF = {
+    "beat_interval": "beat_interval_s",
+    "lease": "lease_s",
+    "drift": "drift_s",
+    "last_call_timeout": "last_call_s",
+    "join_timeout": "join_timeout_s",
+    "min_round": "min_round_s",
+    "newcomer_window": "newcomer_window_s",
+    "linger": "linger_s",
+    "store_timeout": "store_timeout_s",
+}
+_SURVIVOR_GRACE_S = 5.0
+_TEARDOWN_S = 60.0
+
+
+def why_not(plan: Plan) -> str | None:
+    """Say why a plan cannot be simulated; None if it can."""
+    scenario = plan.scenario
+    job = scenario.job
+    if job.launcher not in {None, _LAUNCHER}:
+        return f"only {_LAUNCHER} is simulated, not {job.launcher!r}"
+    if job.script is None or os.path.basename(job.script) != _SCRIPT:
+        return f"simulated workers play {_SCRIPT}, and no other program"
+    if job.rdzv.backend != "c10d" or scenario.proxies:
+        return "the only rendezvous that is simulated is c10d, without proxies"
+    unknown = sorted(set(job.rdzv.conf) - {*_CONF, "quorum"})
+    if unknown:
+        return f"the setting {unknown[0]!r} of the rendezvous is not simulated"
+    for planned in plan.entries:
+        action = planned.entry.action
+        if action.name not in _FAULTS:
+            return f"{planned.id}: {action.name} is no fault of the control plane"
+        if isinstance(action.value, Mapping) and action.value.get("traffic"):
+            return f"{planned.id}: simulated links do not tell classes of traffic apart"
+        if isinstance(planned.entry.when, LogCondition):
+            return f"{planned.id}: simulated processes print nothing"
+    for clause in clauses_of(scenario):
+        if clause.name in _CLAUSES:
+            return f"{clause.name}: {_CLAUSES[clause.name]}"
+    return None
+
+
+def _script_of(args: Sequence[str]) -> Script:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--checkpoint-every", type=int, default=10)
+    parser.add_argument("--step-time", type=float, default=0.01)
+    known, _ = parser.parse_known_args(list(args))
+    return Script(
+        steps=known.steps,
+        checkpoint_every=known.checkpoint_every,
+        step_s=max(known.step_time, 0.005),
+    )
+
+
+def _settings_of(scenario: Scenario) -> Settings:
+    conf = {**launcher_named(_LAUNCHER).conf, **scenario.job.rdzv.conf}
+    found = {_CONF[name]: float(text) for name, text in conf.items() if name in _CONF}
+    options = " ".join(scenario.job.options)
+    grace = re.search(r"--shutdown-timeout[= ](\d+(?:\.\d+)?)", options)
+    return Settings(
+        run_id=_RUN_ID,
+        min_nodes=scenario.nodes.min,
+        max_nodes=scenario.nodes.max,
+        max_restarts=scenario.job.max_restarts,
+        shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
+        quorum=conf.get("quorum", "coordinator"),
+        **found,
+    )
+
+
+class SimulatedRun:
+    """One run; `run` returns when it is over, a moment later in real time."""
+
+    def __init__(
+        self, plan: Plan, catalog: Catalog, actions: ActionCatalog, *, directory: str | None = None
+    ) -> None:
+        problem = why_not(plan)
+        if problem is not None:
+            raise UsageError(f"cannot simulate scenario {plan.scenario.id!r}: {problem}")
+        self._plan = plan
+        scenario = plan.scenario
+        path = os.path.join(directory, "history.jsonl") if directory is not None else None
+        self.history = History(path)
+        self.engine = EngineMachine(plan, actions)
+        self.world = JobWorld(
+            _settings_of(scenario),
+            _script_of(scenario.job.args),
+            on_event=self._on_fact,
+            on_exit=self._on_exit,
+        )
+        self._stage = SimulatedStage(
+            self.world, slots=scenario.job.nproc_per_node, on_fact=self._on_fact
+        )
+        self._injector = Injector(self._stage, catalog, self, self._tell)
+        self._holds: dict[str, tuple[int, int]] = {}
+        self._inputs: list[m.EngineInput] = []
+        self._wake_at: float | None = None
+        self._end: m.EndRun | None = None
+        self._problems: list[str] = []
+
+    # --- a scheduler, for faults -------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the time in the world."""
+        return self.world.time
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call back once."""
+        self.world.later(max(when - self.world.time, 0.0), callback)
+
+    # --- the life of a run -------------------------------------------------------------------
+
+    def run(self) -> RunResult:
+        """Run the scenario to its end and judge it."""
+        scenario = self._plan.scenario
+        self._on_fact(
+            "engine",
+            "",
+            RunStarted(
+                scenario=scenario.id,
+                seed=self._plan.seed.value,
+                launcher=_LAUNCHER,
+                cluster="simulated",
+                nodes_initial=scenario.nodes.initial,
+                nodes_min=scenario.nodes.min,
+                nodes_max=scenario.nodes.max,
+                nproc_per_node=scenario.job.nproc_per_node,
+                max_restarts=scenario.job.max_restarts,
+                limit_s=scenario.limit,
+            ),
+        )
+        self._tell(m.TimePassed())
+        self._stage.begin(scenario.initial_nodes, scenario.store_host)
+        self.world.run_until(lambda: self._end is not None, within_s=scenario.limit + 1.0)
+        self._undo()
+        self._find_survivors()
+        return self._result()
+
+    def _undo(self) -> None:
+        healed: list[Mapping[str, str]] = []
+        self._injector.heal_all(healed.append)
+        if not healed:
+            self.world.run_until(lambda: bool(healed), within_s=_TEARDOWN_S)
+        self._problems += [
+            f"fault {name} could not be undone: {why}" for name, why in healed[0].items()
+        ]
+
+    def _find_survivors(self) -> None:
+        """Look for workers whose agent has ended, as long as a keeper may take."""
+
+        def left() -> list[tuple[str, int]]:
+            running = self._stage.running_launchers
+            workers = self.world.training.workers.values()
+            return [
+                (w.host.name, w.pid) for w in workers if w.is_alive and w.host.name not in running
+            ]
+
+        deadline = self.world.time + _SURVIVOR_GRACE_S
+        while left() and self.world.time < deadline:
+            self.world.run(0.1)
+        for node, pid in left():
+            self._on_fact("cluster", node, SurvivorFound(pid=pid, command=_SCRIPT))
+
+    def _result(self) -> RunResult:
+        assert self._end is not None, "a run is judged when it has ended"
+        self.history.close()
+        return RunResult(
+            outcome=self._end.outcome,
+            reason=self._end.reason,
+            exit_codes={**self._end.exit_codes, **self._stage.exit_codes()},
+            history=self.history,
+            judgements=judge(self.history, checks_of(self._plan.scenario)),
+            clauses=self.engine.clauses,
+            problems=tuple(self._problems),
+        )
+
+    # --- facts and orders --------------------------------------------------------------------
+
+    def _on_exit(self, process: Process) -> None:
+        self._stage.on_exit(process)
+
+    def _on_fact(self, source: str, node: str, event: Event) -> None:
+        record = Record(at=self.world.time, source=source, node=node, run_id=_RUN_ID, event=event)
+        self.history.append(record)
+        self._tell(m.RecordSeen(record=record))
+
+    def _tell(self, given: m.EngineInput) -> None:
+        """Hand the engine an input, once all orders of the one before have been carried out."""
+        self._inputs.append(given)
+        if len(self._inputs) > 1:
+            return
+        while self._inputs:
+            for command in self.engine.step(self._inputs[0], self.world.time):
+                self._perform(command)
+            self._inputs.pop(0)
+
+    def _perform(self, command: m.EngineCommand) -> None:
+        training = self.world.training
+        match command:
+            case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
+                self._holds[entry_id] = (step, rank)
+                training.arm(step, rank)
+            case m.DisarmHold(entry_id=entry_id):
+                pinned = self._holds.pop(entry_id)
+                if pinned not in self._holds.values():
+                    training.disarm(*pinned)
+            case m.ReleaseHold(pid=pid):
+                training.release(pid)
+            case m.Fire():
+                self._injector.fire(command)
+            case m.Heal():
+                self._injector.heal(command)
+            case m.Judge(entry_id=entry_id, clauses=clauses):
+                judged = judge(self.history, [bind(each.name, each.expected) for each in clauses])
+                verdicts = tuple((each.text, each.verdict) for each in judged)
+                self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
+            case m.WatchLog():
+                pass  # nothing is printed; `why_not` has said so where it matters
+            case m.WakeAt(at=at):
+                self._wake_at = at
+                self.call_at(at, lambda: self._wake(at))
+            case m.RecordEvent(source=source, node=node, event=event):
+                self._on_fact(source, node, event)
+            case m.EndRun():
+                self._finish(command)
+            case _:
+                assert_never(command)
+
+    def _wake(self, at: float) -> None:
+        if self._wake_at == at and self._end is None:
+            self._tell(m.TimePassed())
+
+    def _finish(self, end: m.EndRun) -> None:
+        if self._end is None:
+            self._end = end
+            codes = {**end.exit_codes, **self._stage.exit_codes()}
+            self._on_fact("engine", "", RunEnded(outcome=end.outcome, exit_codes=codes))

@@ -1,0 +1,108 @@
+"""The scenario library in virtual time, and some of it beside its real run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.scenario.runner import RunResult
+from elastic_harness.session import HarnessSession
+from elastic_harness.simulation.run import SimulatedRun, why_not
+
+from pytest_elastic.errors import UsageError
+from tests.simulation.compare import (
+    CATALOG,
+    NOT_COMPARED,
+    SCENARIOS,
+    plans,
+    real_rounds,
+    simulated_rounds,
+)
+
+ALL = {plan.scenario.id: (path, plan) for path, plan in plans()}
+SIMULATED = {name: plan for name, (_, plan) in ALL.items() if why_not(plan) is None}
+# The rest of the library is compared by `python -m tests.simulation.compare`.
+COMPARED = ("node-crashes",)
+
+
+def _unmet(result: RunResult) -> list[str]:
+    judged = [f"{j.name}: {j.verdict.reason}" for j in result.judgements if not j.verdict.is_valid]
+    clauses = [
+        f"{clause.text}: {clause.verdict}"
+        for clause in result.clauses
+        if clause.verdict is None or not clause.verdict.is_valid
+    ]
+    return [*judged, *clauses, *result.problems]
+
+
+@pytest.mark.parametrize("name", [name for name in SIMULATED if name not in NOT_COMPARED])
+def test_a_scenario_of_the_library_holds_in_virtual_time(name: str) -> None:
+    """The same file, engine, faults and checkers; only nodes and time are simulated."""
+    assert _unmet(SimulatedRun(SIMULATED[name], CATALOG, CATALOG).run()) == []
+
+
+def test_the_library_is_simulated_as_far_as_it_is_about_the_control_plane() -> None:
+    """What is left out has a reason, and the rest is more than a handful."""
+    assert {"crash-resume", "node-loses-power", "isolated-node-heals"} <= set(SIMULATED)
+    assert len(SIMULATED) >= 8
+
+
+def test_a_simulated_run_is_the_same_each_time() -> None:
+    """Every record, at the same moment."""
+    plan = SIMULATED["isolated-node-heals"]
+    one, other = (SimulatedRun(plan, CATALOG, CATALOG).run() for _ in range(2))
+    assert one.history.records == other.history.records
+
+
+def test_a_scenario_that_cannot_hold_is_unmet() -> None:
+    """The simulated run is judged: where other rounds are expected, it fails."""
+    plan = SIMULATED["node-crashes"]
+    expect = plan.scenario.expect
+    wrong = tuple(
+        clause.model_copy(update={"expected": [3, 3]}) if clause.name == "world_sizes" else clause
+        for clause in expect.finally_
+    )
+    changed = plan.scenario.model_copy(
+        update={"expect": expect.model_copy(update={"finally_": wrong})}
+    )
+    result = SimulatedRun(dataclasses.replace(plan, scenario=changed), CATALOG, CATALOG).run()
+    assert any("world sizes were [3, 2]" in line for line in _unmet(result))
+
+
+def test_what_is_not_simulated_is_refused_with_the_reason() -> None:
+    """A scenario is never weakened in silence."""
+    _, plan = ALL["slow-lossy-link"]
+    with pytest.raises(UsageError, match="degrade is no fault of the control plane"):
+        SimulatedRun(plan, CATALOG, CATALOG)
+
+
+def test_the_plugin_simulates_scenarios_and_skips_what_it_cannot(pytester: pytest.Pytester) -> None:
+    """`--elastic-cluster=simulated`, as a user has it."""
+    for name in ("membership/node-loses-power", "network/slow-lossy-link"):
+        source = SCENARIOS / f"{name}.elastic.yaml"
+        text = source.read_text(encoding="utf-8").replace("../../examples/", "")
+        pytester.path.joinpath(source.name).write_text(text, encoding="utf-8")
+    pytester.path.joinpath("train.py").touch()  # nobody runs it
+    result = pytester.runpytest_subprocess("--elastic-cluster=simulated", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*cannot be simulated: far: degrade is no fault of the control*"])
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[HarnessSession]:
+    """Return a session of the best real cluster that this machine has."""
+    session = HarnessSession(choose_cluster("auto"))
+    yield session
+    session.close()
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_real_nodes_have_the_same_rounds(
+    name: str, session: HarnessSession, tmp_path: Path
+) -> None:
+    """The same members in the same order, and the same restart counts."""
+    path, plan = ALL[name]
+    assert real_rounds(session, plan, path, str(tmp_path)) == simulated_rounds(plan)
