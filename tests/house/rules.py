@@ -154,6 +154,7 @@ PURE = (
     Pure(holds="pytest_elastic.agent", drivers=("agent", "program", "signals", "store_calls")),
     Pure(holds="elastic_harness.cluster.cluster"),
     Pure(holds="elastic_harness.cluster.cgroup_layout"),
+    Pure(holds="elastic_harness.cluster.disk_policy"),
     Pure(
         holds="elastic_harness.network",
         drivers=(

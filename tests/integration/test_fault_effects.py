@@ -138,6 +138,59 @@ def test_checkpoints_are_torn_on_shared_and_on_local_disks(bench: FaultBench) ->
     assert "/etc/host* is outside of what the job may lose" in outcome.failed["outside"]
 
 
+# Saves a checkpoint at each step, gives up on none, and ends when it has met with all of these.
+TRYING = """
+import errno, os, sys
+
+probe = sys.modules["elastic_probe"]
+folder = os.environ["ELASTIC_CHECKPOINT_DIR"]
+wanted, met, step, well = set(sys.argv[1:]), [], 0, 0
+while not (wanted <= set(met) and well > 3):
+    step += 1
+    try:
+        with open(f"{folder}/checkpoint.pt", "wb") as file:
+            file.write(bytes(1000))
+            file.flush()
+            os.fsync(file.fileno())
+        well += 1
+    except OSError as error:
+        well = 0
+        if errno.errorcode[error.errno] not in met:
+            met.append(errno.errorcode[error.errno])
+            print("met", met[-1], flush=True)
+    probe.report_step(step)
+"""
+
+
+def test_the_checkpoint_directory_is_full_read_only_failing_and_slow(bench: FaultBench) -> None:
+    """Under a job that goes on trying, and saves again after each heal."""
+    if not bench.session.choice.capabilities.has("disk_faults"):
+        pytest.skip(bench.session.choice.capabilities["disk_faults"].reason)
+    outcome = bench.run(
+        TRYING,
+        [
+            {"id": "full", "at": {"step": 5, "rank": 0}, "disk_full": "n1"},
+            {"when": {"log": "met ENOSPC"}, "heal": "full"},
+            {"id": "fixed", "after": "full.healed", "disk_read_only": "rank 0 host"},
+            {"when": {"log": "met EROFS"}, "heal": "fixed"},
+            {
+                "id": "broken",
+                "after": "fixed.healed",
+                "disk_error": {"node": "all", "on": ["sync"]},
+            },
+            {"when": {"log": "met EIO"}, "heal": "broken"},
+            {"id": "slow", "after": "full", "disk_slow": {"node": "n1", "latency": "5ms"}},
+        ],
+        "ENOSPC",
+        "EROFS",
+        "EIO",
+        nodes=1,
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert not outcome.failed, outcome
+    assert set(outcome.proved) == {"full", "fixed", "broken", "slow"}
+
+
 STEPPING = """
 import os, sys, time
 

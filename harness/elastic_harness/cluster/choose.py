@@ -113,7 +113,10 @@ def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
     """Return what was found; `lacking` says why nothing that needs namespaces can be done."""
     entries = []
     for name in CAPABILITIES:
-        if name in _WITH_NAMESPACES:
+        if name == "disk_faults":
+            failure = lacking or failures.get(name)
+            entries.append((name, not failure, failure or "a dry run made such a disk"))
+        elif name in _WITH_NAMESPACES:
             entries.append((name, not lacking, lacking or "a dry run made such a node"))
         elif name == "pause":
             how = "a control group" if "freeze" not in failures else "signals to every process"
@@ -150,5 +153,5 @@ def _dry_run() -> Mapping[str, str]:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         why = f"the dry run failed: {error}"
         parts = ("namespaces", "user_namespaces", "freeze", "cpu", "memory", "process")
-        return dict.fromkeys(parts, why)
+        return dict.fromkeys((*parts, "disk_faults"), why)
     return failures

@@ -6,14 +6,13 @@ nodes come and go in milliseconds, and `reset` proves that nothing is left of th
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.cluster.client_limits import LimitOrders
 from elastic_harness.cluster.cluster import (
     GATEWAY,
     Capabilities,
@@ -49,10 +48,9 @@ _START_LIMIT_S = 120.0
 # The server bounds each of its own steps by 10 s, and an operation has at most three.
 _OPERATION_LIMIT_S = 30.0
 _NETWORK = "10.77.0"
-_LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "process_limit"}
 
 
-class ClusterClient(NetworkClient):
+class ClusterClient(LimitOrders, NetworkClient):
     """The operations of `Cluster`, carried out by a cluster server."""
 
     kind: ClassVar[str] = ""
@@ -219,43 +217,6 @@ class ClusterClient(NetworkClient):
     def resume_node(self, name: str, on_done: Done[None]) -> None:
         self._require(name)
         self._ask("resume_node", {"name": name}, lambda _: on_done(None), on_done)
-
-    def limit_node(
-        self,
-        name: str,
-        on_done: Done[None],
-        *,
-        cpu: float | None = None,
-        memory: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        """Limit a node to a share of one processor, bytes of memory, processes (None: no limit)."""
-        self._require(name)
-        wanted = {"cpu": cpu, "memory": memory, "processes": processes}
-        able = {
-            key: value
-            for key, value in wanted.items()
-            if value is not None or self.capabilities.has(_LIMITS[key])
-        }
-        self._ask("limit_node", {"name": name, **able}, lambda _: on_done(None), on_done)
-
-    def read_limits(self, name: str, on_done: Done[GroupReadings]) -> None:
-        """Read what the kernel has counted in a node's control groups."""
-        self._require(name)
-
-        def on_read(answer: Answer) -> None:
-            counted = {
-                each.name: answer.fields[each.name] for each in dataclasses.fields(GroupReadings)
-            }
-            on_done(GroupReadings(**counted))
-
-        self._ask("read_limits", {"name": name}, on_read, on_done)
-
-    def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
-        """Let a node's local disk hold at most `size` bytes (None: no limit)."""
-        self._require(name)
-        order = {"name": name, "bytes": size}
-        self._ask("limit_disk", order, lambda _: on_done(None), on_done)
 
     def _end_node(self, name: str, how: str, on_done: Done[None]) -> None:
         self._require(name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from pytest_elastic.errors import ElasticError, UsageError
@@ -58,6 +59,7 @@ CAPABILITIES: Mapping[str, str] = {
     "memory_limit": "a node's memory can be limited, so that the kernel kills for lack of it",
     "process_limit": "the number of a node's processes and threads can be limited",
     "disk_limit": "a node's local disk can be full",
+    "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
     "gateway": "services of the host can listen inside the cluster's network",
 }
 
@@ -316,6 +318,17 @@ class Cluster(Protocol):
 
     def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
         """Let a node's local disk hold at most `size` bytes (None: no limit)."""
+
+    def set_disk(
+        self, name: str, path: str, owner: str, policy: DiskPolicy | None, on_done: Done[None]
+    ) -> None:
+        """Lay a policy over a directory of a node (None: take it away), beside those of others.
+
+        What is open already keeps what it was opened on.
+        """
+
+    def count_disk(self, name: str, path: str, on_done: Done[DiskCounters]) -> None:
+        """Read what the policies over a directory have done."""
 
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         """Start a process on a node; the result arrives once the program has been executed."""

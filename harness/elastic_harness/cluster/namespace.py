@@ -23,6 +23,7 @@ __all__ = [
     "enter_server_namespaces",
     "enter_user_namespace",
     "mount",
+    "mount_served",
     "set_next_pid",
     "unmount",
     "unshare",
@@ -107,6 +108,34 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
 def bind_mount(source_fd: int, target: str) -> None:
     """Show what the path descriptor `source_fd` refers to at `target` as well."""
     mount(f"/proc/self/fd/{source_fd}", target, "", MS_BIND | MS_REC)
+
+
+def mount_served(path: str) -> tuple[int, int]:
+    """Mount a file system over a directory that a process has to serve.
+
+    Returns the descriptor that its requests come from, and one of the directory below. Until it is
+    served, whoever looks into the directory waits.
+    """
+    below = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        os.close(below)
+        raise
+    options = f"fd={fuse},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
+    try:
+        mount(
+            "pytest-elastic",
+            path,
+            "fuse",
+            MS_NOSUID | MS_NODEV,
+            f"{options},allow_other,default_permissions",
+        )
+    except OSError:
+        os.close(below)
+        os.close(fuse)
+        raise
+    return fuse, below
 
 
 def unmount(target: str) -> None:

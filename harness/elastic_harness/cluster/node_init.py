@@ -148,6 +148,8 @@ class NodeInit:
             case "signal_all":
                 self._signal_all(fields["signum"])
                 reply.done()
+            case "cover":
+                self._cover(fields["path"], reply)
             case "join_cgroups":
                 self._cgroups.extend(fds)
                 reply.done()
@@ -227,6 +229,18 @@ class NodeInit:
             self._running.discard(pid)
             exit_code = os.waitstatus_to_exitcode(status)
             self._conversation.tell("exited", {"node_pid": pid, "exit_code": exit_code})
+
+    @staticmethod
+    def _cover(path: str, reply: Reply) -> None:
+        """Mount a file system over a directory; whoever gets its descriptor has to serve it."""
+        try:
+            fds = ns.mount_served(path)
+        except OSError as error:
+            reply.failed(str(error))
+            return
+        reply.done({}, fds)
+        for fd in fds:
+            os.close(fd)
 
     def _signal_all(self, signum: int) -> None:
         """Signal every process of the node but this one, those being forked included."""

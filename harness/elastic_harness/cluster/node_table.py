@@ -78,6 +78,7 @@ class NodeTable:
         self._fork = fork
         self._tell = tell
         self.switch: Conversation | None = None
+        self.on_killed: Callable[[Node], None] = lambda _: None
         self.hierarchies = cgroups.find_hierarchies()
         self._nodes: dict[str, Node] = {}
         self._incarnations: dict[str, int] = {}
@@ -272,6 +273,7 @@ class NodeTable:
                 signal.pidfd_send_signal(node.pidfd, signal.SIGKILL)
             else:
                 _kill_tree(node.pid)
+        self.on_killed(node)
         if node.group.folders and "freeze" in self.hierarchies:
             node.group.freeze(frozen=False)  # on version 1 what is frozen cannot die
 

@@ -12,9 +12,11 @@ import signal
 import socket
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from elastic_harness.cluster import leftovers, process_table
 from elastic_harness.cluster import namespace as ns
+from elastic_harness.cluster.disk_layers import DiskLayers
 from elastic_harness.cluster.node_init import close_all_but, keep_for_ever, watch_children
 from elastic_harness.cluster.node_limits import NodeLimits
 from elastic_harness.cluster.node_table import STEP_LIMIT_S, ForkOrder, NodeTable, relay
@@ -81,6 +83,8 @@ class ClusterServer:
             tell=self._control.tell,
         )
         self._limits = NodeLimits(self._loop, self._nodes, is_isolated=plan.is_isolated)
+        self._disks = DiskLayers(self._loop, self._nodes, fork=self._to_fork.append)
+        self._nodes.on_killed = lambda node: self._disks.end(node.name, node.incarnation)
         if plan.is_isolated:
             self._start_switch()
         while True:
@@ -111,6 +115,7 @@ class ClusterServer:
 
     def _conversations(self) -> list[Conversation]:
         known = [self._control, self._switch, *(node.conversation for node in self._nodes)]
+        known += self._disks.conversations
         return [conversation for conversation in known if conversation is not None]
 
     def _start_switch(self) -> None:
@@ -135,6 +140,7 @@ class ClusterServer:
                 self._control.tell("lost", {"reason": f"the switch ended with status {status}"})
                 self._end()
             self._nodes.on_child(pid, status)
+            self._disks.on_child(pid)
 
     def _end(self) -> None:
         """End everything: with a pid namespace the kernel does it, else the supervisor."""
@@ -175,12 +181,15 @@ class ClusterServer:
             case "limit_disk":
                 self._scratch.limit_disk(fields["name"], fields["bytes"])
                 reply.done()
+            case "disk":
+                self._disks.obey(fields["order"], fields, reply)
             case "network":
                 self._ask_switch(fields["order"], fields["fields"], fds, reply)
             case "drops_of_ended":
                 reply.done({"dropped": self._nodes.drops_of_ended})
             case "reset":
-                self._nodes.end_all(lambda: self._on_all_gone(fields["seed"], reply))
+                on_all_gone = partial(self._on_all_gone, fields["seed"], reply)
+                self._nodes.end_all(lambda: self._disks.when_empty(on_all_gone))
             case "close":
                 reply.done()
                 self._loop.call_soon(self._end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elastic_harness.faults.capture import CapturePackets
 from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.degrade import Degrade, ResetConnections
+from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.files import CorruptFile
 from elastic_harness.faults.limits import (
@@ -62,6 +63,10 @@ BUILT_IN: tuple[type[Fault], ...] = (
     LimitMemory,
     LimitProcesses,
     LimitFiles,
+    DiskFull,
+    DiskReadOnly,
+    DiskError,
+    DiskSlow,
     CorruptFile,
     KillStore,
     FreezeStore,

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.cluster import PRIVATE_TREES, Cluster, ClusterError
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.job_files import Place, corrupt_newest
 from elastic_harness.faults.resource_context import FileLimit
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
@@ -38,6 +39,8 @@ class NodeResources:
         self._cluster = cluster
         self._data_folders = tuple(data_folders)
         self._layers: dict[tuple[str, str], _Layer] = {}  # by owner and node
+        # By owner, node and path: the node's incarnation.
+        self._covered: dict[tuple[str, str, str | None], int] = {}
         self._files: dict[str, list[tuple[ProcessRef, int]]] = {}
 
     def limit(
@@ -93,6 +96,35 @@ class NodeResources:
                 with contextlib.suppress(ProcessLookupError):
                     _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def set_disk(
+        self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
+    ) -> Ticket[None]:
+        """Lay a policy over a directory of a node, or take it away."""
+        ticket: Ticket[None] = Ticket()
+        running = self._cluster.nodes.get(node)
+        key = (owner, node, path)
+        if policy is None and self._covered.pop(key, None) != (running and running.incarnation):
+            ticket.settle(None)  # never laid there, or gone with the node that it was laid on
+        elif running is None:
+            ticket.settle(ClusterError(f"{node} is not up any more"))
+        else:
+            if policy is not None:
+                self._covered[key] = running.incarnation
+            self._cluster.set_disk(node, self._directory(path), owner, policy, ticket.settle)
+        return ticket
+
+    def count_disk(self, node: str, path: str | None) -> Ticket[DiskCounters]:
+        """Read what policies over a directory have done."""
+        ticket: Ticket[DiskCounters] = Ticket()
+        if node in self._cluster.nodes:
+            self._cluster.count_disk(node, self._directory(path), ticket.settle)
+        else:
+            ticket.settle(ClusterError(f"{node} is not up any more"))
+        return ticket
+
+    def _directory(self, path: str | None) -> str:
+        return os.path.normpath(path) if path is not None else self._data_folders[0]
 
     def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
         """Return who listens at a TCP port of a node."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.ticket import Ticket
 from elastic_harness.scenario.situation import ProcessRef
 
@@ -42,6 +43,17 @@ class Resources(Protocol):
 
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         """Let a process open `free` more files than it has; None when it has ended."""
+
+    def set_disk(
+        self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
+    ) -> Ticket[None]:
+        """Lay a policy over a directory of a node, beside those of others; None takes it away.
+
+        No path means the checkpoint directory. Taking away twice is harmless.
+        """
+
+    def count_disk(self, node: str, path: str | None) -> Ticket[DiskCounters]:
+        """Read what policies over a directory have done."""
 
     def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
         """Return the processes of a node that listen at a TCP port of it."""

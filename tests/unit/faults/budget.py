@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.resource_context import FileLimit
 from elastic_harness.faults.ticket import Ticket
 from elastic_harness.scenario.situation import ProcessRef
@@ -22,6 +23,8 @@ class Budget:
         self.counted: dict[str, GroupReadings] = {}
         self.limits: dict[str, dict[str, Any]] = {}
         self.files: dict[str, int] = {}
+        self.disks: dict[tuple[str, str | None], DiskPolicy] = {}
+        self.disk_counts = DiskCounters()
         self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
         self.damaged: list[tuple[str | None, str, str]] = []
 
@@ -43,6 +46,18 @@ class Budget:
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         self.files[owner] = free
         return FileLimit(limit=9 + free, lowest_free=9)
+
+    def set_disk(
+        self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
+    ) -> Ticket[None]:
+        if policy is None:
+            self.disks.pop((node, path), None)
+        else:
+            self.disks[node, path] = policy
+        return self._answer(None)
+
+    def count_disk(self, node: str, path: str | None) -> Ticket[DiskCounters]:
+        return self._answer(self.disk_counts)
 
     def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
         return tuple(ProcessRef(pid=pid) for pid in self.serving.get((node, port), ()))

@@ -1,0 +1,67 @@
+"""What a disk does to those who use it: takes long, refuses, fails. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+__all__ = ["DISK_OPERATIONS", "DiskCounters", "DiskPolicy", "combine", "policy_from", "policy_to"]
+
+# The kinds of operation that a disk can fail at.
+DISK_OPERATIONS = ("read", "write", "sync")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPolicy:
+    """What happens below one path of one node.
+
+    `free_bytes` may still be written (None: any number); `fails` are operations that end with EIO;
+    each operation takes `latency_s` longer, and what is read and written `rate` bytes a second.
+    """
+
+    is_read_only: bool = False
+    free_bytes: int | None = None
+    fails: tuple[str, ...] = ()
+    latency_s: float = 0.0
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCounters:
+    """What a path's policies have done since it was first covered."""
+
+    operations: int = 0
+    refused_read_only: int = 0
+    refused_full: int = 0
+    failed: int = 0
+    delayed: int = 0
+
+
+def combine(policies: Iterable[DiskPolicy]) -> DiskPolicy:
+    """Return the policy of a disk that has all of these."""
+    total = DiskPolicy()
+    for each in policies:
+        total = replace(
+            total,
+            is_read_only=total.is_read_only or each.is_read_only,
+            free_bytes=_smaller(total.free_bytes, each.free_bytes),
+            fails=tuple(name for name in DISK_OPERATIONS if name in {*total.fails, *each.fails}),
+            latency_s=total.latency_s + each.latency_s,
+            rate=_smaller(total.rate, each.rate),
+        )
+    return total
+
+
+def policy_from(fields: Mapping[str, Any]) -> DiskPolicy:
+    """Return a policy that went through JSON."""
+    return DiskPolicy(**{**fields, "fails": tuple(fields["fails"])})
+
+
+def policy_to(policy: DiskPolicy) -> dict[str, Any]:
+    """Return a policy as it goes through JSON."""
+    return asdict(policy)
+
+
+def _smaller(one: Any, other: Any) -> Any:  # noqa: ANN401 (two kinds of number, and None)
+    return min((value for value in (one, other) if value is not None), default=None)

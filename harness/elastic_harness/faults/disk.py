@@ -1,0 +1,183 @@
+"""Faults of what a node sees below one path: full, read-only, failing, slow."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.faults.context import (
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+    Wait,
+)
+from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
+from elastic_harness.scenario.fields import Listed, Seconds, Size
+from elastic_harness.scenario.situation import Targets
+
+__all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
+
+# Checkpoints come every so many steps: a job that does not touch its disk for longer than this is
+# not bothered by it.
+_PROOF_S: Final = 30.0
+_LOOK_S: Final = 0.1
+_LONGEST_S: Final = 60.0
+
+
+def _directory(value: str | None) -> str | None:
+    if value is not None and (not value.startswith("/") or value.rstrip("/") == ""):
+        raise ValueError(
+            f"{value!r} is no directory of a node: an absolute path below / is expected, or none "
+            "for the checkpoint directory"
+        )
+    return value
+
+
+class _DiskFault(NodeFault):
+    """What happens below `path` on a node: the checkpoint directory if none is named."""
+
+    layer = "resource"
+    capability = "disk_faults"
+    is_healable: ClassVar[bool] = True
+    _done: ClassVar[str] = "affected"
+
+    path: Annotated[str | None, AfterValidator(_directory)] = None
+
+    def policy(self) -> DiskPolicy:
+        """Return what is laid over the path."""
+        raise NotImplementedError
+
+    def acted(self, counters: DiskCounters) -> int:
+        """Return how many operations this kind of fault has acted on."""
+        raise NotImplementedError
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return ()
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
+            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
+            ticket.result()
+        before = yield from self._count(context, targets)
+        yield InForce.NEEDS_JOB
+        deadline = context.now() + _PROOF_S
+        while context.now() < deadline:
+            try:
+                yield Sleep(seconds=_LOOK_S)
+            except HealOrdered:
+                deadline = 0.0  # the last look
+            acted = (yield from self._count(context, targets)) - before
+            if acted > 0:
+                return f"{acted} operations {self._done} on {names_of(targets.nodes)}"
+        raise FaultImpossible(f"nobody on {names_of(targets.nodes)} had to do with that disk")
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            ticket = context.resources.set_disk(id, node.name, self.path, None)
+            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"healing a disk of {node.name}")
+            ticket.result()
+        return f"the disk of {names_of(targets.nodes)} as before"
+
+    def _count(self, context: FaultContext, targets: Targets) -> Generator[Wait, None, int]:
+        total = 0
+        for node in targets.nodes:
+            ticket = context.resources.count_disk(node.name, self.path)
+            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"asking a disk of {node.name}")
+            total += self.acted(ticket.result())
+        return total
+
+
+class DiskFull(_DiskFault):
+    """Writing below a path of a node ends with ENOSPC, once `free` more bytes have been written.
+
+    Names can still be made and files be cut, as on most disks that are full: an old checkpoint that
+    is opened for writing is lost. What is open already is not affected. Stands for a disk or quota
+    that is used up. Does not stand for: a disk that is out of inodes; other nodes see the same
+    files, and can write.
+    """
+
+    name = "disk_full"
+    proof = "writes were refused with ENOSPC"
+    _done: ClassVar[str] = "refused for lack of space"
+
+    free: Size | Literal[0] = 0
+
+    def policy(self) -> DiskPolicy:
+        return DiskPolicy(free_bytes=self.free)
+
+    def acted(self, counters: DiskCounters) -> int:
+        return counters.refused_full
+
+
+class DiskReadOnly(_DiskFault):
+    """Every change below a path of a node ends with EROFS; reading goes on.
+
+    What is open already is not affected. Stands for a file system that the kernel remounted
+    read-only after an error, a volume attached elsewhere. Does not stand for: permissions (EACCES).
+    """
+
+    name = "disk_read_only"
+    proof = "changes were refused with EROFS"
+    _done: ClassVar[str] = "refused because the disk is read-only"
+
+    def policy(self) -> DiskPolicy:
+        return DiskPolicy(is_read_only=True)
+
+    def acted(self, counters: DiskCounters) -> int:
+        return counters.refused_read_only
+
+
+class DiskError(_DiskFault):
+    """Operations below a path of a node end with EIO: `on` is write, read or sync, or several.
+
+    What is open already is not affected. Stands for a broken disk, a network file system whose
+    server is gone. Does not stand for: data that is lost without an error (that is `corrupt`).
+    """
+
+    name = "disk_error"
+    proof = "operations ended with EIO"
+    _done: ClassVar[str] = "failed"
+
+    on: Listed[Literal["write", "read", "sync"]] = Field(default=("write", "sync"), min_length=1)
+
+    def policy(self) -> DiskPolicy:
+        return DiskPolicy(fails=tuple(self.on))
+
+    def acted(self, counters: DiskCounters) -> int:
+        return counters.failed
+
+
+class DiskSlow(_DiskFault):
+    """Each operation below a path of a node takes `latency` longer, and data passes at `rate`.
+
+    One operation after the other, as on one disk. What is open already is not affected. Stands for
+    a busy network file system, a throttled volume. Does not stand for: a cache that hides the first
+    gigabytes, a slow machine.
+    """
+
+    name = "disk_slow"
+    proof = "operations were delayed"
+    _done: ClassVar[str] = "delayed"
+
+    latency: Seconds = Field(default=0.0, le=_LONGEST_S)
+    rate: Size | None = None
+
+    @model_validator(mode="after")
+    def _does_something(self) -> DiskSlow:
+        if not self.latency and self.rate is None:
+            raise ValueError("`disk_slow` needs `latency` (per operation), `rate` (a second), both")
+        return self
+
+    def policy(self) -> DiskPolicy:
+        return DiskPolicy(latency_s=self.latency, rate=self.rate)
+
+    def acted(self, counters: DiskCounters) -> int:
+        return counters.delayed

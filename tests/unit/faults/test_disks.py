@@ -1,0 +1,95 @@
+"""Disks that are full, read-only, failing or slow below one path: proven by what was refused."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.cluster.disk_policy import (
+    DiskCounters,
+    DiskPolicy,
+    combine,
+    policy_from,
+    policy_to,
+)
+from elastic_harness.faults.registry import built_in_faults
+from pydantic import ValidationError
+
+from tests.unit.faults.bench import World
+
+
+@pytest.mark.parametrize(
+    ("action", "more", "policy", "counted", "evidence"),
+    [
+        ("disk_full", {}, DiskPolicy(free_bytes=0), "refused_full", "for lack of space"),
+        ("disk_read_only", {}, DiskPolicy(is_read_only=True), "refused_read_only", "read-only"),
+        ("disk_error", {"on": ["read"]}, DiskPolicy(fails=("read",)), "failed", "failed"),
+        (
+            "disk_slow",
+            {"latency": "1s", "rate": "1MB"},
+            DiskPolicy(latency_s=1.0, rate=10**6),
+            "delayed",
+            "delayed",
+        ),
+    ],
+)
+def test_each_is_laid_over_a_path_and_proven_by_its_counter(
+    action: str, more: dict[str, object], policy: DiskPolicy, counted: str, evidence: str
+) -> None:
+    """Then taken away; twice is harmless."""
+    world = World()
+    world.fire(action, {"node": "n2", "path": "/tmp/disk", **more})
+    world.pass_time(0.5)
+    assert world.budget.disks == {("n2", "/tmp/disk"): policy}
+    assert world.story == ["in force, needs job"]
+    world.budget.disk_counts = DiskCounters(**{counted: 3})
+    world.pass_time(0.5)
+    assert world.story[-1].startswith("proved: 3 operations ")
+    assert evidence in world.story[-1]
+    world.heal()
+    world.heal()
+    world.pass_time(0.5)
+    assert world.budget.disks == {}
+    assert world.story[-1] == "undone"
+
+
+def test_a_disk_that_nobody_uses_shows_nothing() -> None:
+    """Said after a while; a heal looks once more."""
+    world = World()
+    world.fire("disk_full", "n2")
+    world.pass_time(35)
+    assert world.story[-1] == "failed: nobody on n2 had to do with that disk"
+    world = World()
+    world.fire("disk_full", "n2")
+    world.pass_time(0.15)
+    world.budget.disk_counts = DiskCounters(refused_full=1)
+    world.heal()
+    world.pass_time(0.5)
+    assert world.story[-2:] == ["proved: 1 operations refused for lack of space on n2", "undone"]
+
+
+def test_several_policies_on_one_path_are_all_met() -> None:
+    """The narrowest holds, delays add up; and they survive the way to the server."""
+    one = DiskPolicy(free_bytes=5, latency_s=0.1, fails=("sync",))
+    two = DiskPolicy(is_read_only=True, latency_s=0.2, rate=7.0, fails=("read",))
+    both = combine([one, two])
+    assert both == DiskPolicy(
+        is_read_only=True, free_bytes=5, fails=("read", "sync"), latency_s=0.1 + 0.2, rate=7.0
+    )
+    assert policy_from(policy_to(both)) == both
+    assert combine([]) == DiskPolicy()
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "complaint"),
+    [
+        ("disk_full", {"node": "n1", "path": "checkpoints"}, "is no directory of a node"),
+        ("disk_full", {"node": "n1", "path": "/"}, "is no directory of a node"),
+        ("disk_slow", "n1", "needs `latency`"),
+        ("disk_slow", {"node": "n1", "latency": "5m"}, "less than or equal to 60"),
+        ("disk_error", {"node": "n1", "on": []}, "at least 1 item"),
+        ("disk_error", {"node": "n1", "on": ["open"]}, "'write', 'read' or 'sync'"),
+    ],
+)
+def test_impossible_disks_are_refused(action: str, value: object, complaint: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValidationError, match=complaint):
+        built_in_faults().parse(action, value)
