@@ -38,6 +38,7 @@ LOOKED_AFTER = (
     "integration/test_launcher.py",
     "integration/test_launcher_bad_input.py",
     "integration/test_launcher_drain.py",
+    "integration/test_launcher_failures.py",
     "integration/test_launcher_functions.py",
     "integration/test_launcher_interrupted.py",
     "integration/test_no_survivors.py",

@@ -15,8 +15,10 @@ from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
 
 __all__ = ["StoreCalls"]
 
-# How long hosting, opening, publishing or closing may take: they are local and take milliseconds,
-# but the first one waits until the service has imported torch (a second, ten on a busy machine).
+# How long the service may take to import torch: a second as a rule, minutes from a network disk
+# that everybody reads at once when a big job begins.
+_WAKE_TIMEOUT_S = 300.0
+# How long hosting, opening, publishing or closing may take: they are local and take milliseconds.
 _LOCAL_TIMEOUT_S = 60.0
 # The service gives up by itself in time; this is for a service that is frozen or gone.
 _MARGIN_S = 1.0
@@ -33,7 +35,12 @@ class StoreCalls:
 
     def wake(self, *, on_done: Callable[[str], None]) -> None:
         """Have the service ready (it imports torch first); calls back with an error or nothing."""
-        self._call("wake", {}, lambda _, error: on_done(error))
+        self._call(
+            "wake",
+            {"timeout_s": _WAKE_TIMEOUT_S},
+            lambda _, error: on_done(error),
+            timeout_s=_WAKE_TIMEOUT_S + _MARGIN_S,
+        )
 
     def host(
         self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkerEnded, WorkersRunning
+from tests.integration.memory_group import limited_memory
 from tests.integration.small_agent import AgentProcess, python_worker
 
 _LIMIT_BYTES = 100 * 1024 * 1024
@@ -19,32 +20,8 @@ _HUNGRY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 @pytest.fixture
 def limited_group() -> Iterator[Path]:
     """A control group with little memory, below the one that the tests run in."""
-    group, limits = _new_group()
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        for name, value in limits.items():
-            if (group / name).exists():
-                (group / name).write_text(value)
-        if not any((group / name).exists() for name in limits):
-            pytest.skip("control groups here do not limit memory")
+    with limited_memory(_LIMIT_BYTES) as group:
         yield group
-    finally:
-        group.rmdir()
-
-
-def _new_group() -> tuple[Path, dict[str, str]]:
-    name = f"pytest-elastic-test-{os.getpid()}"
-    v2 = {"memory.max": str(_LIMIT_BYTES), "memory.swap.max": "0"}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            top = Path("/sys/fs/cgroup/memory")
-            return top / path.lstrip("/") / name, {"memory.limit_in_bytes": str(_LIMIT_BYTES)}
-        unified = Path("/sys/fs/cgroup") / path.lstrip("/") / name
-    return unified, v2
 
 
 def test_running_out_of_memory_is_told_from_a_kill(limited_group: Path, tmp_path: Path) -> None:
