@@ -183,6 +183,19 @@ class HarnessSession:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
 
+    def pause_clock(self) -> None:
+        """Let no deadline of the run at hand come nearer; harmless when there is none."""
+        self._in_run(lambda run: run.pause_clock())
+
+    def resume_clock(self) -> None:
+        """Let the deadlines of the run at hand go on."""
+        self._in_run(lambda run: run.resume_clock())
+
+    def _in_run(self, do: Callable[[Run], None]) -> None:
+        opened, thread = self._open, self._thread
+        if opened is not None and thread is not None and not opened.run.is_over:
+            thread.call(lambda: do(opened.run))
+
     def close(self) -> None:
         """End the cluster and the thread; harmless when there is none."""
         thread, self._thread = self._thread, None

@@ -149,6 +149,22 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Stop the clocks of the run at hand: nobody wants a test to time out under his eyes."""
+    from pytest_elastic.plugin.hub import hub_in_use
+
+    if (hub := hub_in_use(config)) is not None:
+        hub.pause_clock()
+
+
+def pytest_leave_pdb(config: pytest.Config) -> None:
+    """Let them go on."""
+    from pytest_elastic.plugin.hub import hub_in_use
+
+    if (hub := hub_in_use(config)) is not None:
+        hub.resume_clock()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the cluster."""
     from pytest_elastic.plugin.hub import close_hub

@@ -33,6 +33,7 @@ __all__ = [
     "Hub",
     "RunOfTest",
     "close_hub",
+    "hub_in_use",
     "hub_of",
     "known_faults",
     "take_place",
@@ -188,6 +189,16 @@ class Hub:
         with take_place(str(os.getuid()), max(1, len(os.sched_getaffinity(0)))):
             yield
 
+    def pause_clock(self) -> None:
+        """Let no deadline of the run at hand come nearer, while somebody is in a debugger."""
+        if self._session is not None:
+            self._session.pause_clock()
+
+    def resume_clock(self) -> None:
+        """Let the deadlines of the run at hand go on."""
+        if self._session is not None:
+            self._session.resume_clock()
+
     @property
     def shared(self) -> tuple[frozenset[int], frozenset[int]]:
         """The processes, and the descriptors of this one, that all runs of the session share."""
@@ -269,6 +280,11 @@ def hub_of(config: pytest.Config) -> Hub:
     if _KEY not in config.stash:
         config.stash[_KEY] = Hub(config)
     return config.stash[_KEY]
+
+
+def hub_in_use(config: pytest.Config) -> Hub | None:
+    """Return the harness of this pytest process, if it has been used."""
+    return config.stash.get(_KEY, None)
 
 
 def close_hub(config: pytest.Config) -> None:

@@ -52,6 +52,7 @@ from elastic_harness.scenario.messages import (
     ReleaseHold,
     TimelineClosed,
     TimePassed,
+    TimeStoodStill,
     WakeAt,
     WatchLog,
 )
@@ -182,6 +183,8 @@ class EngineMachine:
                 self._on_entry_added(entry, now)
             case ClauseAdded(key=key, clause=clause):
                 self._add_clause(from_eventually(key, clause), now)
+            case TimeStoodStill(seconds=seconds):
+                self._shift(seconds)
             case TimelineClosed():
                 self._is_open = False
             case _:
@@ -400,6 +403,20 @@ class EngineMachine:
             if launcher.exit_code is not None
         }
         self._put(EndRun(outcome=outcome, reason=reason, exit_codes=exit_codes))
+
+    # --- a debugger ----------------------------------------------------------------------------
+
+    def _shift(self, seconds: float) -> None:
+        """Move every moment that a deadline is counted from, or that is waited for."""
+        assert self._started_at is not None, "an engine that steps has started"
+        self._started_at += seconds
+        self._calm_at = None if self._calm_at is None else self._calm_at + seconds
+        self._woken_at = None
+        self._flow.shift(seconds)
+        self._holds.shift(seconds)
+        for clause in self._clauses:
+            if clause.base is not None:
+                clause.base += seconds
 
     # --- small things --------------------------------------------------------------------------
 

@@ -85,6 +85,13 @@ class FaultFlow:
         assert found is not None, f"no entry is called {entry_id!r}"
         return found
 
+    def shift(self, seconds: float) -> None:
+        """Move everything that is due: time stood still for so long."""
+        self.started_at += seconds
+        for entry in self.entries:
+            entry.due_at = None if entry.due_at is None else entry.due_at + seconds
+            entry.heal_at = None if entry.heal_at is None else entry.heal_at + seconds
+
     # --- what is seen --------------------------------------------------------------------------
 
     def see(self, record: Record, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from elastic_harness.scenario.timeline import EntryState
@@ -38,6 +38,11 @@ class Holds:
     def forget(self, pid: int) -> None:
         """Note that a worker waits no more, or is dead."""
         self._held.pop(pid, None)
+
+    def shift(self, seconds: float) -> None:
+        """Hold everybody for so much longer: time stood still."""
+        for pid, held in self._held.items():
+            self._held[pid] = replace(held, since=held.since + seconds)
 
     def release(
         self, entries: Iterable[EntryState], now: float

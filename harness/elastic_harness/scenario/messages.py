@@ -36,6 +36,7 @@ __all__ = [
     "RecordSeen",
     "ReleaseHold",
     "TimePassed",
+    "TimeStoodStill",
     "TimelineClosed",
     "WakeAt",
     "WatchLog",
@@ -126,6 +127,16 @@ class ClauseAdded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStoodStill:
+    """Whoever watches was in a debugger for so long: no deadline has come nearer.
+
+    Meanwhile the engine was given the time at which that began.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineClosed:
     """Nothing will be added any more: what is still in force may be healed and the job may end.
 
@@ -145,6 +156,7 @@ EngineInput = (
     | LaunchersExited
     | EntryAdded
     | ClauseAdded
+    | TimeStoodStill
     | TimelineClosed
 )
 

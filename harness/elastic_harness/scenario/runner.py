@@ -115,6 +115,7 @@ class Run:
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
+        self._paused_at: float | None = None
         self._end: m.EndRun | None = None
         self._problems: list[str] = []
         self._listeners: list[Callable[[], None]] = []
@@ -177,6 +178,20 @@ class Run:
         if self._end is None:
             self._finish(m.EndRun(outcome="aborted", reason=reason))
 
+    def pause_clock(self) -> None:
+        """Let time stand still for the engine, while somebody is in a debugger; the job runs on."""
+        if self._paused_at is None:
+            self._paused_at = self._loop.now()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def resume_clock(self) -> None:
+        """Let time go on; no deadline has come nearer. Harmless when it does."""
+        if self._paused_at is not None:
+            stood_still_s = self._loop.now() - self._paused_at
+            self._paused_at = None
+            self._tell(m.TimeStoodStill(seconds=stood_still_s))
+
     @property
     def is_over(self) -> bool:
         """Tell whether the result has been given."""
@@ -221,7 +236,7 @@ class Run:
             return
         try:
             while self._inputs:
-                for command in self.engine.step(self._inputs[0], self._loop.now()):
+                for command in self.engine.step(self._inputs[0], self._engine_time()):
                     self._perform(command)
                 self._inputs.pop(0)
         except Exception:  # noqa: BLE001 (outermost: the run is undone and says unknown)
@@ -230,6 +245,9 @@ class Run:
             self.abort("the harness crashed")
         for callback in tuple(self._listeners):
             callback()
+
+    def _engine_time(self) -> float:
+        return self._loop.now() if self._paused_at is None else self._paused_at
 
     def _perform(self, command: m.EngineCommand) -> None:
         match command:
@@ -256,7 +274,8 @@ class Run:
             case m.WakeAt(at=at):
                 if self._timer is not None:
                     self._timer.cancel()
-                self._timer = self._loop.call_at(at, lambda: self._tell(m.TimePassed()))
+                if self._paused_at is None:
+                    self._timer = self._loop.call_at(at, lambda: self._tell(m.TimePassed()))
             case m.RecordEvent(source=source, node=node, event=event):
                 self._on_fact(source, node, event)
             case m.EndRun():
