@@ -116,6 +116,12 @@ ROOMS = (
         because="a face",
     ),
     Room(
+        name="launcher",
+        holds=("pytest_elastic.launcher",),
+        may_import=("ground", "rendezvous", "workers", "agent", "launch", "command line"),
+        because="the face for Python programs: it starts the command's own parts",
+    ),
+    Room(
         name="plugin",
         holds=("pytest_elastic.plugin",),
         may_import=("ground", "harness"),
