@@ -116,8 +116,6 @@ def become(
     for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    if "COVERAGE_PROCESS_START" in program.environ:
-        _start_coverage()
 
 
 def _replace_environ(environ: Mapping[str, str]) -> None:
@@ -236,11 +234,3 @@ def _mend_libraries(environ: Mapping[str, str]) -> None:
         faulthandler.enable()
     elif faulthandler.is_enabled():
         faulthandler.disable()
-
-
-def _start_coverage() -> None:
-    try:
-        coverage = importlib.import_module("coverage")
-    except ImportError:
-        return
-    coverage.process_startup()

@@ -33,6 +33,14 @@ _MENDED = frozenset(
         *("PYTHON_EXEC", "PYTHONBREAKPOINT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
     }
 )
+# Of those: a fresh interpreter shows or does something while it starts or imports. A warm one has
+# done so already, once: the worker must be a fresh one though the host was started with the same.
+_SEEN_AT_START = (
+    *("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE", "PYTHONTRACEMALLOC", "PYTHONDEVMODE"),
+    *("PYTHONINSPECT", "PYTHONMALLOCSTATS", "PYTHONDUMPREFS", "PYTHONPERFSUPPORT"),
+)
+# Coverage begins before the program; its `.pth` file begins it in the warm interpreter, too.
+_COVERAGE = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 # The longest first: `x.cpython-311-x86_64-linux-gnu.so` is the module x.
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
@@ -59,6 +67,7 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
         return False, f"{spec.command[0]} is not the launcher's own Python"
     reason = (
         _odd_command(spec.command[1:])
+        or _seen_at_start(spec.environ)
         or _different_start(spec.environ, host.environ)
         or _counted_processors(spec)
         or _shadowed_module(reach, host.modules)
@@ -98,6 +107,19 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     while count < len(arguments) and arguments[count] in _MENDED_FLAGS:
         count += 1
     return arguments[:count], arguments[count:]
+
+
+def _seen_at_start(environ: Mapping[str, str]) -> str:
+    for name in _SEEN_AT_START:
+        if environ.get(name):
+            return f"{name} shows in how an interpreter starts"
+    for name in _COVERAGE:
+        if environ.get(name):
+            return f"{name}: coverage is measured from an interpreter's start"
+    warnings = environ.get("PYTHONWARNINGS", "")
+    if not all(rule.startswith("ignore") for rule in filter(None, warnings.split(","))):
+        return f"PYTHONWARNINGS={warnings} may show warnings of what is imported already"
+    return ""
 
 
 def _different_start(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:

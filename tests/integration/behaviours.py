@@ -214,6 +214,24 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "spawned processes": script(_PROCESSES, "spawn"),
     "forked processes": script(_PROCESSES, "fork"),
     "processes of a server": script(_PROCESSES, "forkserver"),
+    "a breakpoint and nobody there": script("x = 1\nbreakpoint()\nprint('not reached')"),
+    "a breakpoint of one's own": Behaviour(
+        command=["script.py"],
+        files={
+            "script.py": "x = 1\nbreakpoint('here')\nprint('on')",
+            "site_folder/own.py": "def stop(*args): print(args, __name__)",
+        },
+        environ={"PYTHONBREAKPOINT": "own.stop", "PYTHONPATH": "site_folder"},
+    ),
+    "no breakpoints": script("breakpoint()\nprint('on')", PYTHONBREAKPOINT="0"),
+    "under pdb": Behaviour(
+        command=["-m", "pdb", "-c", "break 2", "-c", "continue", "-c", "p x", "script.py", "arg"],
+        files={"script.py": "x = 40\nx += 2\nprint(x)"},
+    ),
+    "a traceback of faulthandler": script(
+        "import faulthandler, signal, os\nfaulthandler.register(signal.SIGUSR1)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)"
+    ),
     "standard input": script("print(repr(input.__self__), repr(__import__('sys').stdin.read()))"),
     "logging": script("import logging; logging.warning('to stderr'); print(logging.root.handlers)"),
     "a warning": script("import warnings; warnings.warn('shown once', UserWarning)"),

@@ -100,7 +100,7 @@ def test_other_options_need_a_fresh_interpreter(arguments: Sequence[str], reason
 @pytest.mark.parametrize(
     "name",
     [
-        *("PYTHONHASHSEED", "PYTHONWARNINGS", "LC_ALL", "LANG", "LD_PRELOAD", "MALLOC_ARENA_MAX"),
+        *("PYTHONHASHSEED", "PYTHONIOENCODING", "LC_ALL", "LANG", "LD_PRELOAD", "MALLOC_ARENA_MAX"),
         *("MKL_NUM_THREADS", "KMP_AFFINITY", "OMP_PROC_BIND", "TORCH_LOGS", "PYTORCH_JIT"),
         *("TORCH_DISTRIBUTED_DEBUG", "TORCHINDUCTOR_CACHE_DIR"),
     ],
@@ -192,3 +192,37 @@ def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None
         (["app/x.py"], tmp_path / "app"),
     ):
         assert look_around(worker(arguments, cwd=str(tmp_path))).folders[0][0] == str(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYTHONPROFILEIMPORTTIME", "1"),
+        ("PYTHONVERBOSE", "1"),
+        ("PYTHONTRACEMALLOC", "5"),
+        ("PYTHONDEVMODE", "1"),
+        ("PYTHONINSPECT", "1"),
+        ("PYTHONWARNINGS", "ignore::UserWarning,error::DeprecationWarning"),
+        ("COVERAGE_PROCESS_START", ".coveragerc"),
+        ("COVERAGE_PROCESS_CONFIG", "{}"),
+    ],
+)
+def test_what_shows_how_an_interpreter_starts_wants_a_fresh_one(name: str, value: str) -> None:
+    """The warm interpreter was started with the same, but its imports are over."""
+    environ = {name: value}
+    is_warm, reason = warm_reason(worker(environ=environ), host(environ), NOWHERE)
+    assert (is_warm, name in reason) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYTHONWARNINGS", "ignore,ignore::DeprecationWarning"),
+        ("PYTHONBREAKPOINT", "0"),
+        ("PYTHONVERBOSE", ""),
+    ],
+)
+def test_what_does_not_show_at_the_start_is_no_reason(name: str, value: str) -> None:
+    """Ignored warnings are shown by nobody, and an empty variable means nothing to Python."""
+    environ = {name: value}
+    assert warm_reason(worker(environ=environ), host(environ), NOWHERE)[0]
