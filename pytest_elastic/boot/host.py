@@ -111,6 +111,8 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
     """Import what is to be warm, as a script with the caller's PYTHONPATH would find it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
     sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
+    # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
+    gc.disable()
     for name in order.preload:
         try:
             importlib.import_module(name)
@@ -121,6 +123,7 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
     # What is here stays for good: the children's collector and exit need not look at it.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _loaded_since(before: frozenset[str]) -> dict[str, str]:
