@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
+from pytest_elastic.rendezvous.candidate import CANDIDATE_ALLOWED, Standing
 from pytest_elastic.rendezvous.coordinator import ALLOWED, Phase
 from pytest_elastic.rendezvous.member import LINK_ALLOWED, PART_ALLOWED, Link, Part
 
@@ -29,6 +30,7 @@ DRAWINGS: dict[str, str] = {
     "coordinator": _draw(Phase.GATHERING, ALLOWED),
     "link": _draw(Link.UNSTARTED, LINK_ALLOWED),
     "part": _draw(Part.NONE, PART_ALLOWED),
+    "candidate": _draw(Standing.IDLE, CANDIDATE_ALLOWED),
 }
 """By the name that the document calls them."""
 

@@ -95,6 +95,7 @@ class World:
         self.draw_jitter_s: Callable[[], float] | None = None
         self.is_endpoint_down = False
         self.doors = Doors(self, KEEPER_S)
+        self._newest_dial: dict[str, int] = {}  # by incarnation
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -364,7 +365,8 @@ class World:
                     self.doors.perform(process, command)
             case v.Dial():
                 self._hang_up(process)
-                self.later(2 * self.draw_latency_s(), lambda: self._dialled(process, command))
+                dial = self._newest_dial[process.node.incarnation] = self.next_id()
+                self.later(2 * self.draw_latency_s(), lambda: self._dialled(process, command, dial))
             case v.Send(message=message):
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
@@ -375,6 +377,7 @@ class World:
 
     def _hang_up(self, process: Process) -> None:
         pipe, process.pipe = process.pipe, None
+        self._newest_dial.pop(process.node.incarnation, None)
         if pipe is not None:
             self._close(pipe.up, pipe.down, "closed by the member")
 
@@ -411,7 +414,9 @@ class World:
             return v.Outcome.SILENT if target.is_frozen else v.Outcome.ALIVE
         return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
 
-    def _dialled(self, process: Process, dial: v.Dial) -> None:
+    def _dialled(self, process: Process, dial: v.Dial, number: int) -> None:
+        if self._newest_dial.get(process.node.incarnation) != number:
+            return  # given up since
         host = self._at_port_of(dial)
         outcome = self.outcome(process, host)
         if outcome is v.Outcome.ALIVE:
@@ -422,7 +427,12 @@ class World:
             return
         failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
         delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
-        self.later(delay_s, lambda: process.feed("member", failed))
+
+        def tell() -> None:
+            if self._newest_dial.get(process.node.incarnation) == number:
+                process.feed("member", failed)
+
+        self.later(delay_s, tell)
 
     def _at_port_of(self, dial: v.Dial) -> Process:
         """Return who is, or was last, behind an address."""
