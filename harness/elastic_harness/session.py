@@ -21,6 +21,7 @@ from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
+from elastic_harness.scenario.timeline import OWN_ACTIONS
 from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = ["HarnessSession", "OpenRun"]
@@ -153,6 +154,7 @@ class HarnessSession:
                 shared=shared,
                 is_open=is_open,
                 preloaded=preloaded,
+                launch_environs=self._launch_environs(plan),
             )
 
             remote = self._remote_toxiproxy(thread) if plan.scenario.proxies else None
@@ -223,6 +225,16 @@ class HarnessSession:
                 program="" if is_url else find_server(self._toxiproxy),
             )
         return self._remote
+
+    def _launch_environs(self, plan: Plan) -> list[Callable[[str], Mapping[str, str]]]:
+        """Return what the plan's faults need of a launcher's environment, where any does."""
+        actions = [each.entry.action for each in plan.entries]
+        faults = [
+            self.faults.parse(action.name, action.value)
+            for action in actions
+            if action.name not in OWN_ACTIONS
+        ]
+        return [fault.launch_environ for fault in faults if fault.launch_environ("")]
 
     def _ensure_started(self) -> None:
         if self._is_lost:

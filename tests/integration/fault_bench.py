@@ -34,7 +34,7 @@ class Outcome:
             path.read_text(errors="replace") for path in sorted(log_dir.glob("*/launcher.log"))
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{self.result.outcome}: {self.result.reason}\nproved {self.proved}\n"
             f"failed {self.failed}\nproblems {self.result.problems}\n{self.printed}"

@@ -226,3 +226,42 @@ def test_the_store_is_found_under_any_launcher(bench: FaultBench, launcher: str)
     assert {"freeze", "slow", "kill"} <= set(outcome.proved), outcome
     assert not set(outcome.failed) & {"freeze", "slow", "kill"}, outcome
     assert ":29400" in outcome.proved["kill"]
+
+
+TELLING = """
+import os, sys, time
+
+probe = sys.modules["elastic_probe"]
+step, right = 0, 0
+began, real = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+seen = False
+while not (seen and right > 20):
+    step += 1
+    skew = (time.time() - began) - (time.clock_gettime(time.CLOCK_BOOTTIME) - real)
+    if abs(skew - 3600) < 60:
+        seen = True
+    right = right + 1 if abs(skew) < 60 else 0
+    probe.report_step(step)
+    time.sleep(0.02)
+"""
+
+
+def test_a_clock_is_wrong_on_one_node_and_right_again(bench: FaultBench) -> None:
+    """As the job itself sees it, under a launcher that was started with libfaketime."""
+    if not bench.session.choice.capabilities.has("clock_skew"):
+        pytest.skip(bench.session.choice.capabilities["clock_skew"].reason)
+    outcome = bench.run(
+        TELLING,
+        [
+            {
+                "id": "ahead",
+                "at": {"step": 5, "rank": 0},
+                "clock_skew": {"node": "n1", "by": "60m"},
+                "for": "3s",
+            }
+        ],
+        nodes=1,
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert outcome.proved["ahead"].endswith("wrong by 3600s"), outcome
+    assert outcome.healed == ["ahead"]

@@ -17,6 +17,7 @@ from elastic_harness.cluster.cluster import (
     Capability,
     ClusterEvent,
 )
+from elastic_harness.cluster.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -113,7 +114,10 @@ def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
     """Return what was found; `lacking` says why nothing that needs namespaces can be done."""
     entries = []
     for name in CAPABILITIES:
-        if name == "disk_faults":
+        if name == "clock_skew":
+            library, why = find_libfaketime()
+            entries.append((name, library is not None, why))
+        elif name == "disk_faults":
             failure = lacking or failures.get(name)
             entries.append((name, not failure, failure or "a dry run made such a disk"))
         elif name in _WITH_NAMESPACES:

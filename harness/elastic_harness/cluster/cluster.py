@@ -60,6 +60,7 @@ CAPABILITIES: Mapping[str, str] = {
     "process_limit": "the number of a node's processes and threads can be limited",
     "disk_limit": "a node's local disk can be full",
     "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
+    "clock_skew": "the time of day can be wrong on a node",
     "gateway": "services of the host can listen inside the cluster's network",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_harness.faults.capture import CapturePackets
+from elastic_harness.faults.clock import ClockSkew
 from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
@@ -68,6 +69,7 @@ BUILT_IN: tuple[type[Fault], ...] = (
     DiskError,
     DiskSlow,
     CorruptFile,
+    ClockSkew,
     KillStore,
     FreezeStore,
     SlowStore,

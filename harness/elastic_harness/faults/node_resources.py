@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -33,10 +34,21 @@ class _Layer(NamedTuple):
 
 
 class NodeResources:
-    """Limits laid over nodes by several owners; `data_folders` hold the job's own files."""
+    """Limits laid over nodes by several owners; `data_folders` hold the job's own files.
 
-    def __init__(self, cluster: Cluster, data_folders: Sequence[str] = ()) -> None:
+    `clock_folders` says where a node's clock looks for how wrong it is; None: it does not.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        data_folders: Sequence[str] = (),
+        *,
+        clock_folders: Callable[[str], str] | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._clock_folders = clock_folders
+        self._clocks: dict[tuple[str, str], float] = {}
         self._data_folders = tuple(data_folders)
         self._layers: dict[tuple[str, str], _Layer] = {}  # by owner and node
         # By owner, node and path: the node's incarnation.
@@ -96,6 +108,28 @@ class NodeResources:
                 with contextlib.suppress(ProcessLookupError):
                     _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
+        """Put a node's time of day off, or take that away."""
+        folder = self._clock_folders(node) if self._clock_folders is not None else None
+        if offset_s is None:
+            if self._clocks.pop((owner, node), None) is None:
+                return
+        elif folder is None:
+            raise FaultImpossible(
+                "the job was started without libfaketime: put the fault on the timeline before it"
+            )
+        else:
+            self._clocks[owner, node] = offset_s
+        assert folder is not None, "a clock that was put off has a folder"
+        total = sum(each for (_, name), each in self._clocks.items() if name == node)
+        with open(f"{folder}/clock.new", "w") as file:
+            file.write(f"{total:+g}\n")
+        os.replace(f"{folder}/clock.new", f"{folder}/clock")
+
+    def time_of_day(self) -> float:
+        """Return the right time."""
+        return time.time()
 
     def set_disk(
         self, owner: str, node: str, path: str | None, policy: DiskPolicy | None

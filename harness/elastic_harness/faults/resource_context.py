@@ -44,6 +44,15 @@ class Resources(Protocol):
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         """Let a process open `free` more files than it has; None when it has ended."""
 
+    def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
+        """Put a node's time of day off, beside what others did; None takes that away.
+
+        Raises FaultImpossible where launchers were not started for it.
+        """
+
+    def time_of_day(self) -> float:
+        """Return the right time, in seconds since the epoch."""
+
     def set_disk(
         self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
     ) -> Ticket[None]:

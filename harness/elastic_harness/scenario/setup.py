@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
@@ -48,6 +48,7 @@ def make_setup(
     shared: Sequence[str] = (),
     is_open: bool = False,
     preloaded: bool = True,
+    launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = (),
 ) -> RunSetup:
     """Return the setup of one run; raises UsageError for a program that is not there.
 
@@ -78,7 +79,9 @@ def make_setup(
         shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
         store_host=plan.scenario.store_host,
         data_folders=_data_folders(checkpoints, job.env, shared),
-        preloaded=preloaded,
+        # What is preloaded has read its environment long ago.
+        preloaded=preloaded and not launch_environs,
+        launch_environs=launch_environs,
         proxies=plan.scenario.proxy_plans,
         seed=plan.seed.value,
     )

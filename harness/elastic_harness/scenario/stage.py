@@ -101,7 +101,11 @@ class Stage(StageNetwork):
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
         self._commands = NodeCommands(cluster)
-        self._resources = NodeResources(cluster, plan.data_folders)
+        self._resources = NodeResources(
+            cluster,
+            plan.data_folders,
+            clock_folders=plan.log_dir_of if plan.launch_environs else None,
+        )
         self._endpoint_host = ""  # known once the store host is up; newcomers get the same
         self._exit_codes: dict[str, int] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastic_harness.cluster.cluster import ProcessSpec
@@ -19,7 +19,8 @@ class StagePlan:
 
     `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
     directories that every node sees as the host does; `data_folders` those of them whose files are
-    the job's own, to be lost or damaged, the checkpoint directory first.
+    the job's own, to be lost or damaged, the checkpoint directory first. `launch_environs` give
+    what faults need of a launcher's environment, for the node's folder of logs.
     """
 
     launcher: Launcher
@@ -30,6 +31,7 @@ class StagePlan:
     shared: Sequence[str]
     store_host: str
     data_folders: Sequence[str] = ()
+    launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
     proxies: Sequence[ProxyPlan] = ()
@@ -95,4 +97,7 @@ def command_spec(plan: StagePlan, node: str, argv: Sequence[str], *, name: str) 
 
 
 def _environ(plan: StagePlan, node: str) -> dict[str, str]:
-    return {**plan.environ, "ELASTIC_NODE": node, "HOSTNAME": node}
+    more: dict[str, str] = {}
+    for environ_for in plan.launch_environs:
+        more.update(environ_for(plan.log_dir_of(node)))
+    return {**plan.environ, "ELASTIC_NODE": node, "HOSTNAME": node, **more}

@@ -23,6 +23,7 @@ class Budget:
         self.counted: dict[str, GroupReadings] = {}
         self.limits: dict[str, dict[str, Any]] = {}
         self.files: dict[str, int] = {}
+        self.clocks: dict[str, float] = {}
         self.disks: dict[tuple[str, str | None], DiskPolicy] = {}
         self.disk_counts = DiskCounters()
         self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -46,6 +47,15 @@ class Budget:
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         self.files[owner] = free
         return FileLimit(limit=9 + free, lowest_free=9)
+
+    def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
+        if offset_s is None:
+            self.clocks.pop(node, None)
+        else:
+            self.clocks[node] = offset_s
+
+    def time_of_day(self) -> float:
+        return 1000.0
 
     def set_disk(
         self, owner: str, node: str, path: str | None, policy: DiskPolicy | None

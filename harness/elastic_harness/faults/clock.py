@@ -1,0 +1,119 @@
+"""A clock that is wrong on one node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from elastic_harness.cluster.faketime import faketime_environ, find_libfaketime
+from elastic_harness.faults.context import (
+    FaultContext,
+    FaultImpossible,
+    HealOrdered,
+    InForce,
+    Sleep,
+    Steps,
+)
+from elastic_harness.faults.node import NodeFault, names_of
+from elastic_harness.faults.worker import listed, order, wait_for_answer
+from elastic_harness.scenario.fields import format_duration, parse_duration
+from elastic_harness.scenario.situation import Situation, Targets
+
+__all__ = ["ClockSkew"]
+
+_PROOF_S: Final = 30.0
+# The library looks at its file once a second.
+_LOOK_S: Final = 0.25
+_SMALLEST_S: Final = 1.0
+
+
+def _parse_offset(value: object) -> float:
+    if isinstance(value, float) and abs(value) >= _SMALLEST_S:
+        return value
+    if isinstance(value, str) and (found := re.fullmatch(r"([+-]?)(.*)", value)):
+        offset = parse_duration(found[2]) * (-1 if found[1] == "-" else 1)
+        if abs(offset) >= _SMALLEST_S:
+            return offset
+    raise ValueError(f"{value!r} is no skew of a clock: write for example 20s or -2m, 1s or more")
+
+
+def _format_offset(offset: float) -> str:
+    return f"{'-' if offset < 0 else ''}{format_duration(abs(offset))}"
+
+
+Offset = Annotated[
+    float,
+    BeforeValidator(_parse_offset),
+    PlainSerializer(_format_offset),
+    WithJsonSchema({"type": "string", "examples": ["20s", "-2m"]}),
+]
+
+
+class ClockSkew(NodeFault):
+    """The time of day on a node is wrong: `by` so much, ahead, or behind with a minus sign.
+
+    Launchers are then started by a command instead of a fork, with libfaketime, from the beginning
+    of the run. Monotonic clocks and the times of files are right. Stands for a machine without
+    network time, a guest that was suspended. Does not stand for: a clock that jumps while it is
+    read, programs that are linked statically or ask the kernel without the C library.
+    """
+
+    name = "clock_skew"
+    layer = "resource"
+    capability = "clock_skew"
+    proof = "a worker there was asked for the time, and it was wrong by that much"
+    is_healable: ClassVar[bool] = True
+
+    by: Offset
+
+    def launch_environ(self, folder: str) -> Mapping[str, str]:
+        library, _ = find_libfaketime()
+        return {} if library is None else faketime_environ(library, os.path.join(folder, "clock"))
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        nodes = super().resolve(situation, stream=stream).nodes
+        names = {node.name for node in nodes}
+        return Targets(
+            nodes=nodes, peers=tuple(each for each in situation.workers if each.node in names)
+        )
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return ()
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        witnesses = []
+        for node in targets.nodes:
+            context.resources.set_clock(id, node.name, self.by)
+            there = [worker for worker in targets.peers if worker.node == node.name]
+            if not there:
+                raise FaultImpossible(f"no worker runs on {node.name} that could tell its time")
+            witnesses.append(there[0])
+        yield InForce.NEEDS_JOB
+        deadline = context.now() + _PROOF_S
+        for witness in witnesses:
+            skew = 0.0
+            while abs(skew - self.by) > abs(self.by) / 2:
+                if context.now() > deadline:
+                    raise FaultImpossible(
+                        f"the time of {witness} is {skew:.1f} s off, and not {self.by:g} s"
+                    )
+                order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time")
+                told = yield from wait_for_answer(
+                    context, witness, "tell_time", ("ended",), within_s=_PROOF_S
+                )
+                skew = float(told) - context.resources.time_of_day()
+                try:
+                    yield Sleep(seconds=_LOOK_S)
+                except HealOrdered:
+                    deadline = 0.0
+        return f"{listed(tuple(witnesses))} wrong by {_format_offset(self.by)}"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        for node in targets.nodes:
+            context.resources.set_clock(id, node.name, None)
+        yield from ()
+        return f"the clock of {names_of(targets.nodes)} is right"

@@ -1,0 +1,78 @@
+"""A clock that is wrong on a node: proven by a worker that was asked for the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster import faketime
+from elastic_harness.faults.registry import built_in_faults
+from pydantic import ValidationError
+
+from tests.unit.faults.bench import World
+
+HINT = "(pip install libfaketime has one that works)"
+
+
+def test_a_wrong_clock_is_proven_by_a_worker_that_tells_the_time() -> None:
+    """Not by what was asked for: until the library has looked, the time is still right."""
+    world = World()
+    world.fire("clock_skew", {"node": "n2", "by": "-2m"})
+    assert world.budget.clocks == {"n2": -120.0}
+    world.answer(1, "tell_time", "ended", "1000.1")
+    world.pass_time(1)
+    assert world.story == ["in force, needs job"]
+    world.answer(1, "tell_time", "ended", "880.1")
+    world.pass_time(1)
+    assert world.story[-1] == "proved: rank 1 (n2, pid 1002) wrong by -120s"
+    world.heal()
+    world.heal()
+    world.pass_time(1)
+    assert world.budget.clocks == {}
+    assert world.story[-1] == "undone"
+
+
+def test_a_clock_that_stays_right_was_not_skewed() -> None:
+    """A program that does not ask through the C library, for example."""
+    world = World()
+    world.fire("clock_skew", {"node": "n2", "by": "20s"})
+    for _ in range(70):
+        world.answer(1, "tell_time", "ended", "1000.0")
+        world.pass_time(0.5)
+    assert world.story[-1].endswith("is 0.0 s off, and not 20 s")
+
+
+@pytest.mark.parametrize("by", ["20", 20, "500ms", "-0s", "soon"])
+def test_what_is_no_skew_is_refused(by: object) -> None:
+    """Less than a second is what machines differ by anyway."""
+    with pytest.raises(ValidationError, match=r"20 has no unit|no skew|not a duration"):
+        built_in_faults().parse("clock_skew", {"node": "n1", "by": by})
+
+
+def test_a_skew_survives_the_way_through_a_plan() -> None:
+    """Ahead and behind."""
+    for text in ("20s", "-120s"):
+        fault = built_in_faults().parse("clock_skew", {"node": "n1", "by": text})
+        assert fault.describe()["by"] == text
+
+
+def test_a_library_that_does_not_work_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each is tried: a file that is not there, and one that is no library."""
+    library = tmp_path / "libfaketimeMT.so.1"
+    monkeypatch.setenv(faketime.VARIABLE, str(library))
+    find = faketime.find_libfaketime.__wrapped__
+    assert find() == (None, f"{library}: there is no such file {HINT}")
+    library.touch()
+    found, why = find()
+    assert found is None
+    assert "it does not change the time of day" in why
+
+
+def test_a_clock_is_read_from_the_nodes_own_file() -> None:
+    """Once a second, for the time of day alone."""
+    environ = faketime.faketime_environ("/lib/faketime.so", "/logs/n1/clock")
+    assert environ["LD_PRELOAD"] == "/lib/faketime.so"
+    assert environ["FAKETIME_TIMESTAMP_FILE"] == "/logs/n1/clock"
+    assert environ["DONT_FAKE_MONOTONIC"] == "1"
