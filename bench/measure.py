@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from elastic_harness.session import HarnessSession, OpenRun
 
 from bench.cases import Case
 
-__all__ = ["Launch", "Result", "measure"]
+__all__ = ["Launch", "Result", "make_job", "measure", "memory_mb", "pss_mb"]
 
 _FORM_LIMIT_S = 90.0
 # A job that has just formed is hurt after this many steps: nothing of its start is still going on.
@@ -52,7 +52,7 @@ def measure(session: HarnessSession, case: Case, launch: Launch, *, is_ours: boo
     """Run a case once."""
     limit_s = 30.0 if is_ours else case.torchrun_limit_s
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        job = _job(session, case, launch, folder)
+        job = make_job(session, case, launch, folder)
         try:
             return _run(session, job, case, limit_s)
         except NotSeen as error:
@@ -68,7 +68,7 @@ def _run(session: HarnessSession, job: Job, case: Case, limit_s: float) -> Resul
     formed = _first_world(job.history, 0.0, first_size)
     began = min(entry.at for entry in job.history.of_kind(ProcessStarted))
     if case.action is None:
-        return Result(seconds=_back_at(formed) - began, memory_mb=_memory_mb(session))
+        return Result(seconds=_back_at(formed) - began, memory_mb=memory_mb(session))
     job.wait_for_progress(_SETTLED_STEPS, within=30.0)
     number = len(job.rounds) + 1
     Chaos(lambda: job).now().inject(case.action, case.value, id="fault")
@@ -95,13 +95,16 @@ def _back_at(world: World) -> float:
     return world.progressed_at
 
 
-def _job(session: HarnessSession, case: Case, launch: Launch, folder: str) -> Job:
+def make_job(
+    session: HarnessSession, case: Case, launch: Launch, folder: str, *, nproc: int = 2
+) -> Job:
+    """Return a job of `bench.worker` under a launcher, not started yet."""
     scenario = Scenario.model_validate(
         {
             "version": 1,
             "id": case.name,
             "title": case.title,
-            "job": {"module": "bench.worker", "nproc_per_node": 2, "max_restarts": 3},
+            "job": {"module": "bench.worker", "nproc_per_node": nproc, "max_restarts": 3},
             "nodes": dict(case.nodes),
             "limit": _FORM_LIMIT_S + 60.0 + case.torchrun_limit_s,
         }
@@ -120,21 +123,22 @@ def _job(session: HarnessSession, case: Case, launch: Launch, folder: str) -> Jo
             preloaded=launch.preloaded,
         )
 
-    return Job(start, session.faults)
+    return Job(start, session.faults, draw=lambda *_: ())
 
 
 def _python_path(root: str) -> str:
     return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
 
 
-def _memory_mb(session: HarnessSession) -> float:
+def memory_mb(session: HarnessSession) -> float:
     """Return what all processes of all nodes use, shared pages counted once in all."""
-    total_kb = 0
     cluster = session.cluster
-    for name in cluster.nodes:
-        for process in cluster.processes(name):
-            total_kb += _pss_kb(process.pid)
-    return total_kb / 1024
+    return pss_mb(process.pid for name in cluster.nodes for process in cluster.processes(name))
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """Return what these processes use together (the sum of their PSS)."""
+    return sum(_pss_kb(pid) for pid in pids) / 1024
 
 
 def _pss_kb(pid: int) -> int:

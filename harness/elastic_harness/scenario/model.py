@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
+from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan, parse_upstream
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
 from elastic_harness.scenario.selectors import Selector
 from elastic_harness.scenario.situation import Situation, Targets
@@ -148,6 +148,14 @@ class ProxySpec(ScenarioModel):
     @classmethod
     def _from_upstream(cls, value: object) -> object:
         return {"upstream": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _leads_somewhere(self) -> ProxySpec:
+        try:
+            parse_upstream(self.upstream, ())
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        return self
 
 
 class Nodes(ScenarioModel):
@@ -374,12 +382,8 @@ class Scenario(ScenarioModel):
         return {k: v for k, v in value.items() if not (isinstance(k, str) and k.startswith("x-"))}
 
     @model_validator(mode="after")
-    def _proxies_lead_somewhere(self) -> Scenario:
-        try:
-            plans = self.proxy_plans
-        except UsageError as error:
-            raise ValueError(error.message) from error
-        if sum(plan.upstream == RENDEZVOUS for plan in plans) > 1:
+    def _one_proxy_for_the_rendezvous(self) -> Scenario:
+        if sum(spec.upstream == RENDEZVOUS for spec in self.proxies.values()) > 1:
             raise ValueError("the rendezvous endpoint is reached through one proxy, not several")
         return self
 

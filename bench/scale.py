@@ -1,0 +1,173 @@
+"""How many nodes one machine carries: `python -m bench.scale` (64 nodes; `--nodes` for others).
+
+First bare nodes with a gloo group of one worker each, forked from the preloaded server; then the
+same under pytest-elastic's own launcher, cut into halves and healed. Every figure is of this run;
+nothing is judged. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import ClusterClient, wait_for
+from elastic_harness.cluster.cluster import ClusterNode, NodeSpec, ProcessHandle, ProcessSpec
+from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, ProcessStarted
+from elastic_harness.job import Chaos, NotSeen
+from elastic_harness.network import partitions
+from elastic_harness.network.link_model import HEALTHY, LinkPolicy
+from elastic_harness.scenario.launchers import modules_to_preload
+from elastic_harness.session import HarnessSession
+
+from bench.cases import Case
+from bench.measure import Launch, make_job, memory_mb, pss_mb
+from pytest_elastic.loop import Loop
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LIMIT_S = 120.0
+_OURS = Launch(title="pytest-elastic", launcher="pytest-elastic", preloaded=True, repeats=1)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure everything once."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=64, help="how many nodes (64)")
+    parser.add_argument("--bare", action="store_true", help="without the launcher")
+    options = parser.parse_args(argv)
+    print(f"{options.nodes} nodes, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+        _measure_bare(options.nodes, Path(folder))
+    if not options.bare:
+        _measure_launcher(options.nodes)
+    return 0
+
+
+def _show(what: str, unit: str, value: float) -> None:
+    print(f"{what:<64}{value:>10.3f} {unit}", flush=True)
+
+
+def _timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def _measure_bare(count: int, folder: Path) -> None:
+    """Nodes, one gloo worker on each, links cut and healed: the harness alone."""
+    loop = Loop()
+    choice = choose_cluster("namespace")
+    cluster = choice.make(loop, on_event=lambda _: None, preload=modules_to_preload())
+    wait_for(loop, cluster.start, within_s=_LIMIT_S)
+    names = [f"n{index}" for index in range(1, count + 1)]
+    began = time.perf_counter()
+    started: list[object] = []
+    for index, name in enumerate(names, start=1):
+        spec = NodeSpec(name=name, index=index, shared=[str(folder), str(_ROOT)])
+        cluster.start_node(spec, started.append)
+    while len(started) < count:
+        loop.run_once(10.0)
+    assert all(isinstance(node, ClusterNode) for node in started), started
+    _show("bare: nodes up", "s", time.perf_counter() - began)
+    _show("bare: memory of nodes, switch and server (PSS)", "MB", _all_pss_mb(cluster))
+    workers = [_spawn(loop, cluster, names, rank, folder) for rank in range(count)]
+    _show("bare: workers forked", "s", time.perf_counter() - began)
+    while len([path for path in folder.iterdir() if path.name.isdigit()]) < count:
+        loop.run_once(0.01)
+        failed = [worker for worker in workers if worker.exit_code is not None]
+        assert not failed, (folder / "output").read_text()
+    _show("bare: nodes up and first all-reduce done by all", "s", time.perf_counter() - began)
+    _show("bare: memory with workers (PSS)", "MB", _all_pss_mb(cluster))
+    halves = partitions.halves(names)
+    cut = partial(cluster.set_policy, halves, LinkPolicy(up=False))
+    heal = partial(cluster.set_policy, halves, HEALTHY)
+    _show(f"bare: {len(halves)} links cut", "s", _timed(partial(wait_for, loop, cut)))
+    _show(f"bare: {len(halves)} links healed", "s", _timed(partial(wait_for, loop, heal)))
+    _show("bare: counters of all links read", "s", _timed(lambda: wait_for(loop, cluster.counters)))
+    (folder / "stop").touch()
+    while any(worker.exit_code is None for worker in workers):
+        loop.run_once(1.0)
+    assert {worker.exit_code for worker in workers} == {0}, (folder / "output").read_text()
+    own = wait_for(loop, cluster.counters).own_drops
+    print(f"packets the switch itself dropped: {dict(own) or 'none'}")
+    _show("bare: nodes ended", "s", _timed(lambda: wait_for(loop, cluster.reset)))
+    wait_for(loop, cluster.close)
+    loop.close()
+
+
+def _spawn(
+    loop: Loop, cluster: ClusterClient, names: Sequence[str], rank: int, folder: Path
+) -> ProcessHandle:
+    path = os.pathsep.join((str(_ROOT), str(_ROOT / "harness")))
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": path,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(names)),
+        "MASTER_ADDR": names[0],
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "1",
+    }
+    spec = ProcessSpec(
+        argv=("worker", str(folder)),
+        environ=environ,
+        cwd=str(folder),
+        stdout=str(folder / "output"),
+        stderr=str(folder / "output"),
+        preloaded_entry="bench.ring:main",
+    )
+    handle: ProcessHandle = wait_for(loop, partial(cluster.spawn, names[rank], spec))
+    return handle
+
+
+def _all_pss_mb(cluster: ClusterClient) -> float:
+    pids = set(cluster.own_pids)
+    for name, node in cluster.nodes.items():
+        pids |= {node.pid, *(process.pid for process in cluster.processes(name))}
+    return pss_mb(pids)
+
+
+def _measure_launcher(count: int) -> None:
+    """The same under our launcher: an agent, a keeper, a store service and a worker a node."""
+    case = Case(
+        name="scale", title="many nodes", nodes={"initial": count, "min": count // 2, "max": count}
+    )
+    session = HarnessSession(choose_cluster("namespace"))
+    try:
+        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+            job = make_job(session, case, _OURS, folder, nproc=1)
+            try:
+                job.start()
+                job.wait_for_world_size(count, within=_LIMIT_S)
+                history = job.history
+                began = min(entry.at for entry in history.of_kind(ProcessStarted))
+                progressed = [w.progressed_at for w in history.worlds.rounds if w.progressed_at]
+                _show("launcher: first process to first step of all", "s", progressed[0] - began)
+                _show("launcher: memory of the job (PSS)", "MB", memory_mb(session))
+                cut = Chaos(lambda: job).now().inject("partition", "halves", id="cut")
+                job.wait_for_event("fault_effective", id="cut", within=_LIMIT_S)
+                fired = next(each.at for each in history.of_kind(FaultFired))
+                proven = next(each.at for each in history.of_kind(FaultEffective))
+                _show("launcher: cut into halves, effect proven", "s", proven - fired)
+                job.wait_for_world_size(count // 2, within=_LIMIT_S, after=cut)
+                Chaos(lambda: job).now().inject("heal", "cut")
+                job.wait_for_world_size(count, within=_LIMIT_S, after=cut.healed)
+                healed = next(each.at for each in history.of_kind(FaultHealed))
+                again = [w.progressed_at for w in history.worlds.rounds if w.progressed_at][-1]
+                _show("launcher: healed to first step of all", "s", again - healed)
+            except NotSeen as error:
+                print(f"launcher: {error}")
+            finally:
+                job.finish()
+    finally:
+        session.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
