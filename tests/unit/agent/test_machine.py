@@ -205,6 +205,31 @@ def test_stopping_goes_from_leaders_to_groups_to_kill_within_the_grace() -> None
     assert bench.has_killed()
 
 
+@pytest.mark.parametrize("path", ["worker fails", "ordered", "agent is told", "job ends"])
+def test_every_way_of_stopping_takes_the_same_steps_within_the_same_grace(path: str) -> None:
+    """Leaders, groups a second before the end, SIGKILL at the end; a stopped one can hear each."""
+    bench = Bench()
+    bench.run_round()
+    if path == "worker fails":
+        bench.exit(1, 3)
+    elif path == "ordered":
+        bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="a node came"))
+    elif path == "agent is told":
+        bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    else:
+        bench.notice(ports.JobOver(result="failed", reason="the budget is used up"))
+    seen = [(0.0, bench.signalled(), bench.has_killed())]
+    for until in (GRACE_S - GROUP_GRACE_S - 0.1, GRACE_S - 0.1, GRACE_S + 0.1):
+        bench.pass_time(100.0 + until - bench.now)
+        seen.append((until, bench.signalled(), bench.has_killed()))
+    assert [(signals, killed) for _, signals, killed in seen] == [
+        ([(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")], False),
+        ([], False),
+        ([(signal.SIGTERM, "all"), (signal.SIGCONT, "all")], False),
+        ([], True),
+    ]
+
+
 def test_what_leaders_leave_behind_is_ended_without_waiting_for_the_grace() -> None:
     """When all leaders have ended, their children get a second and not half a minute."""
     bench = Bench()
