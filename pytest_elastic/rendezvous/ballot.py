@@ -53,7 +53,7 @@ class Ballot:
         self.newest_round = 0
         self.restarts_used = 0
         self.contact_at: float | None = None
-        """When anything was last said that a coordinator may count on."""
+        """When a coordinator was last heard: it may count on an answer to what it said by then."""
         self.has_renounced = False
         self._settings = settings
         self._voted_at: float | None = None

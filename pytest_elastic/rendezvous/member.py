@@ -226,6 +226,11 @@ class MemberMachine:
         if is_old or not is_obeyed:
             self._rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
+        known = self._found
+        is_known = known is not None and found.incarnation == known.incarnation
+        if self._succession.is_lost and is_known and found.term == self._term:
+            self._rest("the store names the coordinator that was lost", now)
+            return
         self._found = found
         self._dial(now)
 
@@ -277,6 +282,9 @@ class MemberMachine:
             self._end_as_decided()
             return
         if self.link is not Link.JOINED:
+            if self.link is Link.GREETING and self._succession.is_on:
+                # Whoever was there decides nothing any more. If it does, others will say so.
+                self._succession.lose()
             self._rest(reason, now)
             return
         self._last_problem = reason
@@ -299,7 +307,7 @@ class MemberMachine:
             self._hang_up(f"{welcome.coordinator} decides under the old term {welcome.term}", now)
             return
         self._become_link(Link.JOINED)
-        self._succession.join(welcome.term, self._found.incarnation)
+        self._succession.join(welcome.term, self._found.incarnation, now)
         self._term = welcome.term
         self._coordinator = welcome.coordinator
         self._newest_round = max(self._newest_round, welcome.newest_round)
@@ -566,15 +574,14 @@ class MemberMachine:
         assert self._lease is not None, "a member that is joined has a lease"
         if self._is_due(self._lease.beat_at, now):
             count = self._lease.next_beat(now)
-            self._succession.ballot.contact_at = now
             self._out.append(v.Send(message=m.Beat(count=count, echo=self._echo)))
             self._is_due(self._lease.beat_at, now)
 
     def _on_beat(self, beat: m.Beat, now: float) -> None:
         assert self._lease is not None, "a member that is joined has a lease"
+        self._succession.ballot.contact_at = now
         if beat.grant_s is not None:
             # What it grants next depends on how lately we have answered: do not wait for our beat.
-            self._succession.ballot.contact_at = now
             self._out.append(v.Send(message=m.Beat(count=0, echo=beat.count)))
         self._echo = max(self._echo, beat.count)
         if self._lease.take_echo(beat.echo, beat.grant_s):

@@ -340,7 +340,7 @@ class VoteAnswer:
     `term` is the highest it has promised to obey. With `is_granted` in an election that is no
     trial, it obeys no lower one from then on, and votes for nobody else in this one. `seal` is the
     highest it ever acknowledged, `commit` that of the same round if it has come.
-    `contact_age_s` is how long ago it last answered a coordinator, or voted for another candidate;
+    `contact_age_s` is how long ago it last heard a coordinator, or voted for another candidate;
     None: never. `ending` is how the job ends, as far as it was told; `place`, who decides, if it is
     in contact. `patience_s` is after how long asking again makes sense.
     """

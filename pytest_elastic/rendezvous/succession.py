@@ -65,8 +65,9 @@ class Succession:
             return term
         return self.ballot.promised if self.ballot.is_bound else 0
 
-    def join(self, term: int, incarnation: str) -> None:
+    def join(self, term: int, incarnation: str, now: float) -> None:
         """Take note that this coordinator has welcomed us."""
+        self.ballot.contact_at = now
         if self.is_on:
             self.ballot.join(term, incarnation)
         self.candidate.withdraw()

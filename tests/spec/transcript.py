@@ -2,8 +2,8 @@
 
 A file begins with prose (lines with `#`); a line with `>` does something to the world; the lines
 below it are what followed: messages (`n2 -> n1  workers_gone round=1`), what agents were told
-(`n2 |  start_workers round=1`) and facts (`n1 *  round_sealed round=1`). Beats are left out, and
-so is everything about a lease that is extended.
+(`n2 |  start_workers round=1`) and facts (`n1 *  round_sealed round=1`). Left out are
+beats, everything about a lease that is extended, and questions who decides.
 
     python -m tests.spec.transcript          writes all files again
 
@@ -23,7 +23,7 @@ from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry
 
 __all__ = ["FOLDER", "replay"]
 
@@ -83,9 +83,12 @@ class _Reader:
             "reset": world.break_connection,
             "succeed": lambda name: world.agent(name).succeed(),
             "drain": lambda name: world.agent(name).drain(grace_s=5.0),
+            "isolate": lambda name: world.isolate(name, sorted(world.processes)),
         }
         if verb == "start":
             world.start(*names)
+        elif verb == "heal":
+            world.heal()
         elif verb == "wait":
             world.run(float(names[0].removesuffix("s")))
             return
@@ -99,7 +102,7 @@ class _Reader:
         lines: list[tuple[float, int, str]] = []
         world = self.world
         for at, source, target, message in world.sent[self._sent :]:
-            if not isinstance(message, m.Beat):
+            if not isinstance(message, m.Beat | m.PlaceRequest | m.PlaceAnswer):
                 lines.append((at, 0, f"{source} -> {target}  {_described(message)}"))
         self._sent = len(world.sent)
         for at, name, event in world.events[self._emitted :]:
@@ -132,6 +135,12 @@ def _shown(value: object) -> str:
             return name
         case Failure(node=node, rank=rank, exit_code=code):
             return f"{node}/rank{rank}/{code}"
+        case m.Seal() | m.Commit():
+            return f"{value.term}/{value.round}"
+        case m.Place():
+            return f"{value.name}@{value.term}"
+        case Electorate():
+            return f"{value.round}[{','.join(entry.name for entry in value.members)}]"
         case Assignment():
             roster = ",".join(entry.name for entry in value.roster)
             return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
