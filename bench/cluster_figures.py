@@ -25,6 +25,7 @@ from elastic_harness.network.link_model import HEALTHY, LinkPolicy
 from pytest_elastic.loop import Loop
 
 _SECONDS = 3
+_HARMLESS = LinkPolicy(rate_bytes_per_s=1e12)
 _RECEIVE = """
 import socket, sys, time
 listener = socket.create_server(("", 7000))
@@ -132,12 +133,17 @@ class Figures:
         listener.close()
         return sorted(took)
 
+    def set_policy(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
+        """Put a policy in force between the two nodes, both ways."""
+        links = [("n1", "n2"), ("n2", "n1")]
+        change = partial(self.cluster.set_policy, links, policy, traffic=traffic)
+        wait_for(self.loop, change)
+
     def throughput(self, policy: LinkPolicy) -> float:
         """Return the megabytes a second of one TCP connection under a policy, both ways."""
         for name in ("ready", "output"):
             (self.folder / name).unlink(missing_ok=True)
-        links = [("n1", "n2"), ("n2", "n1")]
-        wait_for(self.loop, partial(self.cluster.set_policy, links, policy))
+        self.set_policy(policy)
         receiver = self.spawn("n1", sys.executable, "-S", "-c", _RECEIVE, str(self.folder))
         while not (self.folder / "ready").exists():
             assert receiver.exit_code is None, (self.folder / "errors").read_text()
@@ -160,8 +166,17 @@ def main() -> None:
         trips = figures.round_trips()
         figures.show("round trip of one byte, median", "us", statistics.median(trips) * 1e6)
         figures.show("round trip of one byte, 99 in 100", "us", trips[len(trips) * 99 // 100] * 1e6)
+        # Policies that every packet meets and that do nothing to it: what deciding itself costs.
+        figures.set_policy(_HARMLESS)
+        trips = figures.round_trips()
+        figures.show("the same with a policy on", "us", statistics.median(trips) * 1e6)
+        figures.set_policy(LinkPolicy(up=False), traffic="port:9")
+        trips = figures.round_trips()
+        figures.show("the same, and classes told apart", "us", statistics.median(trips) * 1e6)
+        figures.set_policy(HEALTHY, traffic="port:9")
         policies = {
             "a healthy link": HEALTHY,
+            "a policy on": _HARMLESS,
             "10 ms each way": LinkPolicy(latency_s=0.01),
             "2 % loss": LinkPolicy(loss=0.02),
             "2 % loss, 10 ms each way": LinkPolicy(loss=0.02, latency_s=0.01),

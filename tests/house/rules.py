@@ -164,6 +164,7 @@ PURE = (
     Pure(
         holds="elastic_harness.network",
         drivers=(
+            "alarm",
             "capture",
             "lane",
             "switch",

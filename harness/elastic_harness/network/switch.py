@@ -22,6 +22,7 @@ from typing_extensions import assert_never
 
 from elastic_harness.conversation import Conversation, Reply
 from elastic_harness.network import packets
+from elastic_harness.network.alarm import Alarm
 from elastic_harness.network.capture import Captures, describe_fate
 from elastic_harness.network.lane import Lane, Packet, Port
 from elastic_harness.network.link_model import (
@@ -39,7 +40,7 @@ from elastic_harness.network.switch_wire import counters_to_fields, policy_from_
 from elastic_harness.network.traffic import TrafficTable
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
-from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.loop import Loop
 
 __all__ = ["Switch", "SwitchRole"]
 
@@ -50,6 +51,8 @@ _TARGET = packets.FRAME_HEAD_BYTES + 16
 # How many packets of one node are passed on before the others get their turn: one reading of the
 # clock and one epoll for that many, and still under a millisecond for 65 000-byte packets.
 _BATCH = 32
+# What is due so soon is due now: waiting for it would take longer.
+_AT_ONCE_S = 1e-6
 # Held links keep at most this much. A TCP connection never has more than its window under way.
 _MAX_HELD_PACKETS = 8192
 # And so much may be on its way on slow links, all together.
@@ -70,7 +73,7 @@ class Switch:
         self._view = memoryview(self._buffer)
         self._on_way: list[tuple[float, int, Packet, bytes]] = []
         self._sent_off = 0
-        self._timer: Timer | None = None
+        self._alarm = Alarm(loop, self._deliver_due)
         self._held: dict[Pair, deque[Packet]] = {}
         self._held_packets = 0
         self._control = Conversation(
@@ -181,7 +184,7 @@ class Switch:
                 os.write(port.fd, packets.frame_of(answer))
 
     def _send(self, packet: Packet, frame: bytes, when: float, now: float) -> None:
-        if when <= now:
+        if when <= now + _AT_ONCE_S:
             self._deliver(packet, frame)
         elif len(self._on_way) >= _MAX_PACKETS_ON_WAY:
             packet.lane.link.count_drop(DropReason.HOLD_FULL, traffic=packet.traffic)
@@ -226,14 +229,8 @@ class Switch:
                 self._decide(packet, now)
 
     def _wake_for_next(self) -> None:
-        if not self._on_way:
-            return
-        when = self._on_way[0][0]
-        if self._timer is not None and not self._timer.is_cancelled:
-            if self._timer.when <= when:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._deliver_due)
+        if self._on_way:
+            self._alarm.set(self._on_way[0][0])
 
     def _deliver_due(self) -> None:
         now = self._loop.now()
