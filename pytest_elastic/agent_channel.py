@@ -79,6 +79,11 @@ class AgentChannel:
             self._channel.send(ours)
 
     @property
+    def is_foreign(self) -> bool:
+        """Tell whether the other side does not speak as the agents of this job do."""
+        return self._channel.is_foreign or self.unwelcome is not None
+
+    @property
     def is_closed(self) -> bool:
         """Tell whether the channel has ended, from either side."""
         return self._channel.is_closed

@@ -56,6 +56,8 @@ class Channel:
         on_closed: Callable[[str], None],
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
+        self.is_foreign = False
+        """Whether the other side sent what is no message of anybody's who speaks this protocol."""
         self._loop = loop
         self._sock = sock
         self._on_message = on_message
@@ -202,6 +204,7 @@ class Channel:
             if message is None:
                 for fd in fds:
                     os.close(fd)
+                self.is_foreign = True
                 self._end("received bytes that are not one of our messages")
                 return
             self._on_message(message, fds)
@@ -227,6 +230,7 @@ class Channel:
         if self._is_unix:
             fd_count, length = length >> _FD_COUNT_SHIFT, length & _LENGTH_MASK
         if length > self._max_frame_bytes:
+            self.is_foreign = True
             self._end(f"received a frame of {length} bytes (at most {self._max_frame_bytes})")
             return None
         end = _LENGTH.size + length

@@ -109,6 +109,7 @@ class LaunchConfig:
     local_addr: str | None = None
     node_rank: int | None = None
     node_name: str | None = None
+    rdzv_token_file: str | None = None
     log_dir: str | None = None
     redirects: str = "0"
     tee: str = "0"

@@ -21,6 +21,7 @@ from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
+from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import (
@@ -105,6 +106,15 @@ def quorum_of(config: LaunchConfig) -> QuorumChoice:
     )
 
 
+def credentials_of(config: LaunchConfig) -> Credentials | None:
+    """Return what this node signs with, if the job has a token (R15); raises UsageError."""
+    path = config.rdzv_token_file
+    if path is None:
+        return None
+    token = read_token_file(path, said=config.said("rdzv_token_file"))
+    return Credentials.of_job(token, config.run_id)
+
+
 def keeper_linger_s(config: LaunchConfig) -> float:
     """Return how long a keeper shows the tombstone of its agent: nobody asks after a lease."""
     return config.rendezvous.lease_s + config.rendezvous.drift_s
@@ -126,6 +136,7 @@ class _Launch:
             os.getcwd(),
             say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
         )
+        self._credentials = credentials_of(config)
         self._is_explained = False
         self.outcome = Outcome()
 
@@ -177,7 +188,7 @@ class _Launch:
         listener = listen(address, 0)
         port = int(listener.getsockname()[1])
         tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
-        keeper.keep_listener(listener, encode(tombstone))
+        keeper.keep_listener(listener, encode(tombstone), self._credentials)
         node = Node(
             name=self._name,
             incarnation=self._incarnation,
@@ -213,6 +224,7 @@ class _Launch:
                 store=agent.stores,
                 on_notice=agent.on_notice,
                 on_event=self._emit,
+                credentials=self._credentials,
             )
         from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
 

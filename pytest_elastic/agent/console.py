@@ -44,6 +44,8 @@ def describe_event(event: events.Event) -> str | None:
             )
         case events.MemberLost():
             return f"lost node {event.member}: {event.detail} ({event.cause})"
+        case events.StrangerTurnedAway():
+            return f"turned away a connection from {event.address}: {event.reason}"
         case events.MemberLeft():
             return f"node {event.member} left: {event.reason}"
         case events.RoundEnded():

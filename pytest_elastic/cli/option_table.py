@@ -70,6 +70,12 @@ OPTIONS = (
         help="settings of the rendezvous, such as lease=5,beat_interval=1,last_call_timeout=30",
     ),
     Option(
+        flags=("--rdzv-token-file",),
+        metavar="FILE",
+        is_ours=True,
+        help="a secret that all nodes of the job have: what they say to each other is signed",
+    ),
+    Option(
         flags=("--standalone",),
         is_flag=True,
         help="a job of this node alone: any free port, a name of its own",

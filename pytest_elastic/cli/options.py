@@ -152,6 +152,7 @@ def _parse(
         local_addr=values.optional("local_addr"),
         node_rank=_node_rank(values, backend),
         node_name=_node_name(values),
+        rdzv_token_file=values.optional("rdzv_token_file"),
         log_dir=_log_dir(values),
         redirects=_streams(values, "redirects"),
         tee=_streams(values, "tee"),

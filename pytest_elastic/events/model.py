@@ -34,6 +34,7 @@ __all__ = [
     "RoundEnded",
     "RoundSealed",
     "StopOrdered",
+    "StrangerTurnedAway",
     "WorkerExited",
     "WorkersHeld",
     "WorkersReleased",
@@ -287,6 +288,16 @@ class DrainStarted(Event):
     kind: ClassVar[str] = "drain_started"
     reason: str
     grace_s: float
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrangerTurnedAway(Event):
+    """A connection to this agent's port spoke as no agent of this job does, and was ended."""
+
+    kind: ClassVar[str] = "stranger_turned_away"
+    address: str
+    reason: str
 
 
 @register

@@ -19,7 +19,7 @@ from typing_extensions import assert_never
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.events.model import CoordinatorStarted, Event
+from pytest_elastic.events.model import CoordinatorStarted, Event, StrangerTurnedAway
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
@@ -93,6 +93,9 @@ class C10dRendezvous:
             is_coordinated=lambda: self._coordinator is not None,
             tell_coordinator=self._tell_coordinator,
             on_question=self._on_question,
+            on_stranger=lambda host, reason: on_event(
+                StrangerTurnedAway(address=host, reason=reason)
+            ),
         )
         self._inquiries = Inquiries(
             loop,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LIMIT_S", "Ended", "run", "start"]
+__all__ = ["LIMIT_S", "Ended", "Running", "run", "start"]
 
 # Importing torch takes seconds on a busy machine, and nothing here takes much longer.
 LIMIT_S = 90.0
@@ -55,3 +56,38 @@ def run(*words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> End
     process = start(*words, cwd=cwd, environ=environ)
     out, err = process.communicate(timeout=LIMIT_S)
     return Ended(code=process.returncode, out=out, err=err, seconds=time.monotonic() - begin)
+
+
+class Running:
+    """Our launcher in the background; what it prints is read as it comes."""
+
+    def __init__(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest_elastic", "run", *words],
+            cwd=cwd,
+            env={**os.environ, **(environ or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.printed = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read until a text has been printed."""
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        deadline = time.monotonic() + LIMIT_S
+        while text not in self.printed:
+            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
+            data = os.read(fd, 65536) if ready else b""
+            assert data, f"{text!r} was not printed:\n{self.printed}"
+            self.printed += data.decode()
+
+    def read_rest(self) -> None:
+        """Read what it prints until it ends."""
+        out, _ = self.process.communicate(timeout=LIMIT_S)
+        self.printed += out.decode()
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT_S)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.integration.called_launcher import Running
 
 LIMIT_S = 120.0
 
@@ -188,32 +188,6 @@ def test_a_program_that_is_not_python_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "rank 0 of 1\n")
 
 
-class Running:
-    """Our launcher in the background; what it prints is read as it comes."""
-
-    def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
-            command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        self.printed = ""
-
-    def wait_for(self, text: str) -> None:
-        """Read until a text has been printed."""
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
-        deadline = time.monotonic() + LIMIT_S
-        while text not in self.printed:
-            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
-            data = os.read(fd, 65536) if ready else b""
-            assert data, f"{text!r} was not printed:\n{self.printed}"
-            self.printed += data.decode()
-
-    def end(self) -> None:
-        """Kill it, if it still runs."""
-        self.process.kill()
-        self.process.communicate(timeout=LIMIT_S)
-
-
 def test_two_nodes_meet_at_an_endpoint_and_one_leaves(tmp_path: Path) -> None:
     """Two agents on one machine: one job of two nodes; one is told to leave, the other goes on."""
     script = write(
@@ -231,7 +205,7 @@ def test_two_nodes_meet_at_an_endpoint_and_one_leaves(tmp_path: Path) -> None:
         script,
         str(done),
     )
-    agents = [Running(*words), Running(*words)]
+    agents = [Running(*words, cwd=tmp_path), Running(*words, cwd=tmp_path)]
     try:
         for agent in agents:
             agent.wait_for("world 2")

@@ -41,7 +41,10 @@ def folder(tmp_path: Path) -> Path:
         ("-m --no-python hello.py", "--no-python and --module contradict each other"),
         ("--nproc-per-node=0 hello.py", "--nproc-per-node=0: expected a number of workers from 1"),
         ("--max-restarts=-1 hello.py", "--max-restarts=-1: expected a whole number of at least 0"),
-        ("--rdzv-backend=zoo hello.py", "--rdzv-backend=zoo: known are c10d and static"),
+        (
+            "--rdzv-backend=zoo hello.py",
+            "--rdzv-backend=zoo: there is no such backend; known are c10d,",
+        ),
         ("--rdzv-endpoint=a:b:c hello.py", "--rdzv-endpoint='a:b:c' is not an endpoint"),
         ("--rdzv-endpoint=a:70000 hello.py", "has port 70000: ports end at 65535"),
         ("--rdzv-conf=leese=1 hello.py", "--rdzv-conf has no setting 'leese'"),
@@ -51,6 +54,8 @@ def folder(tmp_path: Path) -> Path:
         ("--signals-to-handle=SIGKILL hello.py", "SIGKILL is not a signal that can be handled"),
         ("--worker-start=warm hello.py", "invalid choice: 'warm' (choose from"),
         ("--local-addr=nowhere.invalid hello.py", "--local-addr=nowhere.invalid: no such address"),
+        ("--rdzv-token-file=no hello.py", "--rdzv-token-file=no: No such file or directory"),
+        ("--rdzv-token-file=hello.py hello.py", "can be read or written by everybody"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_refused_at_once(

@@ -46,6 +46,7 @@ BAD: dict[str, tuple[str, str, Sequence[str]]] = {
 SHOWS_LATER = {
     "local_addr": "whether an address is this machine's is asked when the node joins",
     "preload": "whether a module can be imported is known when it is",
+    "rdzv_token_file": "what is in the file is looked at when the node begins",
 }
 NEVER_WRONG = {
     "duplicate_stdout_filters": "any text may be looked for",

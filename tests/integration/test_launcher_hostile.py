@@ -1,0 +1,152 @@
+"""A running job whose ports are open to everybody: strangers come, and the job goes on (R15)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.wire import encode
+from tests.integration.called_launcher import LIMIT_S, Running, run
+
+TOKEN = "a token of the job that is long enough"
+RUN_ID = "hostile"
+STAY = """\
+import os, sys, time
+print("world", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
+
+class Job:
+    """A job of one node that has a place for another one, and the ports of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "stay.py").write_text(STAY)
+        # An address that no other test uses, so that the default port is free there.
+        self.address = f"127.82.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+        self.node = Running(*self.words("ours"), cwd=folder, environ=self.environ)
+        self.node.wait_for("world 1")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"PYTEST_ELASTIC_EVENTS": f"file:{self.folder}/events.jsonl"}
+
+    def words(self, token: str | None, conf: str = "") -> list[str]:
+        """Return a command line for a node that was given this token."""
+        given = []
+        if token is not None:
+            path = self.folder / f"{token}.token"
+            path.touch(0o600)
+            path.write_text(TOKEN if token == "ours" else f"{token}, and nobody else's")
+            given = [f"--rdzv-token-file={path}"]
+        times = "beat_interval=0.2,lease=2,last_call_timeout=0.1,min_round=0.1"
+        return [
+            *given,
+            "--nnodes=1:2",
+            f"--rdzv-id={RUN_ID}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={self.address}:29400",
+            f"--rdzv-conf={times}{conf}",
+            "stay.py",
+            "done",
+        ]
+
+    def door(self) -> tuple[str, int]:
+        """Return where the agent listens."""
+        records = (self.folder / "events.jsonl").read_text().splitlines()
+        started = (json.loads(r) for r in records if "agent_started" in r)
+        event = next(started)["event"]
+        return event["address"], event["port"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job that runs."""
+    job = Job(tmp_path)
+    yield job
+    job.node.end()
+
+
+def frame(fields: object) -> bytes:
+    """Return one frame of our protocol."""
+    body = json.dumps(fields).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+def strange_things(draw: random.Random) -> list[bytes]:
+    """Return what strangers say: noise, other protocols, our own without or with a wrong key."""
+    probe = encode(m.ProbeRequest(run_id=RUN_ID, incarnation="x"))
+    ending = encode(m.JobEnding(term=99, result="succeeded", reason="forged"))
+    forged = json.dumps(ending)
+    signed = Credentials.of_job(b"the token of somebody else", RUN_ID).sign(forged)
+    return [
+        *(draw.randbytes(draw.randrange(1, 3000)) for _ in range(30)),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + draw.randbytes(500),
+        struct.pack(">I", 0xFFFFFFFF),
+        struct.pack(">I", 200_000) + b'{"a":' * 40_000,
+        frame([1, 2, 3]),
+        frame(probe),
+        frame(probe | {"format": 99}),
+        frame(probe | {"run_id": "another"}),
+        frame(ending),
+        frame({"nonce": "0" * 32}) + frame({"mac": signed, "body": forged}),
+        frame({"unwelcome": "you are not welcome in your own house"}),
+    ]
+
+
+def say(door: tuple[str, int], words: bytes) -> None:
+    """Say something at a port, and stay until it has been read or we were hung up on."""
+    with socket.create_connection(door, timeout=LIMIT_S) as sock:
+        try:
+            sock.sendall(words)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+        except OSError:
+            pass  # hung up on, which is an answer
+
+
+def test_strangers_neither_join_nor_disturb(job: Job) -> None:
+    """Noise, forged messages and a node with another token; then a node with ours is let in."""
+    draw = random.Random(7)
+    silent = [socket.create_connection(job.door()) for _ in range(20)]
+    silent[0].sendall(b"\0")
+    for words in strange_things(draw):
+        say(job.door(), words)
+        say((job.address, 29400), words)  # torch's store at the endpoint
+    for token, why in (
+        (None, "this node was given no token (--rdzv-token-file)"),
+        ("theirs", "is not signed with the token of this job (--rdzv-token-file)"),
+    ):
+        # What is found at the endpoint is not signed for them: whom could they trust?
+        refused = run(*job.words(token, ",join_timeout=3"), cwd=job.folder)
+        assert refused.code in (2, 3), refused.err
+        assert "world" not in refused.out
+        assert (why if token is None else "signed record of this job") in refused.err
+        assert "Traceback" not in refused.err
+    assert job.node.process.poll() is None
+    newcomer = Running(*job.words("ours"), cwd=job.folder)
+    try:
+        newcomer.wait_for("world 2")
+        job.node.wait_for("world 2")
+        (job.folder / "done").touch()
+        assert newcomer.process.wait(LIMIT_S) == job.node.process.wait(LIMIT_S) == 0
+    finally:
+        newcomer.end()
+        for sock in silent:
+            sock.close()
+    job.node.read_rest()
+    assert "turned away a connection from 127.0.0.1" in job.node.printed
+    assert job.node.printed.count("turned away") < 5
+    assert "Traceback" not in job.node.printed
