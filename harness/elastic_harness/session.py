@@ -1,7 +1,8 @@
 """One cluster for many runs: what a pytest session, or a command, holds on to.
 
 The cluster's server is started at the first run, preloads torch once, and is reused: a run's nodes
-come and go in milliseconds. `close` leaves nothing behind; neither does being killed.
+come and go in milliseconds. Before each run it must be as it was when it was new; one that is not
+is replaced, and that is said. `close` leaves nothing behind; neither does being killed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+from elastic_harness.cleanliness import what_is_left
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
@@ -100,6 +102,8 @@ class HarnessSession:
         self._cluster: ClusterClient | None = None
         self._open: OpenRun | None = None
         self._is_lost = False
+        # Why clusters had to be replaced, in order, for whoever tells a person.
+        self.replacements: list[str] = []
 
     @property
     def is_started(self) -> bool:
@@ -113,6 +117,13 @@ class HarnessSession:
             return frozenset(), frozenset()
         fds = self._cluster.own_fds | self._thread.loop.own_fds
         return self._cluster.own_pids, frozenset(fds)
+
+    @property
+    def thread(self) -> LoopThread:
+        """The thread that the cluster lives in, started if it was not."""
+        self._ensure_started()
+        assert self._thread is not None, "a started session has a thread"
+        return self._thread
 
     @property
     def cluster(self) -> ClusterClient:
@@ -238,8 +249,12 @@ class HarnessSession:
 
     def _ensure_started(self) -> None:
         if self._is_lost:
-            self.close()  # what is left of the one before
-            self._is_lost = False
+            self._replace("it was lost")
+        if self._cluster is not None and (self._open is None or self._open.run.is_over):
+            # Between two runs. What is just going has had its time: a run waits for its end.
+            left = what_is_left(self._cluster)
+            if left:
+                self._replace(f"it was not clean: {'; '.join(left)}")
         if self._cluster is not None:
             return
         thread = LoopThread()
@@ -256,6 +271,12 @@ class HarnessSession:
             thread.stop()
             raise
         self._thread, self._cluster = thread, cluster
+
+    def _replace(self, reason: str) -> None:
+        """End the cluster at hand; the next one is started where it is needed."""
+        self.replacements.append(reason)
+        self._is_lost = False
+        self.close()
 
     def _on_cluster_event(self, event: ClusterEvent) -> None:
         if isinstance(event, ServerLost):

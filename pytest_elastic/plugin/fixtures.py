@@ -66,6 +66,7 @@ def elastic_jobs(
         request.node.stash[JOBS_KEY] = jobs
         yield jobs
         jobs.end()
+        elastic_cluster.end_of_test()
 
 
 @pytest.fixture

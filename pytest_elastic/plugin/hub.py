@@ -10,6 +10,7 @@ import select
 import shutil
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -188,6 +189,18 @@ class Hub:
         """
         with take_place(str(os.getuid()), max(1, len(os.sched_getaffinity(0)))):
             yield
+
+    def end_of_test(self) -> None:
+        """End the cluster if it is one test's only; say so if one had to be replaced."""
+        if self._session is None:
+            return
+        for reason in self._session.replacements:
+            warnings.warn(
+                pytest.PytestWarning(f"elastic: the cluster was replaced: {reason}"), stacklevel=1
+            )
+        self._session.replacements.clear()
+        if self.options.cluster_scope == "test":
+            self.close()
 
     def pause_clock(self) -> None:
         """Let no deadline of the run at hand come nearer, while somebody is in a debugger."""

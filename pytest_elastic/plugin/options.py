@@ -67,6 +67,15 @@ _OPTIONS = (
         "best that works here; simulated: scenario files in virtual time",
     ),
     _Option(
+        name="cluster-scope",
+        default="session",
+        metavar="SCOPE",
+        choices=("session", "test"),
+        help="session: all tests share a cluster, which is proven clean in between; test: each has "
+        "its own, which takes seconds",
+        changes_runs=False,
+    ),
+    _Option(
         name="seed",
         default="",
         metavar="N",
@@ -125,6 +134,7 @@ class ElasticOptions:
     nproc: int
     launcher: str
     cluster: str
+    cluster_scope: str
     seed: int
     artifacts: str
     keep: str
@@ -184,6 +194,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         nproc=_number("nproc", values["nproc"], at_least=1),
         launcher=_check_launcher(values["launcher"]),
         cluster=values["cluster"],
+        cluster_scope=values["cluster-scope"],
         seed=_seed(config, values["seed"]),
         # As pytest's own options: a path on the command line is seen from where pytest was called,
         # one in an ini file from the root.

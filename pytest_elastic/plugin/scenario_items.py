@@ -122,5 +122,8 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
             base_dir=os.path.dirname(os.path.abspath(item.path)),
             shared=(temporary_folder,),
         )
-        run.result = opened.wait()
+        try:
+            run.result = opened.wait()
+        finally:
+            hub.end_of_test()
     judge_scenario(run, hub, item, loaded)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planner import make_plan
@@ -70,6 +72,26 @@ def wait_for_a_worker(opened: OpenRun) -> None:
         look()
 
     opened.thread.wait(begin, timeout_s=60)
+
+
+def test_a_clean_cluster_is_kept_and_a_dirty_one_is_replaced_and_said(
+    session: HarnessSession, start: Start
+) -> None:
+    """A folder of a run and a node that nobody ended are found; the next run has a new cluster."""
+    assert start("now").wait().outcome == "succeeded"
+    cluster, thread, first = session.cluster, session.thread, session.cluster.own_pids
+    assert start("now").wait().outcome == "succeeded"
+    assert (session.cluster, session.replacements) == (cluster, [])
+    left = Path(cluster.scratch) / "run-left"
+    left.mkdir()
+    start_node = partial(cluster.start_node, NodeSpec(name="n7", index=7))
+    assert isinstance(thread.wait(start_node, timeout_s=30), ClusterNode)
+    assert start("now").wait().outcome == "succeeded"
+    (reason,) = session.replacements
+    for part in ("it was not clean", "node n7 runs", "is left: ", f"{left} is left"):
+        assert part in reason
+    assert not first & session.cluster.own_pids
+    assert not left.exists(), "its supervisor has removed it"
 
 
 def test_one_run_at_a_time(start: Start) -> None:

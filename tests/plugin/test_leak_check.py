@@ -54,6 +54,10 @@ TESTS = """
     def test_job(elastic_job):
         assert elastic_job("hello.py", nodes=2).wait().succeeded
 
+    def test_dirty(elastic_job, elastic_cluster):
+        os.mkdir(elastic_cluster.session.cluster.scratch + "/run-left")
+        assert elastic_job("hello.py", nodes=1).wait().succeeded
+
     def test_job_again(elastic_job):
         assert elastic_job("hello.py", nodes=1).wait().succeeded
 """
@@ -72,10 +76,16 @@ def called(tmp_path_factory: pytest.TempPathFactory) -> Called:
 
 def test_what_leaves_nothing_passes(called: Called) -> None:
     """The cluster is the session's, wider fixtures are theirs, and what is garbage goes."""
-    clean = ("test_clean", "test_garbage", "test_job", "test_job_again", "passes")
+    clean = ("test_clean", "test_garbage", "test_job", "test_dirty", "test_job_again", "passes")
     assert {name: called.outcomes[name] for name in clean} == dict.fromkeys(clean, "PASSED")
     assert called.outcomes["test_fails_and_leaks"] == "FAILED"
     assert "test_fails_and_leaks has left" not in called.out
+
+
+def test_a_cluster_that_is_not_clean_is_replaced_and_that_is_said(called: Called) -> None:
+    """The test's own job runs on a new one, which is no leak of the test."""
+    assert called.out.count("elastic: the cluster was replaced: it was not clean: ") == 1
+    assert "/run-left is left" in called.out
 
 
 @pytest.mark.parametrize(
