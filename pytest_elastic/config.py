@@ -12,7 +12,7 @@ import difflib
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_elastic.errors import UsageError
 
@@ -251,6 +251,8 @@ _HANDLER_SETTINGS: Mapping[str, tuple[str, ...]] = {
         *("protocol", "ssl_cert", "ssl_cert_key", "ca_cert"),
     ),
 }
+# How our own rendezvous over etcd gets to it.
+_ETCD_V3_SETTINGS = ("protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password_file")
 # torchrun's own default of `timeout`, which it gives every handler.
 _HANDLER_TIMEOUT_S = "900"
 
@@ -263,6 +265,10 @@ def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping
     if backend in ("c10d", "static"):
         return parse_rdzv_conf(text), {}
     values = dict(_conf_items(text))
+    if backend == "etcd-v3":
+        theirs = {key: value for key, value in values.items() if key in _ETCD_V3_SETTINGS}
+        ours = ",".join(f"{key}={value}" for key, value in values.items() if key not in theirs)
+        return replace(parse_rdzv_conf(ours), quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)
     for key in values:
         if known is not None and key not in known:

@@ -19,6 +19,7 @@ from pytest_elastic.agent.console import describe_event, describe_failure, descr
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
+from pytest_elastic.backends.names import ETCD
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
@@ -225,6 +226,21 @@ class _Launch:
                 on_notice=agent.on_notice,
                 on_event=self._emit,
                 credentials=self._credentials,
+            )
+        if config.backend == ETCD:
+            from pytest_elastic.backends.etcd_rendezvous import EtcdRendezvous, etcd_place
+
+            return EtcdRendezvous(
+                self._loop,
+                node=node,
+                settings=settings_of(config),
+                endpoint=config.endpoint,
+                etcd=etcd_place(config.handler_endpoint, config.handler_conf),
+                listener=listener,
+                store=agent.stores,
+                calls=agent.stores,
+                on_notice=agent.on_notice,
+                on_event=self._emit,
             )
         from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
 

@@ -400,7 +400,7 @@ class AgentMachine:
                 message=f"workers were killed: {reason}",
                 round=round_,
             )
-            self._ask(ports.GroupFailed(round=round_, failures=(failure,)))
+            self._ask(ports.GroupFailed(round=round_, failures=(failure,), is_lease_over=True))
         group.is_ending = True
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)

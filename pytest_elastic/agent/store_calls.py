@@ -7,7 +7,7 @@ the event loop, for the answer or for the deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_elastic.loop import Loop, Timer
@@ -95,6 +95,22 @@ class StoreCalls:
     def close(self, port: int) -> None:
         """Close a worker store."""
         self._call("close", {"port": port}, lambda _, __: None)
+
+    def etcd(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_done: Callable[[Any, str], None],
+    ) -> None:
+        """Make a call of `workers.etcd_client`; calls back with (value, error)."""
+        self._call(
+            f"etcd_{call}",
+            {**arguments, "timeout_s": timeout_s},
+            on_done,
+            timeout_s=timeout_s + _MARGIN_S,
+        )
 
     def on_answer(self, answer: StoreAnswered) -> None:
         """Take an answer of the service; one that comes too late is dropped."""

@@ -8,7 +8,14 @@ from importlib import metadata, util
 from pytest_elastic.config import Endpoint, parse_endpoint
 from pytest_elastic.errors import UsageError
 
-__all__ = ["HANDLER_GROUP", "OWN_HANDLER", "check_backend", "handler_endpoint"]
+__all__ = [
+    "ETCD",
+    "HANDLER_GROUP",
+    "OWN_HANDLER",
+    "check_backend",
+    "etcd_endpoints",
+    "handler_endpoint",
+]
 
 # Where packages offer rendezvous handlers to torchrun, and under which name this one does.
 HANDLER_GROUP = "torchrun.handlers"
@@ -18,7 +25,10 @@ OWN_HANDLER = "pytest-elastic"
 _TORCH_ETCD = ("etcd", "etcd-v2")
 _ETCD_PORT = 2379
 
-_NATIVE = ("c10d", "static", OWN_HANDLER)
+# Ours, over etcd's API of version 3.
+ETCD = "etcd-v3"
+
+_NATIVE = ("c10d", "static", OWN_HANDLER, ETCD)
 
 
 def check_backend(name: str, *, said: str = "--rdzv-backend") -> None:
@@ -53,9 +63,17 @@ def handler_endpoint(text: str, backend: str) -> Endpoint:
     What the endpoint of an unknown handler means, only it knows: one that is no host and port
     tells nothing about which address of this node the others can reach.
     """
+    if backend == ETCD:
+        return etcd_endpoints(text)[0]
     try:
         return parse_endpoint(text or "localhost", default_port=_ETCD_PORT)
     except UsageError:
         if backend in _TORCH_ETCD:
             raise
         return Endpoint(host="localhost", port=0)
+
+
+def etcd_endpoints(text: str) -> list[Endpoint]:
+    """Return the members of an etcd cluster that "a:2379,b,c" names; raises UsageError."""
+    words = [word for word in text.split(",") if word.strip()]
+    return [parse_endpoint(word, default_port=_ETCD_PORT) for word in words or ["localhost"]]

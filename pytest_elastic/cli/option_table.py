@@ -53,8 +53,8 @@ OPTIONS = (
         flags=("--rdzv-backend",),
         metavar="NAME",
         default="static",
-        help="how nodes find each other: c10d, static (fixed nodes, --master-addr), torch's etcd "
-        "and etcd-v2, or a name that a package gives torchrun",
+        help="how nodes find each other: c10d, static (fixed nodes, --master-addr), etcd-v3, "
+        "torch's etcd and etcd-v2, or a name that a package gives torchrun",
     ),
     Option(
         flags=("--rdzv-endpoint",),

@@ -180,7 +180,7 @@ class CoordinatorMachine:
             self._wake = None
             before = self.phase
             if self._has_lost_mandate(now):
-                self._step_down("a majority of the last round has not answered for a lease")
+                self._step_down(self._mandate.why_over)
                 return
             judgement = self._members.next_judgement()
             if self._ending is None and judgement is not None and self._is_due(judgement, now):
@@ -321,7 +321,10 @@ class CoordinatorMachine:
             if other is not peer:
                 self._out.send(other, notice)
         self._leaving[peer.node.incarnation] = peer
-        if peer.node.incarnation == self.node.incarnation and not self.settings.has_succession:
+        if (
+            peer.node.incarnation == self.node.incarnation
+            and not self.settings.outlives_coordinator
+        ):
             self._own_leave = (
                 f"{peer.node.name} leaves ({drain.reason}), which hosts the rendezvous, and there "
                 "is no succession"
@@ -332,7 +335,7 @@ class CoordinatorMachine:
     def _let_go(self, peer: Peer, now: float) -> None:
         """Let a member go whose workers are gone; with the coordinator's own goes the job (R4)."""
         is_own = peer.node.incarnation == self.node.incarnation
-        if is_own and self.settings.has_succession:
+        if is_own and self.settings.outlives_coordinator:
             successor = self._choose_successor()
             if successor is not None:
                 self._hand_over(peer, successor)
@@ -385,8 +388,8 @@ class CoordinatorMachine:
             self._seal.missing.add(incarnation)  # the commit could not reach it
         self._farewell.lose(incarnation, now)
         is_own = incarnation == self.node.incarnation
-        has_successors = self.settings.has_succession
-        if is_own and self._own_leave is None and self._ending is None and not has_successors:
+        can_return = self.settings.outlives_coordinator  # it gives a round up like any other member
+        if is_own and self._own_leave is None and self._ending is None and not can_return:
             # In this very process nothing else can end a connection: its agent takes no part.
             self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
             self._let_go(peer, now)

@@ -27,6 +27,7 @@ from pytest_elastic.rendezvous.announcer import Announcer, key_of, read_place
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.inquiries import Inquiries
+from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
@@ -73,6 +74,7 @@ class C10dRendezvous:
         self._member = MemberMachine(node=node, settings=settings)
         self._coordinator: CoordinatorMachine | None = None
         self._announcer: Announcer | None = None
+        self._mandate: Mandate | None = None  # what the settings ask for, or somebody outside
         self._queue: deque[Callable[[], None]] = deque()
         self._is_pumping = False
         self._member_timer: Timer | None = None
@@ -165,7 +167,12 @@ class C10dRendezvous:
         self._end_coordinator()
         now = self._loop.now()
         self._coordinator = CoordinatorMachine(
-            settings=self._settings, node=self._node, term=term, now=now, heritage=heritage
+            settings=self._settings,
+            node=self._node,
+            term=term,
+            now=now,
+            mandate=self._mandate,
+            heritage=heritage,
         )
         self._on_event(
             CoordinatorStarted(

@@ -23,6 +23,10 @@ class Mandate(Protocol):
     """What a coordinator asks before it decides. All times are on its own clock."""
 
     @property
+    def why_over(self) -> str:
+        """Why it ended, once it has."""
+
+    @property
     def electorates(self) -> Sequence[Electorate]:
         """The rosters of each of which a quorum has to be in the next round; often none."""
 
@@ -46,6 +50,7 @@ class Unlimited:
     """Everything is allowed, for ever."""
 
     electorates: Sequence[Electorate] = ()
+    why_over = "its grant ran out"
 
     def until(self, now: float) -> float:
         """Never ends."""
@@ -86,6 +91,8 @@ class MembersMandate:
     The coordinator's own node counts like the others, by its echoes. Without an electorate (no
     round was ever committed) nothing runs that could be endangered.
     """
+
+    why_over = "a majority of the last round has not answered for a lease"
 
     def __init__(self, settings: Settings) -> None:
         self.electorates: Sequence[Electorate] = ()

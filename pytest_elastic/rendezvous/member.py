@@ -133,7 +133,7 @@ class MemberMachine:
                 self._on_group_succeeded(input)
             case ports.GroupFailed(round=round_):
                 if self.part is Part.RUNNING and round_ == self._round:
-                    self._report(input)
+                    self._on_group_failed(input, now)
             case ports.StoreOpened(round=round_) | ports.StoreFailed(round=round_):
                 if self.part is Part.SEALED and round_ == self._round:
                     self._report(input)
@@ -263,8 +263,8 @@ class MemberMachine:
             # A port that refuses proves nothing, but those who are in contact will say so.
             if failed.outcome is not v.Outcome.SILENT:
                 self._succession.lose()
-        elif failed.outcome is v.Outcome.TOMBSTONE and self._belongs:
-            self._lose_job(f"its agent has ended: {failed.reason}")
+        elif failed.outcome is v.Outcome.TOMBSTONE:
+            self._lose_ended(f"its agent has ended: {failed.reason}")
 
     def _on_tombstone(self, tombstone: m.ProbeAnswer, now: float) -> None:
         """Hear from a keeper at the door that the agent behind it has ended."""
@@ -272,8 +272,15 @@ class MemberMachine:
         is_its = self._found is not None and self._found.incarnation == tombstone.incarnation
         if is_its and self._succession.is_on:
             self._succession.lose()
-        elif is_its and self._belongs:
-            self._lose_job("its agent has ended; its keeper said so")
+        elif is_its:
+            self._lose_ended("its agent has ended; its keeper said so")
+
+    def _lose_ended(self, problem: str) -> None:
+        """Go on without a coordinator that has certainly ended, where another may be named."""
+        if self.settings.is_granted:
+            self._succession.lose()
+        elif self._belongs:
+            self._lose_job(problem)
 
     def _on_connection_lost(self, reason: str, now: float) -> None:
         if self.link not in {Link.DIALING, Link.GREETING, Link.JOINED}:
@@ -427,6 +434,13 @@ class MemberMachine:
             self._become_part(Part.SUCCEEDED)
             self._report(succeeded)
 
+    def _on_group_failed(self, failed: ports.GroupFailed, now: float) -> None:
+        if failed.is_lease_over:
+            # The keeper looks at the clock for itself, a moment earlier than this machine does.
+            self._leave_round(f"the lease of {self.settings.lease_s:g} s ran out", now)
+        else:
+            self._report(failed)
+
     def _on_workers_gone(self, round_: int, now: float) -> None:
         if self._seal is None or round_ != self._seal.round:
             return
@@ -514,7 +528,7 @@ class MemberMachine:
     def _is_coordinated_here(self) -> bool:
         """Whether the coordinator cannot be lost, as it runs here and needs nobody."""
         is_here = self._found is not None and self._found.is_here
-        return is_here and not self._succession.is_on
+        return is_here and not self._succession.is_on and not self.settings.is_granted
 
     def _is_lost(self, now: float) -> bool:
         """Tell whether the coordinator is lost, as far as this node can know."""
@@ -611,7 +625,8 @@ class MemberMachine:
             if self._is_due(held_until + _GIVE_UP_S, now):
                 self._end_as_decided()
         elif self._belongs and held_until is not None:
-            patience_s = self.settings.join_timeout_s if has_successors else _GIVE_UP_S
+            may_follow = has_successors or self.settings.is_granted
+            patience_s = self.settings.join_timeout_s if may_follow else _GIVE_UP_S
             if self._is_due(max(held_until + patience_s, self._patient_until), now):
                 self._lose_job(self._last_problem)
         elif self._is_due(self._seeking_since + self.settings.join_timeout_s, now):
@@ -694,7 +709,8 @@ class MemberMachine:
             self._succession.candidate.excuse(order.left)
         self._seeking_since = now
         self._leave_link(order.reason, now)
-        if order.successor == self.node.incarnation and self._found is not None:
+        is_named = order.successor == self.node.incarnation and self._succession.is_on
+        if is_named and self._found is not None:
             self._succession.candidate.stand(now, self._found.incarnation, is_named=True)
 
     def _leave_link(self, reason: str, now: float) -> None:

@@ -79,7 +79,7 @@ class Settings:
                 f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s would "
                 "be lost by one late beat: lease must be at least twice the beat interval"
             )
-        if self.quorum not in {"coordinator", "majority"}:
+        if self.quorum not in {"coordinator", "majority", "granted"}:
             raise UsageError(
                 f"quorum={self.quorum!r} is not known: 'coordinator' or 'majority' is expected"
             )
@@ -92,8 +92,18 @@ class Settings:
 
     @property
     def has_succession(self) -> bool:
-        """Whether the members go on without their coordinator (R11)."""
+        """Whether the members elect a successor of their coordinator (R11)."""
         return self.quorum == "majority"
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether somebody outside, such as etcd, says who decides, and may name another."""
+        return self.quorum == "granted"
+
+    @property
+    def outlives_coordinator(self) -> bool:
+        """Whether the job can go on under another coordinator."""
+        return self.has_succession or self.is_granted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

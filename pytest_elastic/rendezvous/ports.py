@@ -64,10 +64,15 @@ class GroupSucceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFailed:
-    """At least one worker of this node failed on its own account; its siblings may still run."""
+    """At least one worker of this node failed on its own account; its siblings may still run.
+
+    `is_lease_over`: not on its own account, but killed by the keeper, whose deadline passed. The
+    node gives its round up, as if it had been the first to notice.
+    """
 
     round: int
     failures: Sequence[Failure]
+    is_lease_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers import messages, torch_store
+from pytest_elastic.workers import etcd_client, messages, torch_store
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
 
 __all__ = ["StoreServiceRole"]
@@ -147,6 +147,14 @@ def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
     torch_store.prepare()
 
 
+def _etcd(
+    call: Callable[[etcd_client.Etcd, Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    return lambda _stores, arguments: call(
+        etcd_client.Etcd(arguments["etcd"], timeout_s=float(arguments["timeout_s"])), arguments
+    )
+
+
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "wake": _wake,
     "host_endpoint": _host_endpoint,
@@ -154,6 +162,10 @@ _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "close": _close,
     "publish": _publish,
     "fetch": _fetch,
+    "etcd_campaign": _etcd(etcd_client.campaign),
+    "etcd_record": _etcd(etcd_client.record),
+    "etcd_renew": _etcd(etcd_client.renew),
+    "etcd_resign": _etcd(etcd_client.resign),
 }
 
 

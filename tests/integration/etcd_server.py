@@ -51,9 +51,14 @@ class EtcdServer:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def certificate(self) -> Path:
+        """What it made for itself with `--auto-tls`."""
+        return self._folder / "data" / "fixtures" / "client" / "cert.pem"
+
     def start(self) -> None:
         """Start it and wait until it answers."""
-        protocol = "https" if any("cert-file" in word for word in self._words) else "http"
+        protocol = "https" if "--auto-tls" in self._words else "http"
         client, peer = f"{protocol}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(

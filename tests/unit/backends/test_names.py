@@ -13,7 +13,7 @@ from pytest_elastic.errors import UsageError
 def test_an_unknown_backend_is_answered_with_the_known_ones() -> None:
     """And with the one that was meant, where that can be guessed."""
     with pytest.raises(UsageError) as caught:
-        check_backend("etcd-v4")
+        check_backend("etcd-v22")
     for name in ("c10d", "static", "etcd", "etcd-v2", "torchrun.handlers"):
         assert name in caught.value.message
     assert caught.value.hint == "Did you mean etcd-v2?"

@@ -205,7 +205,7 @@ REFUSED = [
     (("--nproc-per-node=tpu",), "auto, cpu, gpu, xpu"),
     (("--max-restarts=-1",), "at least 0"),
     (("--max-restarts=often",), "whole number"),
-    (("--rdzv-backend=zeus",), "known are c10d, static, pytest-elastic, etcd, etcd-v2"),
+    (("--rdzv-backend=zeus",), "known are c10d, static, pytest-elastic, etcd-v3, etcd, etcd-v2"),
     (("--rdzv-backend=c10d", "--rdzv-endpoint=host:port"), "not an endpoint"),
     (("--rdzv-backend=c10d", "--rdzv-endpoint=host:99999"), "ports end at 65535"),
     (("--rdzv-conf=lase=3",), "Did you mean 'lease'?"),

@@ -1,0 +1,324 @@
+"""Our rendezvous where etcd says who decides: nobody hosts anything, and no node has to stay.
+
+A key of etcd, bound to a lease, names the coordinator. Whoever looks for it and finds none takes it
+by a transaction; the revision at which the key was created is the coordinator's term. The lease is
+its mandate: one that cannot renew it grants nothing beyond it and steps down before it is over, and
+members fence by the leases that they have of the coordinator. Each round is written down, under the
+condition that the key is still ours, before any member hears that it is committed; whoever follows
+goes on with that.
+
+Nothing is watched. Members look when they have lost their coordinator, the coordinator four times
+in each lease; so an etcd that is slow, restarted or compacted is noticed by asking it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pytest_elastic.backends.names import etcd_endpoints
+from pytest_elastic.config import Endpoint
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import Event
+from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.announcer import as_text, read_place
+from pytest_elastic.rendezvous.driver import C10dRendezvous
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.mandate import GrantedMandate
+from pytest_elastic.rendezvous.messages import Beat, Commit, Place, Seal
+from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
+
+__all__ = ["EtcdCalls", "EtcdRendezvous", "etcd_place"]
+
+# How soon a renewal that failed is tried again: a connection that is refused is so at once.
+_RETRY_S = 0.5
+# How long the end waits for etcd to take the lease back; it runs out by itself otherwise.
+_RESIGN_S = 1.0
+
+
+class EtcdCalls(Protocol):
+    """Calls of `workers.etcd_client`, made where they may block."""
+
+    def etcd(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_done: Callable[[Any, str], None],
+    ) -> None:
+        """Call back with (value, error) within the time given."""
+
+
+class EtcdRendezvous(C10dRendezvous):
+    """One node's rendezvous over etcd (see `ports.Rendezvous`); needs `quorum=granted`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        node: Node,
+        settings: Settings,
+        endpoint: Endpoint,
+        etcd: Mapping[str, Any],
+        listener: socket.socket,
+        store: ports.EndpointStore,
+        calls: EtcdCalls,
+        on_notice: Callable[[ports.Notice], None],
+        on_event: Callable[[Event], None],
+        credentials: Credentials | None = None,
+    ) -> None:
+        assert settings.is_granted, "members have to know that another coordinator may be named"
+        super().__init__(
+            loop,
+            node=node,
+            settings=settings,
+            endpoint=endpoint,
+            is_host=False,
+            listener=listener,
+            store=store,
+            on_notice=on_notice,
+            on_event=on_event,
+            credentials=credentials,
+        )
+        self._etcd = etcd
+        self._calls = calls
+        self._office: dict[str, Any] | None = None  # key and lease, while they are ours
+        self._renewal: Timer | None = None
+        self._highest_term = 0
+        self._seals: dict[int, Seal] = {}  # the one that may be committed next
+        self._recorded_round = 0
+        self._held_back: list[v.CoordinatorCommand] = []
+
+    # --- who decides ---------------------------------------------------------------------------
+
+    @property
+    def _keys(self) -> dict[str, Any]:
+        prefix = f"/pytest-elastic/{self._settings.run_id}"
+        return {
+            "etcd": self._etcd,
+            "key": f"{prefix}/coordinator",
+            "record_key": f"{prefix}/round",
+        }
+
+    @property
+    def _ttl_s(self) -> int:
+        """How long the key stands; etcd counts leases in whole seconds."""
+        return max(math.ceil(self._settings.lease_s + self._settings.drift_s), 2)
+
+    def _find_coordinator(self, within_s: float) -> None:
+        if self._coordinator is not None:
+            self._tell_member(self._found(self._own_place(self._coordinator.term)))
+            return
+        asked_at = self._loop.now()
+        # Its term is at least this, should etcd have lost its data and count from 1 again.
+        place = self._own_place(self._highest_term + 1)
+        value = as_text(place, self._settings.run_id, self._credentials)
+        self._calls.etcd(
+            "campaign",
+            {**self._keys, "value": value, "ttl_s": self._ttl_s},
+            timeout_s=within_s,
+            on_done=lambda found, error: self._on_campaigned(found, error, asked_at),
+        )
+
+    def _on_campaigned(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
+        place = None if error else self._read_place(found["value"])
+        if place is None:
+            where = f"{', '.join(self._etcd['endpoints'])}"
+            reason = error or f"etcd at {where} holds {found['value']!r:.80} as coordinator"
+            self._tell_member(v.CoordinatorNotFound(reason=reason))
+            return
+        term = max(int(found["create_revision"]), place.term)
+        self._highest_term = max(self._highest_term, term)
+        if found["is_won"]:
+            until = asked_at + int(found["ttl_s"]) - self._settings.drift_s
+            if until <= self._loop.now():
+                self._tell_member(v.CoordinatorNotFound(reason="etcd took longer than its lease"))
+                return
+            self._take_office(term, found, until)
+        elif place.incarnation == self._node.incarnation:
+            self._tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
+            return
+        self._tell_member(
+            self._found(
+                Place(
+                    term=term,
+                    name=place.name,
+                    incarnation=place.incarnation,
+                    address=place.address,
+                    port=place.port,
+                )
+            )
+        )
+
+    def _read_place(self, value: str) -> Place | None:
+        return read_place(value, self._settings.run_id, self._credentials)
+
+    def _found(self, place: Place) -> v.CoordinatorFound:
+        """Return what the member is told; one that is here can be lost like any other."""
+        return v.CoordinatorFound(
+            address=place.address, port=place.port, term=place.term, incarnation=place.incarnation
+        )
+
+    def _take_office(self, term: int, found: Mapping[str, Any], until: float) -> None:
+        self._office = {
+            **self._keys,
+            "lease": found["lease"],
+            "create_revision": found["create_revision"],
+        }
+        self._mandate = GrantedMandate(until)
+        heritage = self._read_record(term, found["record"])
+        self._recorded_round = heritage.seal.round if heritage is not None else 0
+        after = f" after {heritage.lost}" if heritage is not None else ""
+        self._coordinate(term, f"etcd names this node{after}", heritage)
+        self._tell_coordinator(v.TimePassed())
+        self._renew_at(self._loop.now() + self._ttl_s / 4)
+
+    def _read_record(self, term: int, text: str) -> Heritage | None:
+        """Return what the last coordinator had written down, if any."""
+        if not text:
+            return None
+        try:
+            written = json.loads(text)
+            seal, commit = decode(written["seal"]), decode(written["commit"])
+        except (ValueError, KeyError, TypeError, BadMessage):
+            return None
+        if not isinstance(seal, Seal) or not isinstance(commit, Commit):
+            return None
+        return Heritage(
+            term=term,
+            seal=seal,
+            commit=commit,
+            electorates=(),
+            # Nobody grants without the key, which is ours now.
+            contact_at=self._loop.now(),
+            lost=str(written.get("coordinator", "the coordinator")),
+            newest_round=seal.round,
+            restarts_used=seal.restart_count,
+        )
+
+    # --- for how long --------------------------------------------------------------------------
+
+    def _renew_at(self, when: float) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+        self._renewal = self._loop.call_at(when, self._renew)
+
+    def _renew(self) -> None:
+        office, asked_at = self._office, self._loop.now()
+        if office is None:
+            return
+
+        def on_done(ttl_s: Any, error: str) -> None:  # noqa: ANN401 (JSON)
+            if self._office is not office:
+                return
+            if error:
+                self._renew_at(self._loop.now() + _RETRY_S)
+                return
+            # Without a lease any more, there is no mandate from this moment on.
+            until = asked_at + int(ttl_s) - self._settings.drift_s if ttl_s else asked_at
+            self._tell_coordinator(v.MandateExtended(until=until))
+            self._renew_at(asked_at + self._ttl_s / 4)
+
+        self._calls.etcd("renew", office, timeout_s=self._ttl_s / 4, on_done=on_done)
+
+    def _end_coordinator(self) -> None:
+        was_here = self._coordinator is not None
+        super()._end_coordinator()
+        if was_here:
+            self._leave_office(is_over=False, on_done=lambda: None)
+
+    def _leave_office(self, *, is_over: bool, on_done: Callable[[], None]) -> None:
+        office, self._office = self._office, None
+        self._held_back.clear()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if office is None:
+            on_done()
+            return
+        self._calls.etcd(
+            "resign",
+            {**office, "is_over": is_over},
+            timeout_s=_RESIGN_S,
+            on_done=lambda _value, _error: on_done(),
+        )
+
+    def close(self, on_closed: Callable[[], None]) -> None:
+        """Take no further part; the key is given back, so that nobody waits for its lease."""
+        super().close(lambda: self._leave_office(is_over=self._has_finished, on_done=on_closed))
+
+    # --- what stands ---------------------------------------------------------------------------
+
+    def _perform_for_coordinator(self, command: v.CoordinatorCommand) -> None:
+        """Hold a commit back, and what follows it, until etcd has the round."""
+        match command:
+            case v.SendTo(message=Seal() as seal):
+                self._seals = {seal.round: seal}
+            case v.SendTo(message=Commit() as commit) if commit.round > self._recorded_round:
+                if not self._held_back:
+                    self._record(commit)
+                self._held_back.append(command)
+                return
+            case v.SendTo(message=message) if self._held_back and not isinstance(message, Beat):
+                self._held_back.append(command)
+                return
+            case _:
+                pass
+        super()._perform_for_coordinator(command)
+
+    def _record(self, commit: Commit) -> None:
+        seal, office = self._seals.get(commit.round), self._office
+        if seal is None or office is None:
+            return  # stepping down: nobody is to hear of it
+        written = {
+            "coordinator": self._node.name,
+            "seal": encode(seal),
+            "commit": encode(commit),
+        }
+
+        def on_done(is_written: Any, error: str) -> None:  # noqa: ANN401 (JSON)
+            if self._office is not office:
+                return
+            if error:
+                self._loop.call_at(self._loop.now() + _RETRY_S, lambda: self._record(commit))
+            elif is_written:
+                self._recorded_round = commit.round
+                held_back, self._held_back = self._held_back, []
+                for command in held_back:
+                    self._perform_for_coordinator(command)
+            else:
+                self._tell_coordinator(v.MandateExtended(until=self._loop.now()))
+
+        self._calls.etcd(
+            "record",
+            {**office, "record": json.dumps(written)},
+            timeout_s=self._ttl_s / 4,
+            on_done=on_done,
+        )
+
+
+def etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
+    """Return how to get to etcd, as `workers.etcd_client` reads it; raises UsageError."""
+    place: dict[str, Any] = {**conf, "endpoints": [str(each) for each in etcd_endpoints(endpoints)]}
+    if place.setdefault("protocol", "http") not in ("http", "https"):
+        raise UsageError(f"--rdzv-conf protocol={place['protocol']}: expected http or https")
+    if "password_file" in place and "user" not in place:
+        raise UsageError("--rdzv-conf password_file without user: whose password is it?")
+    try:
+        for key in ("ca_cert", "ssl_cert", "ssl_cert_key"):
+            if key in place:
+                with open(place[key], "rb"):
+                    pass
+        if "password_file" in place:
+            with open(place.pop("password_file"), encoding="utf-8") as file:
+                place["password"] = file.read().strip()
+    except OSError as error:
+        raise UsageError(f"--rdzv-conf: cannot read {error.filename}: {error.strerror}") from error
+    return place

@@ -1,0 +1,218 @@
+"""What a job needs of etcd's API of version 3: who decides, for how long, and which round stands.
+
+Everything here blocks, and is called on threads of the store service only. It speaks to the JSON
+gateway that every etcd since 3.4 serves, with the standard library: four calls need no client of
+their own, and the ones that exist bring gRPC or wait in ways of theirs. Nothing is watched: a watch
+that has died looks like a key that does not change.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_elastic.errors import StoreUnreachable
+
+__all__ = ["Etcd", "campaign", "record", "renew", "resign"]
+
+
+class Etcd:
+    """One etcd, of one or several endpoints; a connection for each request.
+
+    `place` holds `endpoints` (HOST:PORT), `protocol` (http or https), and optionally `ca_cert`,
+    `ssl_cert`, `ssl_cert_key` (paths), `user` and `password`. All calls together have `timeout_s`.
+    Raises StoreUnreachable.
+    """
+
+    def __init__(self, place: Mapping[str, Any], *, timeout_s: float) -> None:
+        self._place = place
+        self._deadline = time.monotonic() + timeout_s
+        self._token: str | None = None
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the answer to one request, of the first endpoint that gives one."""
+        if self._place.get("user") and self._token is None:
+            who = {"name": self._place["user"], "password": self._place.get("password", "")}
+            self._token = str(self._ask("/v3/auth/authenticate", who)["token"])
+        return self._ask(path, body)
+
+    def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        problems = []
+        for endpoint in self._place["endpoints"]:
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                problems.append("no time is left")
+                break
+            try:
+                return self._ask_one(endpoint, path, body, left_s)
+            except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+                problems.append(f"{endpoint}: {_text(error)}")
+        raise StoreUnreachable(f"etcd does not answer ({'; '.join(problems)})")
+
+    def _ask_one(
+        self, endpoint: str, path: str, body: Mapping[str, Any], timeout_s: float
+    ) -> Mapping[str, Any]:
+        connection = self._connect(endpoint, timeout_s)
+        with contextlib.closing(connection):
+            headers = {"Content-Type": "application/json"}
+            if self._token is not None:
+                headers["Authorization"] = self._token
+            connection.request("POST", path, json.dumps(body), headers)
+            response = connection.getresponse()
+            # A stream of answers is one line each; of what is asked here, there is one.
+            text = response.readline() if "keepalive" in path else response.read()
+            answer = json.loads(text)
+        if not isinstance(answer, dict):
+            raise TypeError(f"it is not an etcd: it answered {text[:80]!r}")
+        if response.status != http.client.OK:
+            # A member without a leader answers so too: the next endpoint may be better off.
+            raise ValueError(f"{answer.get('error') or answer.get('message') or response.status}")
+        return answer
+
+    def _connect(self, endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
+        place = self._place
+        host, _, port = endpoint.rpartition(":")
+        host = host.strip("[]")
+        if place.get("protocol") != "https":
+            return http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+        context = ssl.create_default_context(cafile=place.get("ca_cert") or None)
+        if place.get("ssl_cert"):
+            context.load_cert_chain(place["ssl_cert"], place.get("ssl_cert_key") or None)
+        return http.client.HTTPSConnection(host, int(port), timeout=timeout_s, context=context)
+
+
+def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find who decides, or be the one if nobody does.
+
+    `key` and `value` (JSON text with the candidate's `incarnation`), `record_key`, `ttl_s`. Returns
+    `is_won`, the `value` that stands, its `create_revision`, and if it is ours the `lease`, its
+    `ttl_s` and the `record` of the last committed round (empty: none).
+    """
+    key, ours = arguments["key"], arguments["value"]
+    found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))
+    if found is not None and _incarnation(found) != _incarnation(ours):
+        return {"is_won": False, **found}
+    if found is not None:
+        # We won before, and did not hear of it.
+        ttl_s = _keep_alive(etcd, found["lease"])
+        return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, **_record(etcd, arguments)}
+    granted = etcd.ask("/v3/lease/grant", {"TTL": str(arguments["ttl_s"])})
+    lease = str(granted["ID"])
+    answer = etcd.ask(
+        "/v3/kv/txn",
+        {
+            "compare": [_created(key, 0)],
+            "success": [
+                {"requestPut": {"key": _encode(key), "value": _encode(ours), "lease": lease}}
+            ],
+            "failure": [{"requestRange": {"key": _encode(key)}}],
+        },
+    )
+    if answer.get("succeeded"):
+        return {
+            "is_won": True,
+            "value": ours,
+            "create_revision": int(answer["header"]["revision"]),
+            "lease": lease,
+            "ttl_s": int(granted["TTL"]),
+            **_record(etcd, arguments),
+        }
+    etcd.ask("/v3/lease/revoke", {"ID": lease})
+    found = _first(answer["responses"][0]["responseRange"])
+    if found is None:
+        raise StoreUnreachable("etcd named somebody who decides, and forgot who")
+    return {"is_won": False, **found}
+
+
+def renew(etcd: Etcd, arguments: Mapping[str, Any]) -> int:
+    """Keep the lease; return its seconds from now on, 0 if the key is not ours any more."""
+    found = _first(etcd.ask("/v3/kv/range", {"key": _encode(arguments["key"])}))
+    if found is None or found["create_revision"] != arguments["create_revision"]:
+        return 0
+    return _keep_alive(etcd, arguments["lease"])
+
+
+def record(etcd: Etcd, arguments: Mapping[str, Any]) -> bool:
+    """Write `record` down if the key is still ours, and tell whether it was."""
+    answer = etcd.ask(
+        "/v3/kv/txn",
+        {
+            "compare": [_created(arguments["key"], arguments["create_revision"])],
+            "success": [
+                {
+                    "requestPut": {
+                        "key": _encode(arguments["record_key"]),
+                        "value": _encode(arguments["record"]),
+                    }
+                }
+            ],
+        },
+    )
+    return bool(answer.get("succeeded"))
+
+
+def resign(etcd: Etcd, arguments: Mapping[str, Any]) -> None:
+    """Give the lease back; with `is_over`, forget the job's last round as well."""
+    if arguments["is_over"]:
+        etcd.ask(
+            "/v3/kv/txn",
+            {
+                "compare": [_created(arguments["key"], arguments["create_revision"])],
+                "success": [{"requestDeleteRange": {"key": _encode(arguments["record_key"])}}],
+            },
+        )
+    etcd.ask("/v3/lease/revoke", {"ID": arguments["lease"]})
+
+
+def _record(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, str]:
+    found = _first(etcd.ask("/v3/kv/range", {"key": _encode(arguments["record_key"])}))
+    return {"record": found["value"] if found is not None else ""}
+
+
+def _keep_alive(etcd: Etcd, lease: str) -> int:
+    answer = etcd.ask("/v3/lease/keepalive", {"ID": lease})
+    return int(answer["result"].get("TTL", 0))
+
+
+def _created(key: str, revision: int) -> Mapping[str, str]:
+    return {
+        "key": _encode(key),
+        "target": "CREATE",
+        "result": "EQUAL",
+        "createRevision": str(revision),
+    }
+
+
+def _first(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    kvs = answer.get("kvs")
+    if not kvs:
+        return None
+    value = base64.b64decode(kvs[0].get("value", "")).decode(errors="replace")
+    return {
+        "value": value,
+        "create_revision": int(kvs[0]["create_revision"]),
+        "lease": str(kvs[0].get("lease", 0)),
+    }
+
+
+def _incarnation(found: Mapping[str, Any] | str) -> str:
+    try:
+        return str(json.loads(found if isinstance(found, str) else found["value"])["incarnation"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _encode(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
