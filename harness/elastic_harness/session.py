@@ -148,8 +148,7 @@ class HarnessSession:
         """Start a run and return at once; raises UsageError while another one runs."""
         if self._open is not None and not self._open.run.is_over:
             raise UsageError("one job runs at a time: wait() for the one before, or finish() it")
-        cluster = self.cluster
-        thread = self._thread
+        cluster, thread = self.cluster, self._thread
         assert thread is not None, "a started session has a thread"
         socket_dir = _make_socket_dir(cluster.scratch)
         try:
@@ -167,7 +166,6 @@ class HarnessSession:
                 preloaded=preloaded,
                 launch_environs=self._launch_environs(plan),
             )
-
             remote = self._remote_toxiproxy(thread) if plan.scenario.proxies else None
 
             def begin() -> OpenRun:

@@ -323,10 +323,7 @@ class Cluster(Protocol):
     def set_disk(
         self, name: str, path: str, owner: str, policy: DiskPolicy | None, on_done: Done[None]
     ) -> None:
-        """Lay a policy over a directory of a node (None: take it away), beside those of others.
-
-        What is open already keeps what it was opened on.
-        """
+        """Lay a policy over a directory of a node (None: take it away), beside those of others."""
 
     def count_disk(self, name: str, path: str, on_done: Done[DiskCounters]) -> None:
         """Read what the policies over a directory have done."""
