@@ -106,17 +106,15 @@ class GlooThread(threading.Thread):
         self._idle = idle
         self._gate = threading.Lock()
         self._gate.acquire()
-        self.native = 0
+        self._named = threading.Event()
         self.start()
-        deadline = time.monotonic() + 30.0
-        while self.native not in map(int, ending._gloo_threads()):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        assert self._named.wait(30.0)
 
     def run(self) -> None:
         """Wait as a thread without work does, or as one that waits for another rank."""
         ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)
-        self.native = threading.get_native_id()
+        assert str(threading.get_native_id()) in ending._gloo_threads()
+        self._named.set()
         self._gate.acquire(timeout=-1 if self._idle else 60.0)
 
     def release(self) -> None:

@@ -1,0 +1,1 @@
+"""Frameworks on top of torch, as their users start them."""
