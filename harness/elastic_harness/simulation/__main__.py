@@ -4,6 +4,7 @@
     --seeds 0..10000 -j 2     many storms; one line for each that breaks a promise, one for all
     --swarm                   each seed has fault kinds of its own; without it, all may come
     crowd --nodes 10000       one round of many nodes: time, and messages for each node
+    explore --depth 6         every order of things in small worlds, up to so many choices
 
 The exit code is 1 if a promise was broken. The last line is then the command that repeats it.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from elastic_harness.simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
 from elastic_harness.simulation.campaign import shrink as shrink_plan
 from elastic_harness.simulation.crowd import form_crowd
+from elastic_harness.simulation.explorer import SITUATIONS, explore, play
 from elastic_harness.simulation.plan import KINDS, QUORUMS, Options, Plan, draw_plan
 from elastic_harness.simulation.storm import Storm
 from elastic_harness.simulation.trace import told_again
@@ -45,7 +47,11 @@ def _parser() -> argparse.ArgumentParser:
         prog=_PROGRAM, description="Storms over the launcher's machines, in virtual time."
     )
     parser.add_argument(
-        "what", nargs="?", choices=("storms", "crowd"), default="storms", help="default: storms"
+        "what",
+        nargs="?",
+        choices=("storms", "crowd", "explore"),
+        default="storms",
+        help="default: storms",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="one storm (default: 0)")
     parser.add_argument("--seeds", metavar="A..B", help="the storms from A up to, not with, B")
@@ -55,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
     parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
     parser.add_argument("--agent", choices=tuple(AGENTS), default="played")
+    parser.add_argument("--depth", type=int, default=6, metavar="N", help="choices to explore")
+    parser.add_argument(
+        "--deviations", type=int, metavar="N", help="of these, not the first (default: any number)"
+    )
+    parser.add_argument("--situation", choices=tuple(SITUATIONS), help="default: each of them")
+    parser.add_argument("--choices", metavar="0,2,1", help="one execution of a situation")
     parser.add_argument("--trace", action="store_true", help="tell the storm again")
     parser.add_argument("--shrink", action="store_true", help="leave out what is not needed")
     return parser
@@ -63,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> int:
     if given.what == "crowd":
         return _crowd(given.nodes or 10_000)
+    if given.what == "explore":
+        return _explore(given)
     if given.seeds is not None:
         return _campaign(given)
     return _one(given)
@@ -181,6 +195,39 @@ def _chunk(job: _Job) -> tuple[Tally, float]:
     before_s = time.process_time()
     tally = run_seeds(*job)
     return tally, time.process_time() - before_s
+
+
+# --- every order ---------------------------------------------------------------------------------
+
+
+def _explore(given: argparse.Namespace) -> int:
+    names = [given.situation] if given.situation else list(SITUATIONS)
+    if given.choices is not None:
+        return _play(names[0], [int(word) for word in given.choices.split(",") if word])
+    broken: list[str] = []
+    for name in names:
+        before_s = time.process_time()
+        result = explore(SITUATIONS[name], depth=given.depth, deviations=given.deviations)
+        took_s = time.process_time() - before_s
+        for found in result.found:
+            choices = ",".join(map(str, found.choices))
+            _say(f"{name} [{choices}]: BROKEN: {found.complaint}")
+            broken.append(f"{_PROGRAM} explore --situation {name} --choices {choices}")
+        _say(
+            f"{name} ({SITUATIONS[name].what}): {result.states} states in {result.executions} "
+            f"executions of up to {given.depth} choices, {len(result.found)} broken, {took_s:.1f} s"
+        )
+    if broken:
+        _say(f"repeat: {broken[0]}")
+        return 1
+    return 0
+
+
+def _play(name: str, choices: Sequence[int]) -> int:
+    world, said, complaint = play(SITUATIONS[name], choices)
+    _say("\n".join(told_again(world, said)))
+    _say(f"{name} {list(choices)}: {'BROKEN: ' + complaint if complaint else 'kept'}")
+    return 1 if complaint else 0
 
 
 # --- a crowd -------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, strike
+from elastic_harness.simulation.health import problem_of, seems_over
 from elastic_harness.simulation.plan import Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
-from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 
 __all__ = ["Outcome", "Storm", "run_storm", "weather"]
@@ -121,7 +121,7 @@ class Storm:
             problem = self._problem()
             if problem is not None:
                 well_since = None
-            elif self._is_over():
+            elif seems_over(world):
                 break
             elif well_since is None:
                 well_since = world.time
@@ -181,64 +181,9 @@ class Storm:
         self.said.append((world.time, f"{name} stays {self.plan.damage}"))
 
     def _problem(self) -> str | None:
-        """Say what is not well yet in a healed world; None if everything is."""
-        world = self.world
-        if any(process.is_frozen for process in world.every_process if process.is_alive):
-            return "somebody is still frozen"
-        if self._target.is_host_hit:
-            left = [p.name for p in world.every_process if p.is_alive and p.agent.belongs]
-            return f"{left} have not noticed that the coordinator is gone" if left else None
-        host = world.host
-        if host is None:
-            return "nobody has started yet"
-        if world.config.has_succession:
-            return self._problem_of_majority(host)
-        living = [
-            p
-            for p in world.every_process
-            if p.is_alive and p.agent.over is None and p.name != self._left_out
-        ]
-        if host.finished is not None or host.agent.over is not None:
-            left = [p.name for p in living if p.agent.belongs]
-            return f"{left} have not noticed that the job is over" if left else None
-        return self._problem_of(living)
-
-    def _problem_of(self, living: Sequence[Process]) -> str | None:
-        wanted = min(len(living), self.world.config.max_nodes)
-        if wanted < self.world.config.min_nodes:
-            return None
-        running = [p for p in living if p.agent.progresses]
-        if len(running) != wanted:
-            names = [p.name for p in running]
-            return f"{names} of {[p.name for p in living]} go on, {wanted} nodes should"
-        return None
-
-    def _problem_of_majority(self, host: Process) -> str | None:
-        """Say what is not well of a job with succession (R11).
-
-        It must go on if more than half of the newest roster is here; what fewer may do is not
-        judged, but for their safety.
-        """
-        world = self.world
-        here = [p for p in world.every_process if p.is_alive and p.name != self._left_out]
-        living = [p for p in here if p.agent.over is None]
-        ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
-        if ends & {"succeeded", "failed"}:
-            left = [p.name for p in living if p.agent.belongs]
-            return f"{left} have not noticed that the job is over" if left else None
-        if not host.is_alive:
-            living = [p for p in living if p.agent.belongs]
-        if world.starts:
-            newest = max((a for _, a in world.starts), key=lambda a: a.round)
-            present = {p.node.incarnation for p in living}
-            voters = [entry for entry in newest.roster if entry.incarnation in present]
-            if 2 * len(voters) <= len(newest.roster):
-                return None
-        return self._problem_of(living)
-
-    def _is_over(self) -> bool:
-        """Tell whether nobody is left to whom anything could happen."""
-        return not any(p.is_alive and p.agent.over is None for p in self.world.every_process)
+        return problem_of(
+            self.world, left_out=self._left_out, is_host_lost=self._target.is_host_hit
+        )
 
     def _ending(self) -> str:
         over = {p.agent.over.result for p in self.world.every_process if p.agent.over is not None}

@@ -1,0 +1,76 @@
+"""Whether a job is well again in a healed world, judged by what its nodes do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic_harness.simulation.process import Process
+from elastic_harness.simulation.world import World
+
+__all__ = ["problem_of", "seems_over"]
+
+
+def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) -> str | None:
+    """Say what is not well yet; None if everything is.
+
+    `left_out` is a node that stays out of reach; `is_host_lost` says that the coordinator of a job
+    without succession is gone, so that everybody has to notice.
+    """
+    processes = world.every_process
+    if any(process.is_frozen for process in processes if process.is_alive):
+        return "somebody is still frozen"
+    if is_host_lost:
+        left = [p.name for p in processes if p.is_alive and p.agent.belongs]
+        return f"{left} have not noticed that the coordinator is gone" if left else None
+    host = world.host
+    if host is None:
+        return "nobody has started yet"
+    here = [p for p in processes if p.is_alive and p.name != left_out]
+    living = [p for p in here if p.agent.over is None]
+    if world.config.has_succession:
+        return _problem_of_majority(world, living)
+    if host.finished is not None or host.agent.over is not None:
+        return _unaware(living)
+    return _not_running(world, living)
+
+
+def seems_over(world: World) -> bool:
+    """Tell whether nobody is left to whom anything could happen."""
+    return not any(p.is_alive and p.agent.over is None for p in world.every_process)
+
+
+def _unaware(living: Sequence[Process]) -> str | None:
+    left = [p.name for p in living if p.agent.belongs]
+    return f"{left} have not noticed that the job is over" if left else None
+
+
+def _not_running(world: World, living: Sequence[Process]) -> str | None:
+    wanted = min(len(living), world.config.max_nodes)
+    if wanted < world.config.min_nodes:
+        return None
+    running = [p for p in living if p.agent.progresses]
+    if len(running) != wanted:
+        names = [p.name for p in running]
+        return f"{names} of {[p.name for p in living]} go on, {wanted} nodes should"
+    return None
+
+
+def _problem_of_majority(world: World, living: Sequence[Process]) -> str | None:
+    """Say what is not well of a job with succession (R11).
+
+    It must go on if more than half of the newest roster is here; what fewer may do is not judged,
+    but for their safety.
+    """
+    processes = world.every_process
+    ends = {p.agent.over.result for p in processes if p.agent.over is not None}
+    if ends & {"succeeded", "failed"}:
+        return _unaware(living)
+    if world.host is not None and not world.host.is_alive:
+        living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
+    if world.starts:
+        newest = max((a for _, a in world.starts), key=lambda a: a.round)
+        present = {p.node.incarnation for p in living}
+        voters = [entry for entry in newest.roster if entry.incarnation in present]
+        if 2 * len(voters) <= len(newest.roster):
+            return None
+    return _not_running(world, living)
