@@ -166,7 +166,6 @@ class HarnessSession:
                 preloaded=preloaded,
                 launch_environs=self._launch_environs(plan),
             )
-            remote = self._remote_toxiproxy(thread) if plan.scenario.proxies else None
 
             def begin() -> OpenRun:
                 run = Run(
@@ -176,7 +175,7 @@ class HarnessSession:
                     self.faults,
                     self.faults,
                     on_done=lambda result: opened.finish(result),  # noqa: PLW0108 (not bound yet)
-                    toxiproxy=remote,
+                    toxiproxy=self._remote_toxiproxy(thread) if plan.scenario.proxies else None,
                 )
                 opened = OpenRun(
                     thread,

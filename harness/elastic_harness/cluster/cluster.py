@@ -356,8 +356,7 @@ class Cluster(Protocol):
     ) -> None:
         """Apply a policy to (source, destination) links; done when it is in force.
 
-        With `traffic` it is for one class of what passes there (`network.traffic`), which then
-        meets both this policy and the one for everything.
+        With `traffic` it is for one class of what passes there, which then meets both policies.
         """
 
     def learn_traffic(

@@ -18,8 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan, parse_upstream
+from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
+from elastic_harness.scenario.proxy_spec import ProxySpec
 from elastic_harness.scenario.selectors import Selector
 from elastic_harness.scenario.situation import Situation, Targets
 from elastic_harness.scenario.triggers import (
@@ -31,7 +32,6 @@ from elastic_harness.scenario.triggers import (
     LogCondition,
     Until,
 )
-from pytest_elastic.errors import UsageError
 
 __all__ = [
     "ENTRY_KEYS",
@@ -45,7 +45,6 @@ __all__ = [
     "Job",
     "Nodes",
     "PlannedAction",
-    "ProxySpec",
     "Scenario",
     "Storm",
     "Witness",
@@ -132,29 +131,6 @@ class Job(ScenarioModel):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"a job has exactly one of script, module and command: found {found}")
-        return self
-
-
-class ProxySpec(ScenarioModel):
-    """What a job reaches through a proxy at the gateway, at a port that is free or `listen`.
-
-    `upstream` is `rendezvous` (the job's endpoint), NODE:PORT, or HOST:PORT on the host's side.
-    """
-
-    upstream: str
-    listen: int = Field(default=0, ge=0, le=65535)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_upstream(cls, value: object) -> object:
-        return {"upstream": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _leads_somewhere(self) -> ProxySpec:
-        try:
-            parse_upstream(self.upstream, ())
-        except UsageError as error:
-            raise ValueError(error.message) from error
         return self
 
 
