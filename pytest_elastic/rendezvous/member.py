@@ -228,7 +228,9 @@ class MemberMachine:
             return
         known = self._found
         is_known = known is not None and found.incarnation == known.incarnation
-        if self._succession.is_lost and is_known and found.term == self._term:
+        is_over = self._succession.is_lost and is_known and found.term == self._term
+        if is_over and self._succession.peers:
+            # If it is well after all, they are in contact, and say so.
             self._rest("the store names the coordinator that was lost", now)
             return
         self._found = found
