@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_elastic.plugin.fixtures import (
-    FAILED_KEY,
     JOBS_KEY,
     elastic_chaos,
     elastic_cluster,
@@ -22,6 +21,7 @@ from pytest_elastic.plugin.fixtures import (
     elastic_leak_check,
     elastic_seed,
 )
+from pytest_elastic.plugin.hub import FAILED_KEY
 from pytest_elastic.plugin.options import add_options, is_asked_for, options_of
 
 __all__ = [

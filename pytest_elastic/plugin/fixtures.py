@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_elastic.plugin.jobs import JobsOfTest
 
 __all__ = [
-    "FAILED_KEY",
     "JOBS_KEY",
     "elastic_chaos",
     "elastic_cluster",
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 JOBS_KEY = pytest.StashKey["JobsOfTest"]()
-# Set when the test itself has failed.
-FAILED_KEY = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")

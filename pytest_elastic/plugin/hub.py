@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from elastic_harness.session import HarnessSession, OpenRun
 
 __all__ = [
+    "FAILED_KEY",
     "RUN_KEY",
     "Hub",
     "RunOfTest",
@@ -60,6 +61,8 @@ class RunOfTest:
         self.screen = ""
 
 
+# Set when a test itself has failed.
+FAILED_KEY = pytest.StashKey[bool]()
 # The newest run of a test, for its report.
 RUN_KEY = pytest.StashKey[RunOfTest]()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_elastic.errors import ElasticError
-from pytest_elastic.plugin.fixtures import FAILED_KEY
+from pytest_elastic.plugin.hub import FAILED_KEY
 
 if TYPE_CHECKING:
     from elastic_harness.leaks import Snapshot
