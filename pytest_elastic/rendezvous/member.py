@@ -36,6 +36,8 @@ from pytest_elastic.rendezvous.succession import Contact, Succession
 
 __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
 
+# Something goes on towards a coordinator.
+_TOWARDS = frozenset({Link.DIALING, Link.GREETING, Link.JOINED})
 # How long to wait before the next try to find or dial: not felt by a person, nothing for a network.
 _RETRY_S = 0.1
 # An endpoint's store may block for long; a dial is answered by a living host in one round trip.
@@ -285,7 +287,7 @@ class MemberMachine:
             self._lose_job(problem)
 
     def _on_connection_lost(self, reason: str, now: float) -> None:
-        if self.link not in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        if self.link not in _TOWARDS:
             return
         if self._ending is not None and not self._succession.is_on:
             self._end_as_decided()
@@ -469,7 +471,7 @@ class MemberMachine:
             is_killing = self.part is Part.FENCING
             patience_s = self.settings.join_timeout_s if is_killing else _GIVE_UP_S
             self._patient_until = now + patience_s
-        if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        if self.link in _TOWARDS:
             self._hang_up(reason, now)
         if self._drain is not None and self.part is Part.NONE:
             self._finish("drained", f"left: {self._drain.reason}")
@@ -689,7 +691,9 @@ class MemberMachine:
             return
         is_same = found is not None and found.incarnation == place.incarnation
         is_known = is_same and found is not None and place.term == found.term
-        if is_known and self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        # A dial that began while a link was cut would take long to notice that it is not any more.
+        is_fresh = now < self._tried_at + self.settings.beat_interval_s / 2
+        if is_known and (self.link is not Link.DIALING or is_fresh) and self.link in _TOWARDS:
             return
         self._succession.trust(now)
         self._found = v.CoordinatorFound(
@@ -718,7 +722,7 @@ class MemberMachine:
     def _leave_link(self, reason: str, now: float) -> None:
         """End whatever is going on towards a coordinator, and try the next one at once."""
         self._hold(reason)
-        if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        if self.link in _TOWARDS:
             self._hang_up(reason, now)
         elif self.link is Link.SEEKING:
             self._rest(reason, now)
@@ -782,7 +786,7 @@ class MemberMachine:
             return
         if self._drain is not None:
             result = "drained"
-        if self.link in {Link.DIALING, Link.GREETING, Link.JOINED}:
+        if self.link in _TOWARDS:
             self._out.append(v.Hangup())
         self._become_link(Link.OVER)
         failure = dataclasses.asdict(first_failure) if first_failure is not None else {}

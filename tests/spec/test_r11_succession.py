@@ -286,6 +286,29 @@ def test_r11_a_commit_that_only_one_has_seen_is_taken_for_one() -> None:
     assert world.restarts("n2") == 1
 
 
+def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone() -> None:
+    """A round of three out of five is acknowledged by two; two of the three are cut off.
+
+    They are a majority of that round, and not of the one before it, from which the coordinator goes
+    on with the two others.
+    """
+    world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("2:5"))
+    for one in ("n4", "n5"):
+        world.isolate(one, ["n1", "n2", "n3"])
+    world.run_until(lambda: _said(world, "n2", ports.WorkersGone), within_s=4.0)
+    world.cut("n1", "n2")
+    world.run_until(lambda: _has(world, "n3", m.SealAcknowledged, 2), within_s=4.0)
+    world.heal()
+    for one in ("n2", "n3"):
+        world.isolate(one, ["n1", "n4", "n5"])
+    world.run_until(lambda: world.all_run("n1", "n4", "n5"), within_s=8.0)
+    world.run(5.0)
+    assert newest_term(world) == 1
+    assert not world.agent("n2").is_running
+    world.heal()
+    world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
+
+
 @pytest.mark.parametrize("moment", [m.StopOrder, m.Seal, m.SealAcknowledged, m.Commit])
 def test_r11_the_coordinator_is_lost_in_every_moment_of_a_round(moment: type[m.Message]) -> None:
     """A worker fails, and the coordinator's node dies while the next round is made."""
@@ -413,6 +436,6 @@ def _has(world: World, name: str, kind: type[m.SealAcknowledged], round_: int) -
     )
 
 
-def _said(world: World, name: str, kind: type[m.Message]) -> bool:
+def _said(world: World, name: str, kind: type[m.Report]) -> bool:
     """Tell whether a node has said something."""
     return any(isinstance(message, kind) and source == name for _, source, _, message in world.sent)

@@ -111,3 +111,29 @@ def test_the_shortest_allowed_lease_doubts_nobody_who_is_well() -> None:
     granted = GrantedLease(settings(lease_s=2.0), now=0.0)
     for beat in range(1, 20):
         assert granted.take_beat(count=beat, echo=beat - 1, now=float(beat)) == (beat, beat)
+
+
+def test_a_coordinator_grants_no_more_than_it_has() -> None:
+    """A grant shorter than a lease ends it sooner; what was granted once is not taken back."""
+    held = HeldLease(settings(), now=100.0)
+    held.take_echo(0, 2.0)
+    assert held.held_until == 102.0
+    held.next_beat(101.0)
+    assert held.take_echo(1, 0.5) is False
+    assert held.held_until == 102.0
+    held.next_beat(101.5)
+    assert held.take_echo(2, 60.0)
+    assert held.held_until == 101.5 + settings().lease_s
+
+
+def test_the_coordinator_counts_what_it_granted() -> None:
+    """Not a whole lease where its own mandate ends before that."""
+    granted = GrantedLease(settings(), now=100.0)
+    granted.welcome(100.0, 3.0)
+    assert granted.granted_until == 103.0
+    granted.take_beat(count=1, echo=0, now=101.0, grant_s=2.5)
+    assert granted.granted_until == 103.5
+    assert granted.heard_from == 100.0  # the welcome
+    granted.take_beat(count=2, echo=1, now=102.0, grant_s=1.0)
+    assert granted.granted_until == 103.5
+    assert granted.heard_from == 101.0

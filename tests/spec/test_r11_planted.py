@@ -1,0 +1,80 @@
+"""R11, looked at from the other side: a fault planted in its machines breaks one of its tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from pytest_elastic.rendezvous import ballot, candidate
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.ballot import Ballot, electorate_of
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.mandate import MembersMandate
+from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.model import Electorate
+from tests.spec import test_r11_succession as rules
+
+_inherit = CoordinatorMachine._inherit
+
+
+def _inherit_without_a_gate(machine: CoordinatorMachine, heritage: Heritage, now: float) -> None:
+    _inherit(machine, dataclasses.replace(heritage, contact_at=now - 100.0), now)
+
+
+def _inherit_no_restarts(machine: CoordinatorMachine, heritage: Heritage, now: float) -> None:
+    seal = dataclasses.replace(heritage.seal, restart_count=0)
+    _inherit(machine, dataclasses.replace(heritage, seal=seal, restarts_used=0), now)
+
+
+def _own_roster_only(seal: m.Seal, *, is_committed: bool) -> tuple[Electorate, ...]:
+    del is_committed
+    return (electorate_of(seal),)
+
+
+def _deaf_or_mute() -> None:
+    rules.test_r11_a_coordinator_that_is_deaf_or_mute_steps_down(True)
+
+
+PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] = {
+    "a successor does not wait for the workers of the coordinator before it": (
+        [(CoordinatorMachine, "_inherit", _inherit_without_a_gate)],
+        _deaf_or_mute,
+    ),
+    "a successor forgets the restarts that were used": (
+        [(CoordinatorMachine, "_inherit", _inherit_no_restarts)],
+        rules.test_r11_it_costs_no_restart_and_numbers_go_on,
+    ),
+    "a node forgets for whom it has voted, and in which term": (
+        [(Ballot, "vote", lambda *_: None)],
+        rules.test_r11_the_successor_is_lost_before_it_has_decided_anything,
+    ),
+    "where a commit is not known, those who had a say before are not asked": (
+        [(ballot, "voters_of", _own_roster_only), (candidate, "voters_of", _own_roster_only)],
+        rules.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
+    ),
+    "a coordinator decides on, whoever has stopped answering": (
+        [(MembersMandate, "until", lambda *_: float("inf"))],
+        _deaf_or_mute,
+    ),
+    "any one node may elect itself": (
+        [(candidate, "has_quorum", lambda *_: True)],
+        rules.test_r11_a_minority_stops_says_so_and_keeps_looking,
+    ),
+    "a node does not say that it has promised a higher term": (
+        [(MemberMachine, "_on_announced", lambda *_: None)],
+        rules.test_r11_a_node_that_has_promised_more_is_taken_in_under_a_new_term,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_fault_breaks_a_rule(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not noticed by any test might as well not be there."""
+    patches, rule = PLANTED[what]
+    for owner, name, value in patches:
+        monkeypatch.setattr(owner, name, value)
+    with pytest.raises(AssertionError):
+        rule()
