@@ -18,7 +18,13 @@ from pathlib import Path
 
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import ClusterClient, wait_for
-from elastic_harness.cluster.cluster import ClusterNode, NodeSpec, ProcessHandle, ProcessSpec
+from elastic_harness.cluster.cluster import (
+    ClusterError,
+    ClusterNode,
+    NodeSpec,
+    ProcessHandle,
+    ProcessSpec,
+)
 from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, ProcessStarted
 from elastic_harness.job import Chaos, NotSeen
 from elastic_harness.network import partitions
@@ -76,8 +82,12 @@ def _measure_bare(count: int, folder: Path) -> None:
     assert all(isinstance(node, ClusterNode) for node in started), started
     _show("bare: nodes up", "s", time.perf_counter() - began)
     _show("bare: memory of nodes, switch and server (PSS)", "MB", _all_pss_mb(cluster))
-    workers = [_spawn(loop, cluster, names, rank, folder) for rank in range(count)]
-    _show("bare: workers forked", "s", time.perf_counter() - began)
+    workers: list[ProcessHandle] = []
+    for rank in range(count):
+        _spawn(cluster, names, rank, folder, workers)
+    while len(workers) < count:
+        loop.run_once(1.0)
+    _show("bare: nodes up and workers forked", "s", time.perf_counter() - began)
     while len([path for path in folder.iterdir() if path.name.isdigit()]) < count:
         loop.run_once(0.01)
         failed = [worker for worker in workers if worker.exit_code is not None]
@@ -102,8 +112,12 @@ def _measure_bare(count: int, folder: Path) -> None:
 
 
 def _spawn(
-    loop: Loop, cluster: ClusterClient, names: Sequence[str], rank: int, folder: Path
-) -> ProcessHandle:
+    cluster: ClusterClient,
+    names: Sequence[str],
+    rank: int,
+    folder: Path,
+    workers: list[ProcessHandle],
+) -> None:
     path = os.pathsep.join((str(_ROOT), str(_ROOT / "harness")))
     environ = {
         "PATH": os.environ["PATH"],
@@ -122,8 +136,13 @@ def _spawn(
         stderr=str(folder / "output"),
         preloaded_entry="bench.ring:main",
     )
-    handle: ProcessHandle = wait_for(loop, partial(cluster.spawn, names[rank], spec))
-    return handle
+
+    def on_spawned(outcome: ProcessHandle | ClusterError) -> None:
+        if isinstance(outcome, ClusterError):
+            raise outcome
+        workers.append(outcome)
+
+    cluster.spawn(names[rank], spec, on_spawned)
 
 
 def _all_pss_mb(cluster: ClusterClient) -> float:

@@ -1,4 +1,4 @@
-"""Reading the counters of a network whose parts must be asked one after the other."""
+"""Reading the counters of a network: the switch's, and those of every node's device."""
 
 from __future__ import annotations
 
@@ -25,28 +25,33 @@ def read_counters(ask: Ask, nodes: Sequence[str], on_done: Done[NetworkCounters]
     """
     links: dict[Pair, LinkCounters] = {}
     stalled = 0
+    waiting = 1 + len(nodes)
+    has_failed = False
 
     def on_links(answer: Answer) -> None:
         links.update(counters_from_fields(answer.fields["links"]))
-        ask("drops_of_ended", {}, lambda ended: on_dropped(0, ended), on_done)
+        ask("drops_of_ended", {}, on_dropped, on_error)
+        for node in nodes:
+            order = {"name": node, "order": "count_drops", "fields": {}}
+            ask("node", order, on_dropped, lambda _: on_heard())  # it has ended meanwhile
 
-    def on_dropped(position: int, answer: Answer) -> None:
+    def on_dropped(answer: Answer) -> None:
         nonlocal stalled
         stalled += int(answer.fields["dropped"])
-        ask_from(position)
+        on_heard()
 
-    def ask_from(position: int) -> None:
-        if position == len(nodes):
+    def on_heard() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting and not has_failed:
             on_done(NetworkCounters(links=links, own_drops=_own_drops(links, stalled)))
-            return
-        ask(
-            "node",
-            {"name": nodes[position], "order": "count_drops", "fields": {}},
-            lambda answer: on_dropped(position + 1, answer),
-            lambda _: ask_from(position + 1),  # it has ended meanwhile
-        )
 
-    ask("network", {"order": "counters", "fields": {}}, on_links, on_done)
+    def on_error(error: ClusterError) -> None:
+        nonlocal has_failed
+        has_failed = True
+        on_done(error)
+
+    ask("network", {"order": "counters", "fields": {}}, on_links, on_error)
 
 
 def _own_drops(links: Mapping[Pair, LinkCounters], stalled: int) -> dict[str, int]:
