@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _SUFFIX = ".elastic.yaml"
+# Seeds that reports from other processes have named, and from which workers.
+_seeds_seen: dict[int, dict[str, None]] = {}
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check"}
 
 
@@ -147,6 +149,20 @@ def pytest_runtest_makereport(
 
         complete_report(item, call, report)
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note on which worker of pytest-xdist which seed was used: this process collects nothing."""
+    seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
+    if seed is not None and worker is not None:
+        _seeds_seen.setdefault(int(seed), {})[str(worker)] = None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say the seeds of pytest-xdist's workers; without it, the header has said the seed."""
+    for seed, workers in sorted(_seeds_seen.items()):
+        terminalreporter.write_line(f"elastic: seed {seed} on {', '.join(sorted(workers))}")
+    _seeds_seen.clear()
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

@@ -42,6 +42,9 @@ def complete_report(
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     run = item.stash.get(RUN_KEY, None)
+    if run is not None and hasattr(item.config, "workerinput"):
+        # Goes to the controller with the report.
+        vars(report)["elastic_seed"] = run.plan.seed.value
     if run is None or not report.failed or call.when != "call":
         return
     found = ("elastic_run_directory", run.directory.path)

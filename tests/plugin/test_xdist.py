@@ -49,6 +49,9 @@ def test_two_workers_share_the_work_and_the_seed(place: Place) -> None:
     assert screen is not None, called.out
     assert f"again          pytest some.elastic.yaml::unmet --elastic-seed={seed}" in screen[1]
     assert len(place.runs) == 1
+    assert re.search(rf"^elastic: seed {seed} on gw\d(, gw\d)?$", called.out, re.MULTILINE), (
+        called.out
+    )
 
 
 def test_mistakes_end_the_session_as_without_workers(place: Place) -> None:
