@@ -61,6 +61,8 @@ class FaultTask:
         self._on_failed = on_failed
         self._turn = 0
         self._is_reported = False
+        self._is_asking = False
+        self._is_to_finish = False
         self.is_over = False
 
     def start(self) -> None:
@@ -68,8 +70,13 @@ class FaultTask:
         self._advance(None)
 
     def finish(self) -> None:
-        """Let the fault look once more whether it acts, and end: it is about to be healed."""
-        if not self.is_over:
+        """Let the fault look once more whether it acts, and end: it is about to be healed.
+
+        An answer that it waits for is waited for: what is under way cannot be undone yet.
+        """
+        if self._is_asking:
+            self._is_to_finish = True
+        elif not self.is_over:
             self._advance(HealOrdered())
 
     def _advance(self, error: Exception | None) -> None:
@@ -97,6 +104,7 @@ class FaultTask:
 
     def _end(self, report: Callable[[str], None], text: str) -> None:
         self.is_over = True
+        self._is_asking = False
         self._report(report, text)
 
     def _report(self, report: Callable[[str], None], text: str) -> None:
@@ -105,6 +113,11 @@ class FaultTask:
             report(text)
 
     def _wait(self, wait: Wait) -> None:
+        self._is_asking = isinstance(wait, Settled)
+        if self._is_to_finish and not self._is_asking:
+            self._is_to_finish = False
+            self._advance(HealOrdered())
+            return
         now = self._scheduler.now()
         match wait:
             case Sleep(seconds=seconds):

@@ -66,6 +66,22 @@ def test_a_disk_that_nobody_uses_shows_nothing() -> None:
     assert world.story[-2:] == ["proved: 1 operations refused for lack of space on n2", "undone"]
 
 
+@pytest.mark.parametrize("after_s", [0.005, 0.015, 0.115, 0.125, 0.205])
+def test_a_heal_that_comes_while_the_disk_is_asked_waits_for_the_answer(after_s: float) -> None:
+    """Whenever it comes, what was refused until then is seen."""
+    world = World()
+    world.fire("disk_full", "n2")
+    world.pass_time(0.025)
+    world.budget.disk_counts = DiskCounters(refused_full=1)
+    world.fire("disk_slow", {"node": "n3", "latency": "1s"}, entry_id="y")
+    world.pass_time(after_s - 0.004)
+    world.heal("y")
+    world.heal()
+    world.pass_time(0.5)
+    assert "proved: 1 operations refused for lack of space on n2" in world.story
+    assert world.story.count("undone") == 2
+
+
 def test_several_policies_on_one_path_are_all_met() -> None:
     """The narrowest holds, delays add up; and they survive the way to the server."""
     one = DiskPolicy(free_bytes=5, latency_s=0.1, fails=("sync",))
