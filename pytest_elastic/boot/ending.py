@@ -8,7 +8,9 @@ the kernel takes the memory. Two things go wrong or cost time there, and are men
 Python's lock for that (torch 2.13). If it asks while Python finalises, it is made to exit, through
 C++ code that does not allow it: the process aborts. If the group's end, which waits for that thread
 with the lock held, comes first: it hangs. So the very last `atexit` callback waits until those
-threads have nothing to do. torch would wait for the same work a moment later, with less luck.
+threads have nothing to do. torch would wait for the same work a moment later, with less luck. The
+same hang befalls a program that destroys its groups while a replica (DDP) holds one of them, and
+then lets the replica go; warm workers more than fresh ones. So destroying waits for them, too.
 
 **The destructors of torch's libraries.** They take apart, entry by entry, tables of operators that
 the kernel frees in one go a moment later: two thirds of the time that a program with torch takes
@@ -22,16 +24,21 @@ That is right only while nothing preloaded has anything to say at its end: see `
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["can_end_early", "end_early", "settle"]
+__all__ = ["can_end_early", "end_early", "settle", "settle_when_groups_end"]
 
 # As the kernel shows it: `c10::setThreadName("pt_gloo_runloop")`.
 _GLOO_THREAD = "pt_gloo_runloop"
 # Work that takes longer waits for other ranks; torch itself will go on waiting for that.
 _SETTLE_S = 5.0
+# A group may also be destroyed because a rank is gone: what waits for that is not waited for long.
+_SETTLE_GROUPS_S = 1.0
 _FIRST_NAP_S = 0.0005
 _LONGEST_NAP_S = 0.02
 
@@ -50,14 +57,32 @@ _CXX_STREAMS = {
 }
 
 
-def settle() -> None:
+def settle(limit_s: float | None = None) -> None:
     """Wait until the threads of gloo's process groups have nothing to do, for a few seconds."""
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + (_SETTLE_S if limit_s is None else limit_s)
     nap_s = _FIRST_NAP_S
     while any(map(_is_busy, _gloo_threads())) and time.monotonic() < deadline:
         # Python's lock is free meanwhile: whoever waits for it gets it.
         time.sleep(nap_s)
         nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+
+
+def settle_when_groups_end() -> None:
+    """Have `destroy_process_group` wait for gloo's threads before it lets all groups go.
+
+    There is no hook for that: the last function it calls is wrapped (torch 2.7 to 2.13 have it).
+    """
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    unregister = getattr(c10d, "_unregister_all_process_groups", None)
+    if unregister is None:
+        return
+
+    @functools.wraps(unregister)
+    def settle_and_unregister() -> None:
+        settle(_SETTLE_GROUPS_S)
+        unregister()
+
+    c10d._unregister_all_process_groups = settle_and_unregister  # noqa: SLF001
 
 
 def can_end_early(preload: Iterable[str], environ: Mapping[str, str]) -> bool:

@@ -103,6 +103,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     program = play(_make_role(order))
     host, _current = _current, None
     interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
+    ending.settle_when_groups_end()
     if ending.can_end_early(host.preload, program.environ):
         ending.end_early()
 

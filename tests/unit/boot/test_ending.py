@@ -163,6 +163,32 @@ def test_a_program_does_not_wait_for_gloo_for_ever(monkeypatch: pytest.MonkeyPat
         thread.release()
 
 
+_DESTROYS = """\
+import ctypes, threading, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{folder}/store", rank=0, world_size=1)
+named, gate = threading.Event(), threading.Lock()
+gate.acquire()
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)
+    named.set()
+    gate.acquire(timeout=0.1)
+    print("its threads are done")
+threading.Thread(target=work).start()
+named.wait()
+dist.destroy_process_group()
+print("destroyed", dist.is_initialized())
+"""
+
+
+def test_a_program_that_destroys_its_groups_waits_for_their_threads(tmp_path: Path) -> None:
+    """What holds a group beyond that, a replica, would wait for them with Python's lock held."""
+    (tmp_path / "script.py").write_text(_DESTROYS.format(folder=tmp_path))
+    body = "return Program(argv=['script.py'], environ=os.environ.copy())"
+    done = hold(ROLE.format(body=body), tmp_path, preload=("torch",), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["its threads are done", "destroyed False"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_without_gloo_has_none_of_its_threads() -> None:
     """Nothing to wait for."""
