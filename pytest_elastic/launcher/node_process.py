@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.errors import ElasticError, InternalError
@@ -60,6 +61,9 @@ def main(argv: Sequence[str]) -> int:
     _leave_with(int(caller))
     with open(os.path.join(folder, CONFIG_FILE), "rb") as file:
         config = pickle.load(file)  # noqa: S301 (the caller has written it)
+    if os.path.abspath(config.program.python) == os.path.abspath(sys.executable):
+        # The same interpreter by another path: workers may be forked from ours.
+        config = replace(config, program=replace(config.program, python=sys.executable))
     found: list[Outcome] = []
     try:
         launch(config, process_ends=True, on_outcome=found.append)
