@@ -18,6 +18,7 @@ from elastic_harness.session import HarnessSession
 
 from bench.cases import CASES, Case
 from bench.measure import Launch, Result, measure
+from bench.single_node import FIGURES
 
 _OURS = "pytest-elastic"
 _LAUNCHES = (
@@ -36,14 +37,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", metavar="CASE", help="cases to measure")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     options = parser.parse_args(argv)
-    cases = [case for case in CASES if not options.only or case.name in options.only]
-    if not cases:
-        parser.error(f"no such case: known are {', '.join(case.name for case in CASES)}")
-    session = HarnessSession(choose_cluster("namespace"))
-    try:
-        figures = {case.name: _row(session, case, quick=options.quick) for case in cases}
-    finally:
-        session.close()
+    known = [*(case.name for case in CASES), *FIGURES]
+    chosen = options.only or known
+    if not set(chosen) <= set(known):
+        parser.error(f"no such case: known are {', '.join(known)}")
+    figures = {name: FIGURES[name](quick=options.quick) for name in chosen if name in FIGURES}
+    cases = [case for case in CASES if case.name in chosen]
+    if cases:
+        session = HarnessSession(choose_cluster("namespace"))
+        try:
+            figures |= {case.name: _row(session, case, quick=options.quick) for case in cases}
+        finally:
+            session.close()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=2)
