@@ -113,6 +113,7 @@ class Candidate:
             self._become(Standing.IDLE)
         self._request = None
         self.place = None
+        self.reached = None
 
     def yield_to_another(self, now: float) -> None:
         """Give up this try: a vote was given to somebody else."""

@@ -658,26 +658,14 @@ class MemberMachine:
         if place is not None:
             self._on_announced(place, now)
             return
-        heritage = succession.take_elected(self._coordinator, self._ending)
-        if heritage is not None:
-            self._out.append(v.Lead(heritage=heritage))
-            return
         self._ending = self._ending or succession.candidate.ending
         lost = self._found.incarnation if self._found is not None else ""
-        self._out += succession.watch(now, lost)
+        self._out += succession.watch(
+            now, lost=lost, name=self._coordinator, problem=self._last_problem, ending=self._ending
+        )
         wake_at = succession.wake_at(now)
         if wake_at is not None:
             self._is_due(wake_at, now)
-        minority = succession.take_minority()
-        if minority is not None:
-            reached, count = minority
-            self._out.append(
-                v.Emit(
-                    event=events.QuorumMissed(
-                        reached=reached, members=count, reason=self._last_problem
-                    )
-                )
-            )
 
     def _on_announced(self, place: m.Place, now: float) -> None:
         """Join whoever decides now; or tell it that this node may not obey its term any more."""

@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.candidate import Candidate
-from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
 __all__ = ["Contact", "Succession"]
@@ -132,32 +132,35 @@ class Succession:
 
     # --- standing ----------------------------------------------------------------------------
 
-    def watch(self, now: float, lost: str) -> Sequence[v.MemberCommand]:
-        """Go on with an election, as the coordinator is lost; `lost` is its incarnation."""
-        if self.trusts(now) or self.candidate.elected is not None:
+    def watch(
+        self, now: float, *, lost: str, name: str, problem: str, ending: m.JobEnding | None
+    ) -> Sequence[v.MemberCommand]:
+        """Go on with an election, as the coordinator is lost; `Lead` when it is won.
+
+        `lost` is the incarnation of the coordinator, `name` its name, `problem` how it was lost,
+        `ending` how the job ends, if it was told.
+        """
+        candidate = self.candidate
+        heritage, candidate.elected = candidate.elected, None
+        if heritage is not None:
+            ending = heritage.ending or ending
+            return (v.Lead(heritage=dataclasses.replace(heritage, lost=name, ending=ending)),)
+        if self.trusts(now):
             return ()
-        self.candidate.stand(now, lost)
-        return tuple(self.candidate.advance(now))
+        candidate.stand(now, lost)
+        commands: list[v.MemberCommand] = [*candidate.advance(now)]
+        if candidate.reached is not None and not self._is_told:
+            self._is_told = True
+            reached, members = candidate.reached
+            missed = events.QuorumMissed(reached=reached, members=members, reason=problem)
+            commands.append(v.Emit(event=missed))
+        return commands
 
     def wake_at(self, now: float) -> float | None:
         """Return when `watch` is wanted again."""
         return self._trusted_until if self.trusts(now) else self.candidate.wake_at
 
-    def take_elected(self, name: str, ending: m.JobEnding | None) -> Heritage | None:
-        """Return what an election that was won brings, once; `name` is the lost coordinator's."""
-        heritage, self.candidate.elected = self.candidate.elected, None
-        if heritage is None:
-            return None
-        return dataclasses.replace(heritage, lost=name, ending=heritage.ending or ending)
-
     def take_place(self) -> m.Place | None:
         """Return who decides already, as a voter said, once."""
         place, self.candidate.place = self.candidate.place, None
         return place
-
-    def take_minority(self) -> tuple[int, int] | None:
-        """Return how many of how many could be reached, the first time that it was too few."""
-        if self._is_told or self.candidate.reached is None:
-            return None
-        self._is_told = True
-        return self.candidate.reached
