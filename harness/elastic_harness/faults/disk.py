@@ -108,7 +108,7 @@ class DiskFull(_DiskFault):
     proof = "writes were refused with ENOSPC"
     _done: ClassVar[str] = "refused for lack of space"
 
-    free: Size | Literal[0] = 0
+    free: Size = 0
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(free_bytes=self.free)
@@ -168,7 +168,7 @@ class DiskSlow(_DiskFault):
     _done: ClassVar[str] = "delayed"
 
     latency: Seconds = Field(default=0.0, le=_LONGEST_S)
-    rate: Size | None = None
+    rate: Size | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _does_something(self) -> DiskSlow:

@@ -91,7 +91,7 @@ class LimitMemory(_NodeLimit):
     capability = "memory_limit"
     proof = "the kernel counted allocations that met the limit"
 
-    size: Size
+    size: Size = Field(gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
@@ -178,7 +178,7 @@ class OutOfMemory(WorkerFault):
     capability = "memory_limit"
     proof = "the kernel counted a kill for lack of memory, and the process is gone"
 
-    headroom: Size = 128 << 20
+    headroom: Size = Field(default=128 << 20, gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         greed = self.headroom + _GREED_BYTES

@@ -95,11 +95,13 @@ def parse_rate(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Return bytes for "300MB" or "64MiB"; a bare number could mean anything: refused."""
+    """Return bytes for "300MB" or "64MiB"; a bare number but 0 could mean anything: refused."""
+    if type(value) is int and value == 0:
+        return 0
     if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?([kMGKi]*B)", value)):
         factor = _SIZE_UNITS.get(found[2])
-        if factor is not None and (size := int(float(found[1]) * factor)) > 0:
-            return size
+        if factor is not None:
+            return int(float(found[1]) * factor)
     raise ValueError(f"{value!r} is not a size: write for example 300MB or 64MiB")
 
 

@@ -100,6 +100,29 @@ def test_what_a_fault_needs_is_a_capability_that_clusters_know(action: str, valu
     assert needs is None or needs in CAPABILITIES
 
 
+@pytest.mark.parametrize(
+    ("action", "value"),
+    [
+        ("disk_full", {"node": "n1", "free": "5MB"}),
+        ("disk_full", {"node": "n1", "free": 0}),
+        ("disk_error", {"node": "n1", "on": ["read", "sync"]}),
+        ("disk_slow", {"node": "n1", "latency": "20ms", "rate": "1MiB"}),
+        ("oom", "rank 1"),
+        ("memory_limit", {"node": "n1", "size": "1500B"}),
+        ("cpu_limit", {"node": "n1", "share": "50%"}),
+        ("clock_skew", {"node": "n1", "by": "-90s"}),
+        ("hang", {"worker": "rank 1", "how": "gil"}),
+        ("slow", {"worker": "rank 1", "share": "12.5%"}),
+        ("corrupt", {"file": "/tmp/disk/*.pt", "node": "n1", "how": "flip"}),
+        ("slow_store", {"which": "workers", "period": "1s"}),
+    ],
+)
+def test_what_the_history_says_of_a_fault_reads_as_that_fault(action: str, value: object) -> None:
+    """Parameters survive the way through plain data."""
+    fault = built_in_faults().parse(action, value)
+    assert built_in_faults().parse(action, fault.describe()) == fault
+
+
 def test_a_fault_from_outside_is_known_by_its_name() -> None:
     """And cannot take the name of another."""
 

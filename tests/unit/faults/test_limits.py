@@ -96,7 +96,7 @@ def test_files_are_limited_by_the_worker() -> None:
         ("memory_limit", "n1", "Field required"),
         ("memory_limit", {"node": "n1", "size": 5}, "5 is not a size: write for example 300MB"),
         ("memory_limit", {"node": "n1", "size": "5mb"}, "is not a size"),
-        ("memory_limit", {"node": "n1", "size": "0B"}, "is not a size"),
+        ("memory_limit", {"node": "n1", "size": "0B"}, "greater than 0"),
         ("process_limit", {"node": "n1", "free": -1}, "greater than or equal to 0"),
     ],
 )
