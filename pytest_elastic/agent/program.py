@@ -12,6 +12,7 @@ from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
 from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.workers.file_timer import FileTimer, file_timer_path
 from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
 from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
 from pytest_elastic.workers.spec import WorkerSpec
@@ -73,6 +74,8 @@ class ProgramPlan:
         self._consoles: tuple[Console, Console] | None = None
         self._streams: list[TeeStream] = []
         self._tee: Tee | None = None
+        self._say = say
+        self._file_timer: FileTimer | None = None
 
     def bind(self, cpus: Sequence[Sequence[int]]) -> None:
         """Bind the workers to these processors, by local rank."""
@@ -81,8 +84,11 @@ class ProgramPlan:
     def open(self) -> None:
         """Make the folder for logs, where it is not the business of the class of `--logs-specs`.
 
-        Raises UsageError.
+        And the pipe of torch's watchdog, where the environment asks for it. Raises UsageError.
         """
+        timer_path = file_timer_path(self._environ)
+        if timer_path is not None:
+            self._file_timer = FileTimer(self._loop, timer_path, say=self._say)
         if self._config.logs_specs is None:
             self._logs.open(said=self._config.said("log_dir"))
 
@@ -119,7 +125,7 @@ class ProgramPlan:
         worker: WorkerRanks,
         error_file: str | None,
     ) -> dict[str, str]:
-        return worker_environ(
+        environ = worker_environ(
             base,
             assignment,
             worker,
@@ -128,6 +134,7 @@ class ProgramPlan:
             signals=self._config.signals,
             virtual_local_rank=self._config.virtual_local_rank,
         )
+        return environ if self._file_timer is None else {**environ, **self._file_timer.environ}
 
     def _spec(
         self,
@@ -184,6 +191,8 @@ class ProgramPlan:
 
     def round_ended(self) -> None:
         """Show the rest of tee'd output."""
+        if self._file_timer is not None:
+            self._file_timer.forget()
         if self._tee is not None:
             self._tee.finish()
             self._tee = None
@@ -191,6 +200,9 @@ class ProgramPlan:
     def close(self) -> None:
         """Take away the folder of logs if nobody asked for one; it holds error files only."""
         self.round_ended()
+        if self._file_timer is not None:
+            self._file_timer.close()
+            self._file_timer = None
         if self._plugin is not None:
             self._plugin.close()
         config = self._config

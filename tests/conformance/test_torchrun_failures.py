@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.launchers import OURS, run, write
+from tests.conformance.launchers import OURS, TORCHRUN, run, write
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -45,3 +45,32 @@ def test_a_restart_has_a_store_of_its_own_at_an_address_that_needs_no_names(
     for host, _, _, _ in found:
         ipaddress.ip_address(host)
     assert found[0][1] != found[1][1]
+
+
+OVERSTAY = """
+import os, sys, time
+import torch.distributed.elastic.timer as timer
+sys.stdout.write(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
+sys.stdout.flush()
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+with timer.expires(after=600): pass
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    with timer.expires(after=0.2):
+        while True: time.sleep(1)
+"""
+
+
+def test_a_worker_that_overstays_its_own_timer_is_killed(tmp_path: Path) -> None:
+    """As under torchrun, which ends itself by the same signal; here the job restarts."""
+    script = write(tmp_path / "overstay.py", OVERSTAY)
+    environ = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    theirs = run(tmp_path, *TORCHRUN, "--standalone", "--max-restarts=1", script, environ=environ)
+    assert theirs.returncode == -9, theirs.stderr
+    pipe = tmp_path / "pipe"
+    environ["TORCHELASTIC_TIMER_FILE"] = str(pipe)
+    ours = run(tmp_path, *OURS, "--standalone", "--max-restarts=1", script, environ=environ)
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout.splitlines() == ["attempt 0", "attempt 1"]
+    assert "overstayed its timer" in ours.stderr
+    assert "(SIGKILL)" in ours.stderr
+    assert not pipe.exists()
