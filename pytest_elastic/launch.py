@@ -241,6 +241,7 @@ class _Launch:
                 calls=agent.stores,
                 on_notice=agent.on_notice,
                 on_event=self._emit,
+                credentials=self._credentials,
             )
         from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
 

@@ -36,6 +36,7 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import C10dRendezvous
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
+from pytest_elastic.rendezvous.quorum import choose_quorum
 
 __all__ = ["TorchrunHandler", "offer_handler"]
 
@@ -107,6 +108,13 @@ class TorchrunHandler:
         given = {key: str(value) for key, value in parameters.config.items()}
         max_restarts = int(given.pop("max_restarts", _max_restarts_of_torchrun()))
         conf = parse_rdzv_conf(",".join(f"{key}={value}" for key, value in given.items()))
+        choice = choose_quorum(
+            conf.quorum,
+            min_nodes=parameters.min_nodes,
+            max_nodes=parameters.max_nodes,
+            beat_interval_s=conf.beat_interval_s,
+            lease_s=conf.lease_s,
+        )
         settings = Settings(
             run_id=parameters.run_id,
             min_nodes=parameters.min_nodes,
@@ -122,7 +130,7 @@ class TorchrunHandler:
             newcomer_window_s=conf.newcomer_window_s,
             linger_s=conf.linger_s,
             store_timeout_s=conf.store_timeout_s,
-            quorum=conf.quorum,
+            quorum=choice.quorum,
         )
         return cls(
             settings,
