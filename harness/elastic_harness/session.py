@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.cleanliness import what_is_left
+from elastic_harness.cluster import leftovers
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
@@ -102,6 +103,7 @@ class HarnessSession:
         self._cluster: ClusterClient | None = None
         self._open: OpenRun | None = None
         self._is_lost = False
+        self._has_lost_one = False
         # Why clusters had to be replaced, in order, for whoever tells a person.
         self.replacements: list[str] = []
 
@@ -208,6 +210,14 @@ class HarnessSession:
 
     def close(self) -> None:
         """End the cluster and the thread; harmless when there is none."""
+        try:
+            self._close()
+        finally:
+            if self._has_lost_one:
+                # A supervisor that was killed has removed nothing.
+                leftovers.sweep()
+
+    def _close(self) -> None:
         thread, self._thread = self._thread, None
         remote, self._remote = self._remote, None
         if remote is not None:
@@ -265,6 +275,7 @@ class HarnessSession:
                 raise outcome
         except BaseException:
             # A server that is still starting ends with this process, at the latest.
+            self._has_lost_one = True
             thread.stop()
             raise
         self._thread, self._cluster = thread, cluster
@@ -277,7 +288,7 @@ class HarnessSession:
 
     def _on_cluster_event(self, event: ClusterEvent) -> None:
         if isinstance(event, ServerLost):
-            self._is_lost = True
+            self._is_lost = self._has_lost_one = True
         if self._open is not None and not self._open.run.is_over:
             self._open.run.on_cluster_event(event)
 
