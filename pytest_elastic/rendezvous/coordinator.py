@@ -69,6 +69,9 @@ EVICTION_MARGIN_S = 5.0
 class Phase(Enum):
     """What the job is doing."""
 
+    # There is one object of each; Enum hashes by name, in Python, at every look into a set.
+    __hash__ = object.__hash__
+
     GATHERING = "gathering"
     SEALING = "sealing"
     RUNNING = "running"

@@ -10,6 +10,9 @@ __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "WITH_WORKERS", "Link", "Part"]
 class Link(Enum):
     """What stands between this node and the coordinator."""
 
+    # There is one object of each; Enum hashes by name, in Python, at every look into a set.
+    __hash__ = object.__hash__
+
     UNSTARTED = "unstarted"
     SEEKING = "seeking"  # the endpoint's store was asked where the coordinator is
     DIALING = "dialing"
@@ -21,6 +24,9 @@ class Link(Enum):
 
 class Part(Enum):
     """What this node has to do with a round."""
+
+    # There is one object of each; Enum hashes by name, in Python, at every look into a set.
+    __hash__ = object.__hash__
 
     NONE = "none"  # in no round; no worker
     SEALED = "sealed"  # has a roster, waits for the commit; no worker

@@ -14,6 +14,9 @@ __all__ = ["Peer", "Standing"]
 class Standing(Enum):
     """What a member has to do with rounds."""
 
+    # There is one object of each; Enum hashes by name, in Python, at every look into a set.
+    __hash__ = object.__hash__
+
     WAITING = "waiting"
     """In no round, or all workers of its last one are gone."""
 

@@ -157,8 +157,10 @@ class Storm:
             if not world.host.is_alive and self.plan.seed % 2:
                 world.start(world.host.name)
                 self.said.append((world.time, f"back {world.host.name}"))
-            return
-        if world.host.agent.over is not None:
+                return
+            if not world.host.is_alive:
+                return
+        elif world.host.agent.over is not None:
             return
         for name in dead[: max(world.config.min_nodes - living, 0)]:
             world.start(name)
