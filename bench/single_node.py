@@ -93,6 +93,7 @@ def _to_first_step(command: Sequence[str]) -> float:
                 *(*command, "--standalone", "--nproc-per-node=4", _EXAMPLE),
                 *("--steps=2", "--log-every=1", f"--checkpoint-dir={folder}"),
             ],
+            env={**os.environ, "TMPDIR": folder},  # torchrun leaves its log folders behind
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
