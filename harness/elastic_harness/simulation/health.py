@@ -61,16 +61,38 @@ def _problem_of_majority(world: World, living: Sequence[Process]) -> str | None:
     It must go on if more than half of the newest roster is here; what fewer may do is not judged,
     but for their safety.
     """
-    processes = world.every_process
-    ends = {p.agent.over.result for p in processes if p.agent.over is not None}
-    if ends & {"succeeded", "failed"}:
-        return _unaware(living)
+    ended_at = min(
+        (
+            process.agent.timed_notices[-1][0]
+            for process in world.every_process
+            if process.agent.over is not None
+            if process.agent.over.result in {"succeeded", "failed"}
+        ),
+        default=None,
+    )
+    if ended_at is not None:
+        # Who came after the end, to a host that was started again, is another job.
+        since = [(p, p.agent.belongs_since) for p in living]
+        return _unaware([p for p, at in since if at is not None and at <= ended_at])
     if world.host is not None and not world.host.is_alive:
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
-    if world.starts:
-        newest = max((a for _, a in world.starts), key=lambda a: a.round)
-        present = {p.node.incarnation for p in living}
-        voters = [entry for entry in newest.roster if entry.incarnation in present]
-        if 2 * len(voters) <= len(newest.roster):
+    present = {p.node.incarnation for p in living}
+    for roster in _rosters_that_decide(world, living):
+        if 2 * len(present & roster) <= len(roster):
             return None
     return _not_running(world, living)
+
+
+def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[str]]:
+    """Return the newest roster that was started, and the newest that somebody acknowledged."""
+    rosters: list[set[str]] = []
+    if world.starts:
+        newest = max((a for _, a in world.starts), key=lambda a: a.round)
+        rosters.append({entry.incarnation for entry in newest.roster})
+    # What a node has acknowledged may have been committed, for all it knows: only it can tell.
+    ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
+    seals = [ballot.seal for ballot in ballots if ballot.seal is not None]
+    if seals:
+        seal = max(seals, key=lambda each: (each.term, each.round))
+        rosters.append({entry.incarnation for entry in seal.roster})
+    return rosters

@@ -154,6 +154,9 @@ class Storm:
             return
         if world.config.has_succession:
             # Whoever is at the endpoint tells newcomers; without it only members go on.
+            ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
+            if ends & {"succeeded", "failed"}:
+                return
             if not world.host.is_alive and self.plan.seed % 2:
                 world.start(world.host.name)
                 self.said.append((world.time, f"back {world.host.name}"))
