@@ -449,7 +449,8 @@ class AgentMachine:
             elif group.groups_at is not None and now >= group.groups_at:
                 group.groups_at = None
                 self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
-                self._continue(group)
+                if not group.is_held:
+                    self._continue(group)
         if self._leave_by is not None and now >= self._leave_by and self._ending is None:
             assert self._drain_signal is not None, "only a draining agent has a time to leave by"
             self._ending = _Ending(
@@ -471,9 +472,11 @@ class AgentMachine:
         group.kill_at = kill_at
         group.groups_at = kill_at - min(GROUP_GRACE_S, 0.2 * grace_s)
         self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
-        # Whoever stopped it (we, a debugger, a fault): a stopped process handles no signal, and
-        # would cost its siblings the whole grace.
-        self._continue(group)
+        # Whoever stopped it (a debugger, a fault): a stopped process handles no signal, and would
+        # cost its siblings the whole grace. What the rendezvous holds goes on only if it says so,
+        # or if the node leaves: another round may run elsewhere (R5).
+        if not (group.is_held and self.phase is Phase.RUNNING):
+            self._continue(group)
         if group.has_ended:
             self._end_leftovers(group, now)
 

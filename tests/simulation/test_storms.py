@@ -24,6 +24,12 @@ def _read_seeds() -> list[tuple[int, str]]:
 
 FOUND = _read_seeds()
 
+# What storms around the real agent's machine have found.
+FOUND_AROUND_THE_AGENT = {
+    104057: "workers that are held were continued when their leaders' grace was over",
+    114203: "workers that are held were continued, while another round ran elsewhere",
+}
+
 
 @pytest.mark.parametrize("tens", range(20))
 def test_the_promises_hold_in_every_storm(tens: int) -> None:
@@ -43,6 +49,12 @@ def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
             weather(seed, MachineAgent)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", FOUND_AROUND_THE_AGENT)
+def test_what_a_storm_once_found_in_the_agent_is_mended(seed: int) -> None:
+    """See `FOUND_AROUND_THE_AGENT`."""
+    weather(seed, MachineAgent)
 
 
 @pytest.mark.parametrize(("seed", "planted"), FOUND)
