@@ -115,11 +115,11 @@ class EtcdRendezvous(C10dRendezvous):
 
     def _find_coordinator(self, within_s: float) -> None:
         if self._coordinator is not None:
-            self._tell_member(self._found(self._own_place(self._coordinator.term)))
+            self._tell_member(self._found(self._place_under(self._coordinator.term)))
             return
         asked_at = self._loop.now()
         # Its term is at least this, should etcd have lost its data and count from 1 again.
-        place = self._own_place(self._highest_term + 1)
+        place = self._place_under(self._highest_term + 1)
         value = as_text(place, self._settings.run_id, self._credentials)
         self._calls.etcd(
             "campaign",
@@ -160,6 +160,17 @@ class EtcdRendezvous(C10dRendezvous):
 
     def _read_place(self, value: str) -> Place | None:
         return read_place(value, self._settings.run_id, self._credentials)
+
+    def _place_under(self, term: int) -> Place:
+        """Return where this node is found, as the coordinator of a term."""
+        node = self._node
+        return Place(
+            term=term,
+            name=node.name,
+            incarnation=node.incarnation,
+            address=node.address,
+            port=node.port,
+        )
 
     def _found(self, place: Place) -> v.CoordinatorFound:
         """Return what the member is told; one that is here can be lost like any other."""
