@@ -72,7 +72,7 @@ class MachineAgent(PlayedAgent):
                 slots = assignment.roster[assignment.group_rank].slots
                 self._alive = list(range(slots))
                 self.is_running, self.is_held, self._is_told_to_end = True, False, False
-                self.is_hung = False
+                self.is_hung = self.is_stopping = False
                 started = a.Started(
                     round=assignment.round,
                     pids=tuple(self._pid(rank) for rank in self._alive),
