@@ -19,14 +19,37 @@ from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.agent_probe import Call, tell_agent
 from pytest_elastic.rendezvous.messages import Announcement, Place
-from pytest_elastic.rendezvous.model import RosterEntry, Settings
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.vocabulary import CoordinatorFound
 
-__all__ = ["Announcer", "key_of", "read_place"]
+__all__ = ["Announcer", "found_at", "key_of", "place_of", "read_place"]
 
 # A store that is served answers in milliseconds; a frozen one costs a thread for so long.
 _STORE_S = 1.0
 # How often the endpoint is looked at; nobody notices less, and a beat may be much shorter.
 _LEAST_INTERVAL_S = 0.5
+
+
+def place_of(node: Node, term: int) -> Place:
+    """Return where a coordinator on a node is."""
+    return Place(
+        term=term,
+        name=node.name,
+        incarnation=node.incarnation,
+        address=node.address,
+        port=node.port,
+    )
+
+
+def found_at(place: Place, *, is_here: bool) -> CoordinatorFound:
+    """Return what a member is told about a place that it looked for."""
+    return CoordinatorFound(
+        address=place.address,
+        port=place.port,
+        term=place.term,
+        is_here=is_here,
+        incarnation=place.incarnation,
+    )
 
 
 def key_of(settings: Settings) -> str:

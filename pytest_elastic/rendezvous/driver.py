@@ -23,7 +23,13 @@ from pytest_elastic.events.model import CoordinatorStarted, Event, StrangerTurne
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.announcer import Announcer, key_of, read_place
+from pytest_elastic.rendezvous.announcer import (
+    Announcer,
+    found_at,
+    key_of,
+    place_of,
+    read_place,
+)
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.inquiries import Inquiries
@@ -95,9 +101,7 @@ class C10dRendezvous:
             is_coordinated=lambda: self._coordinator is not None,
             tell_coordinator=self._tell_coordinator,
             on_question=self._on_question,
-            on_stranger=lambda host, reason: on_event(
-                StrangerTurnedAway(address=host, reason=reason)
-            ),
+            on_stranger=lambda host, why: on_event(StrangerTurnedAway(address=host, reason=why)),
         )
         self._inquiries = Inquiries(
             loop,
@@ -183,26 +187,18 @@ class C10dRendezvous:
                 reason=reason,
             )
         )
-        place = self._own_place(term)
         self._announcer = Announcer(
             self._loop,
             self._settings,
             self._endpoint,
             self._store,
-            place,
+            self._own_place(term),
             credentials=self._credentials,
         )
         return self._announcer
 
     def _own_place(self, term: int) -> Place:
-        node = self._node
-        return Place(
-            term=term,
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-        )
+        return place_of(self._node, term)
 
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost."""
@@ -354,15 +350,7 @@ class C10dRendezvous:
 
     def _find_coordinator(self, within_s: float) -> None:
         if self._coordinator is not None:
-            self._tell_member(
-                v.CoordinatorFound(
-                    address=self._node.address,
-                    port=self._node.port,
-                    term=self._coordinator.term,
-                    is_here=True,
-                    incarnation=self._node.incarnation,
-                )
-            )
+            self._tell_member(found_at(self._own_place(self._coordinator.term), is_here=True))
             return
         self._store.fetch(
             self._endpoint.host,
@@ -382,14 +370,7 @@ class C10dRendezvous:
             )
             self._tell_member(v.CoordinatorNotFound(reason=reason))
             return
-        self._tell_member(
-            v.CoordinatorFound(
-                address=place.address,
-                port=place.port,
-                term=place.term,
-                incarnation=place.incarnation,
-            )
-        )
+        self._tell_member(found_at(place, is_here=False))
 
     def _new_connection(self) -> int:
         self._newest_connection += 1

@@ -83,18 +83,11 @@ class Membership:
             self.ready.pop(peer.node.incarnation, None)
 
     def inherit(
-        self,
-        entries: Sequence[RosterEntry],
-        round_: int,
-        *,
-        until: float,
-        lost: str,
-        now: float,
+        self, entries: Sequence[RosterEntry], round_: int, *, until: float, lost: str, now: float
     ) -> Sequence[Peer]:
-        """Begin with the members of a round of an earlier coordinator, none of whom has come yet.
+        """Begin with the members of an earlier coordinator's round: suspects, who are yet to come.
 
-        They are suspects, whose workers may run `until` then. Each may take a beat to come, but for
-        `lost` (an incarnation): that is the coordinator of before.
+        Their workers may run `until` then. Each may take a beat to come, but for `lost`.
         """
         for entry in entries:
             node = Node(
@@ -295,7 +288,7 @@ class Membership:
             how = f"its connection ended ({peer.lost_contact})" if peer.is_suspect else "silent"
             detail = f"{how}, and its lease of {self._settings.lease_s:g} s ran out"
             self._drop(peer, "silent", detail, self._lease_end(peer), now)
-        # Whoever inherited a name just now counts too: look again at those who are left.
+        # Whoever inherited a name just now counts too.
         self._next_expiry = min(
             (p.lease.granted_until for p in self.peers.values() if not self._is_own(p)),
             default=float("inf"),
@@ -398,5 +391,5 @@ class Membership:
 
 
 def _finite(grant_s: float) -> float | None:
-    """Return a grant as it goes over the wire: None is all of a lease."""
+    """Return a grant as it is sent: None is all of a lease."""
     return None if grant_s == float("inf") else grant_s

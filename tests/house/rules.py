@@ -313,7 +313,7 @@ LONG_FILES: dict[str, Long] = {
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
     "harness/elastic_harness/simulation/world.py": Long(
-        lines=570, because="the simulated world that all rules are told in"
+        lines=580, because="the simulated world that all rules are told in"
     ),
 }
 

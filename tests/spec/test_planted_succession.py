@@ -16,6 +16,7 @@ from pytest_elastic.rendezvous.mandate import MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Electorate
 from tests.spec import test_r11_succession as rules
+from tests.spec import test_succession_midway as midway
 
 _inherit = CoordinatorMachine._inherit
 
@@ -53,7 +54,7 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
     ),
     "where a commit is not known, those who had a say before are not asked": (
         [(ballot, "voters_of", _own_roster_only), (candidate, "voters_of", _own_roster_only)],
-        rules.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
+        midway.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
     ),
     "a coordinator decides on, whoever has stopped answering": (
         [(MembersMandate, "until", lambda *_: float("inf"))],
