@@ -19,14 +19,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 from unittest import mock
 
-from elastic_harness.simulation.plan import Options, draw_plan
+from elastic_harness.simulation.campaign import Finding, complaint_of
+from elastic_harness.simulation.plan import Options, Plan, draw_plan
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm
 
-from pytest_elastic.rendezvous import budget, coordinator, membership
+from pytest_elastic.rendezvous import budget, candidate, coordinator, mandate, membership
+from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.liveness import HeldLease
+from pytest_elastic.rendezvous.mandate import MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.round import SealedRound
 
@@ -138,6 +141,11 @@ def _too_few(machine: CoordinatorMachine, now: float) -> None:
     del now
 
 
+# What takes the coordinator away, or makes two sides; nobody comes back or anew.
+_SUCCESSION = Options(
+    quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
+)
+
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
         what="neither member nor keeper looks at the lease",
@@ -213,7 +221,34 @@ PLANTED: dict[str, Planted] = {
         what="the end of a member's connection suspects nobody and stops nothing",
         patches=((MemberMachine, "_on_connection_lost", _nothing),),
     ),
+    "quorum-forgotten": Planted(
+        what="a successor needs nobody's vote, and a round nobody's voice",
+        patches=(
+            (candidate, "has_quorum", lambda *_: True),
+            (mandate, "has_quorum", lambda *_: True),
+        ),
+        options=_SUCCESSION,
+    ),
+    "vote-in-contact": Planted(
+        what="a node votes for another one while its coordinator is well",
+        patches=((Ballot, "_refusal", lambda *_: ""),),
+        options=_SUCCESSION,
+    ),
+    "endless-mandate": Planted(
+        what="a coordinator that no quorum answers goes on deciding",
+        patches=((MembersMandate, "until", lambda *_: float("inf")),),
+        options=_SUCCESSION,
+    ),
+    "votes-twice": Planted(
+        what="a node forgets for whom it has voted, and in which term",
+        patches=((Ballot, "vote", _nothing),),
+        options=_SUCCESSION,
+    ),
 }
+
+
+def _plan(name: str, seed: int) -> Plan:
+    return draw_plan(seed, PLANTED[name].options)
 
 
 def finds(name: str, seed: int) -> str:
@@ -221,17 +256,17 @@ def finds(name: str, seed: int) -> str:
     fault = PLANTED[name]
     with fault.planted():
         try:
-            run_storm(draw_plan(seed, fault.options))
+            run_storm(_plan(name, seed))
         except Exception as error:  # noqa: BLE001 (a machine that crashes is found too)
             return f"{type(error).__name__}: {error}"
     return ""
 
 
 def find(name: str, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed that finds a planted fault, and what it complains of."""
+    """Return the first seed that finds a planted fault, and nothing without it, and what."""
     for seed in seeds:
         complaint = finds(name, seed)
-        if complaint:
+        if complaint and not isinstance(complaint_of(_plan(name, seed)), Finding):
             return seed, complaint
     return None
 
