@@ -126,8 +126,7 @@ def _parse(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
     backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
-    if backend in ("c10d", "static") and min_nodes > 1:
-        _check_can_be_found(endpoint)
+    _check_can_be_found(backend, endpoint, min_nodes)
     with values.blamed("rdzv_conf"):
         conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
     if is_host is not None and conf.is_host is None:
@@ -174,8 +173,8 @@ def _parse(
     )
 
 
-def _check_can_be_found(endpoint: Endpoint) -> None:
-    if endpoint.port == 0:
+def _check_can_be_found(backend: str, endpoint: Endpoint, min_nodes: int) -> None:
+    if backend in ("c10d", "static") and endpoint.port == 0 and min_nodes > 1:
         raise UsageError(
             f"port 0 of the endpoint {endpoint} means any free one, which no other node could find",
             hint="Give all nodes the same --rdzv-endpoint=HOST:PORT, as in node0:29400.",

@@ -113,9 +113,7 @@ def _check_storm(scenario: Scenario) -> Iterator[Finding]:
         )
 
 
-def check_proxies(
-    scenario: Scenario, actions: Sequence[PlannedAction | None]
-) -> Iterator[Finding]:
+def check_proxies(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Iterator[Finding]:
     """Yield what is done to proxies that the scenario does not have."""
     for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
         proxy = getattr(action, "proxy", None)
