@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.plan import draw_plan
+from elastic_harness.simulation.plan import Options, draw_plan
 from elastic_harness.simulation.storm import run_storm, weather
 
 from tests.simulation.planted import PLANTED, finds
@@ -47,6 +47,17 @@ def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
     for seed in range(10 * tens, 10 * tens + 10):
         try:
             weather(seed, MachineAgent)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("tens", range(8))
+def test_the_promises_hold_where_a_coordinator_is_followed_by_another(tens: int) -> None:
+    """Jobs with succession, in which nobody is spared (R11)."""
+    options = Options(quorum="majority")
+    for seed in range(10 * tens, 10 * tens + 10):
+        try:
+            run_storm(draw_plan(seed, options))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

@@ -15,7 +15,7 @@ from elastic_harness.simulation.plan import KINDS, Blow
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 
-__all__ = ["Target", "strike"]
+__all__ = ["Target", "may_come", "strike"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,15 @@ class Target:
     def has_succession(self) -> bool:
         """Whether the job outlives its coordinator, so that nobody has to be spared."""
         return self.world.config.has_succession
+
+    @property
+    def may_come(self) -> bool:
+        """Whether one more node that knows of no job may be there.
+
+        With `min_nodes` of them, a host that comes back at the endpoint begins the job anew beside
+        its survivors, while these elect: nobody it can ask knows better (R12).
+        """
+        return may_come(self.world)
 
     @property
     def host(self) -> str:
@@ -69,6 +78,14 @@ class Target:
         process = self.world.processes[self.pick(blow)]
         may_be = self.has_succession or process.name != self.host
         return process if process.is_alive and may_be else None
+
+
+def may_come(world: World) -> bool:
+    """Tell whether one more node that knows of no job may be there (see `Target.may_come`)."""
+    if not world.config.has_succession:
+        return True
+    new = [p for p in world.every_process if p.is_alive and not p.agent.belongs]
+    return len(new) + 1 < world.config.min_nodes
 
 
 def _choose(blow: Blow, options: Sequence[T]) -> T:
@@ -156,7 +173,7 @@ def _back(target: Target, blow: Blow) -> str:
     """Start a dead node again: same name, same address, new incarnation."""
     dead = sorted(n for n, p in target.world.processes.items() if not p.is_alive)
     dead = [name for name in dead if target.has_succession or name != target.host]
-    if not dead or len(target.world.every_process) >= _MAX_STARTS:
+    if not dead or len(target.world.every_process) >= _MAX_STARTS or not target.may_come:
         return ""
     name = dead[blow.who % len(dead)]
     target.world.start(name, clock_rate=0.93 + 0.14 * blow.how)
@@ -165,7 +182,7 @@ def _back(target: Target, blow: Blow) -> str:
 
 def _join(target: Target, blow: Blow) -> str:
     number = len(target.world.every_process)
-    if number >= _MAX_STARTS:
+    if number >= _MAX_STARTS or not target.may_come:
         return ""
     name = f"n{number + 11}"
     target.world.start(name, clock_rate=0.93 + 0.14 * blow.how)

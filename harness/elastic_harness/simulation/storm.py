@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.faults import Target, strike
+from elastic_harness.simulation.faults import Target, may_come, strike
 from elastic_harness.simulation.health import problem_of, seems_over
 from elastic_harness.simulation.plan import Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
@@ -157,7 +157,7 @@ class Storm:
             ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
             if ends & {"succeeded", "failed"}:
                 return
-            if not world.host.is_alive and self.plan.seed % 2:
+            if not world.host.is_alive and self.plan.seed % 2 and may_come(world):
                 world.start(world.host.name)
                 self.said.append((world.time, f"back {world.host.name}"))
                 return
@@ -166,6 +166,8 @@ class Storm:
         elif world.host.agent.over is not None:
             return
         for name in dead[: max(world.config.min_nodes - living, 0)]:
+            if not may_come(world):
+                return
             world.start(name)
             self.said.append((world.time, f"back {name}"))
 
