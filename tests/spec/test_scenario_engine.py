@@ -22,6 +22,7 @@ from elastic_harness.scenario.messages import (
     EngineCommand,
     Fire,
     Heal,
+    Judge,
     RecordEvent,
     ReleaseHold,
     WakeAt,
@@ -66,6 +67,8 @@ def say(command: EngineCommand) -> str | None:
             return say_event(event)
         case EndRun(outcome=outcome, reason=reason):
             return f"end: {outcome} ({reason})"
+        case Judge(entry_id=id):
+            return f"judge {id}"
         case WatchLog(pattern=pattern):
             return f"watch for /{pattern}/"
         case WakeAt():
