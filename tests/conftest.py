@@ -32,8 +32,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 LOOKED_AFTER = (
     "conformance/test_torchrun_behaviour.py",
     "conformance/test_torchrun_errors.py",
+    "conformance/test_torchrun_failures.py",
+    "conformance/test_torchrun_handlers.py",
     "conformance/test_torchrun_output.py",
     "gpu",
+    "integration/test_etcd_bridge.py",
+    "integration/test_etcd_v3.py",
     "integration/test_example_train.py",
     "integration/test_launcher.py",
     "integration/test_launcher_bad_input.py",
