@@ -28,6 +28,7 @@ from elastic_harness.simulation.training import Script
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.quorum import choose_quorum
 
 __all__ = ["SimulatedRun", "why_not"]
 
@@ -119,13 +120,20 @@ def _settings_of(scenario: Scenario) -> Settings:
     found = {_CONF[name]: float(text) for name, text in conf.items() if name in _CONF}
     options = " ".join(scenario.job.options)
     grace = re.search(r"--shutdown-timeout[= ](\d+(?:\.\d+)?)", options)
+    chosen = choose_quorum(
+        conf.get("quorum", "auto"),
+        min_nodes=scenario.nodes.min,
+        max_nodes=scenario.nodes.max,
+        beat_interval_s=found["beat_interval_s"],
+        lease_s=found["lease_s"],
+    )
     return Settings(
         run_id=_RUN_ID,
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
         max_restarts=scenario.job.max_restarts,
         shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
-        quorum=conf.get("quorum", "coordinator"),
+        quorum=chosen.quorum,
         **found,
     )
 
