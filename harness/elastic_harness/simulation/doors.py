@@ -101,7 +101,9 @@ class Doors:
         number = world.next_id()
         self._calls[number] = _Call(caller=caller, target=target, tell=tell)
         world.note(caller, target, question)
-        world.later(2 * world.draw_latency_s(), lambda: self._arrive(number, question, self._keeper_s))
+        world.later(
+            2 * world.draw_latency_s(), lambda: self._arrive(number, question, self._keeper_s)
+        )
         world.later(within_s, lambda: self._end(number, None, v.Outcome.SILENT))
 
     def _arrive(
