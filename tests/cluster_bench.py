@@ -64,11 +64,11 @@ class Bench:
     def borrow(self, folder: Path) -> Iterator[Bench]:
         """Lend the cluster to one test, without nodes, and look afterwards for what it left."""
         self.reset(folder)
-        pids, fds = self.cluster.own_pids, self.cluster.own_fds
-        before = leaks.snapshot(spared_pids=pids, spared_fds=fds)
+        spared = leaks.Spared(pids=self.cluster.own_pids, fds=self.cluster.own_fds)
+        before = leaks.snapshot(spared=spared)
         yield self
         self.reset(folder)
-        assert leaks.leaks_since(before, spared_pids=pids, spared_fds=fds) == []
+        assert leaks.leaks_since(before, spared=spared) == []
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Serve the loop until something holds, for at most `LIMIT_S`."""

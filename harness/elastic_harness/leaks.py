@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from elastic_harness.cluster import cgroups, process_table
 from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
 
-__all__ = ["Snapshot", "compare", "leaks_since", "snapshot"]
+__all__ = ["Snapshot", "Spared", "compare", "leaks_since", "snapshot"]
 
 # How often to look again at what is just about to go away.
 _LOOK_AGAIN_S = 0.02
@@ -32,25 +32,41 @@ class Snapshot:
     things: Mapping[str, Mapping[str, str]]
 
 
-def snapshot(*, spared_pids: Collection[int] = (), spared_fds: Collection[int] = ()) -> Snapshot:
-    """Look at everything now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spared:
+    """What many tests share, and none of them leaves behind: a cluster server, and ends of it here.
 
-    Spared are the processes and descriptors of a cluster server that many tests share; it is asked
-    for them by `ClusterClient.own_pids` and `own_fds`.
+    `threads` are the kernel's numbers of threads of this process.
     """
-    ours = _our_processes(spared_pids)
+
+    pids: frozenset[int] = frozenset()
+    fds: frozenset[int] = frozenset()
+    threads: frozenset[int | None] = frozenset()
+
+
+_NOTHING = Spared()
+
+
+def snapshot(*, spared: Spared = _NOTHING) -> Snapshot:
+    """Look at everything now, but for what is spared."""
+    ours = _our_processes(spared.pids)
     return Snapshot(
         things={
             "process": {f"{row.pid}-{row.start_ticks}": _describe(row) for row in ours},
             "network namespace": dict(_network_namespaces(ours)),
             "TUN device": dict(_tun_devices()),
             "mount": dict(_mounts()),
-            "control group": dict(_control_groups(spared_pids)),
+            "control group": dict(_control_groups(spared.pids)),
             "shared memory file": dict(_shared_memory()),
             "socket file": dict(_socket_files()),
-            "temporary folder": dict(_temporary_folders(spared_pids)),
-            "open descriptor": dict(_descriptors(spared_fds)),
-            "thread": {str(thread.ident): thread.name for thread in threading.enumerate()},
+            "temporary folder": dict(_temporary_folders(spared.pids)),
+            "open descriptor": dict(_descriptors(spared.fds)),
+            # Not by `ident`, which a new thread inherits from one that has ended.
+            "thread": {
+                str(thread.native_id): thread.name
+                for thread in threading.enumerate()
+                if thread.native_id not in spared.threads
+            },
         }
     )
 
@@ -68,13 +84,12 @@ def leaks_since(
     before: Snapshot,
     *,
     within_s: float = 1.0,
-    spared_pids: Collection[int] = (),
-    spared_fds: Collection[int] = (),
+    spared: Spared = _NOTHING,
 ) -> list[str]:
     """Compare with now; what is just going away has `within_s` to do so."""
     deadline = time.monotonic() + within_s
     while True:
-        now = snapshot(spared_pids=spared_pids, spared_fds=spared_fds)
+        now = snapshot(spared=spared)
         lines = compare(before, now)
         if not lines:
             return []

@@ -34,6 +34,11 @@ class LoopThread:
         self._failure: BaseException | None = None
         self._has_ended = threading.Event()
 
+    @property
+    def native_id(self) -> int | None:
+        """The thread's number in the kernel; None before it was started."""
+        return self._thread.native_id
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

@@ -18,6 +18,7 @@ from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
+from elastic_harness.leaks import Spared
 from elastic_harness.loop_thread import LoopThread
 from elastic_harness.network.toxiproxy_remote import EMBEDDED, RemoteToxiproxy, find_server
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
@@ -113,12 +114,15 @@ class HarnessSession:
         return self._cluster is not None
 
     @property
-    def shared(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The processes of a started session, and its descriptors in this process."""
+    def shared(self) -> Spared:
+        """The processes of a started session, and its descriptors and thread in this process."""
         if self._cluster is None or self._thread is None:
-            return frozenset(), frozenset()
-        fds = self._cluster.own_fds | self._thread.loop.own_fds
-        return self._cluster.own_pids, frozenset(fds)
+            return Spared()
+        return Spared(
+            pids=self._cluster.own_pids,
+            fds=self._cluster.own_fds | self._thread.loop.own_fds,
+            threads=frozenset({self._thread.native_id}),
+        )
 
     @property
     def thread(self) -> LoopThread:

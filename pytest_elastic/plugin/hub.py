@@ -23,6 +23,7 @@ from pytest_elastic.plugin.options import ElasticOptions, options_of
 if TYPE_CHECKING:
     from elastic_harness.cluster.choose import Choice
     from elastic_harness.faults.registry import FaultRegistry
+    from elastic_harness.leaks import Spared
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
     from elastic_harness.scenario.planner import Plan
@@ -216,10 +217,12 @@ class Hub:
             self._session.resume_clock()
 
     @property
-    def shared(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The processes, and the descriptors of this one, that all runs of the session share."""
+    def shared(self) -> Spared:
+        """What all runs of the session share, of this process and below it."""
+        from elastic_harness.leaks import Spared
+
         if self._session is None or not self._session.is_started:
-            return frozenset(), frozenset()
+            return Spared()
         return self._session.shared
 
     def close(self) -> None:

@@ -65,5 +65,4 @@ def _left_since(before: Snapshot, hub: Hub, *, within_s: float) -> list[str]:
     from elastic_harness import leaks
 
     # A cluster that was lost in between is replaced, and the new one is as much the session's.
-    pids, fds = hub.shared
-    return leaks.leaks_since(before, within_s=within_s, spared_pids=pids, spared_fds=fds)
+    return leaks.leaks_since(before, within_s=within_s, spared=hub.shared)

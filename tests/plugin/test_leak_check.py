@@ -77,7 +77,8 @@ def called(tmp_path_factory: pytest.TempPathFactory) -> Called:
 def test_what_leaves_nothing_passes(called: Called) -> None:
     """The cluster is the session's, wider fixtures are theirs, and what is garbage goes."""
     clean = ("test_clean", "test_garbage", "test_job", "test_dirty", "test_job_again", "passes")
-    assert {name: called.outcomes[name] for name in clean} == dict.fromkeys(clean, "PASSED")
+    outcomes = {name: called.outcomes[name] for name in clean}
+    assert outcomes == dict.fromkeys(clean, "PASSED"), called.out
     assert called.outcomes["test_fails_and_leaks"] == "FAILED"
     assert "test_fails_and_leaks has left" not in called.out
 

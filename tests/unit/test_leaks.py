@@ -28,7 +28,7 @@ def test_a_process_is_named_with_its_command_until_it_is_reaped() -> None:
         (line,) = leaks.compare(before, leaks.snapshot())
         assert line.startswith(f"process left: {child.pid} (state ")
         assert "sleep 1000" in line or "no command line" in line
-        spared = leaks.snapshot(spared_pids=[child.pid])
+        spared = leaks.snapshot(spared=leaks.Spared(pids=frozenset({child.pid})))
         assert leaks.compare(before, spared) == []
     finally:
         child.kill()
@@ -44,7 +44,7 @@ def test_a_descriptor_is_named_with_what_it_leads_to(tmp_path: Path) -> None:
         assert leaks.compare(before, leaks.snapshot()) == [
             f"open descriptor left: {fd} ({tmp_path})"
         ]
-        assert leaks.compare(before, leaks.snapshot(spared_fds=[fd])) == []
+        assert leaks.compare(before, leaks.snapshot(spared=leaks.Spared(fds=frozenset({fd})))) == []
     finally:
         os.close(fd)
 
