@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_nothing_survives_a_kill(tmp_path: Path, kind: str, victim: str) -> None
         supervisor = child_of(owner.pid, pids)
         server = child_of(supervisor, pids)
         chosen = {"owner": owner.pid, "supervisor": supervisor, "server": server}[victim]
-        pidfds = [os.pidfd_open(pid) for pid in pids]
+        pidfds = list(open_pidfds(pids))
         os.kill(chosen, signal.SIGKILL)
         wait_for_ends(pidfds, LIMIT_S)
     finally:
@@ -86,7 +87,8 @@ def test_the_loss_of_the_server_is_reported(tmp_path: Path) -> None:
     bench.start("n1")
     process = bench.run("n1", "sleep", "1000")
     for pid in bench.cluster.own_pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it follows whoever was killed before it
+            os.kill(pid, signal.SIGKILL)
     bench.until(lambda: bench.is_lost, "the loss to be noticed")
     assert process.exit_code == -signal.SIGKILL
     assert not bench.cluster.nodes
@@ -109,12 +111,25 @@ def wait_for_ends(pidfds: Sequence[int], within_s: float) -> None:
             running.discard(pidfd)
 
 
+def open_pidfds(pids: Sequence[int]) -> Iterator[int]:
+    """Yield a descriptor of each process that is there; a shell's helper may have gone since."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            yield os.pidfd_open(pid)
+
+
 def child_of(parent: int, among: Sequence[int]) -> int:
     """Return the one of some processes whose parent this is."""
-    (found,) = (
-        pid for pid in among if f"PPid:\t{parent}\n" in Path(f"/proc/{pid}/status").read_text()
-    )
+    (found,) = (pid for pid in among if f"PPid:\t{parent}\n" in status_of(pid))
     return found
+
+
+def status_of(pid: int) -> str:
+    """Return what the kernel says of a process; nothing of one that has gone."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def left_by(supervisor: int) -> list[str]:
