@@ -12,28 +12,28 @@ Commit a changed file only when you understand each changed line: it is a change
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from elastic_harness.simulation.trace import described
 from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry
 
 __all__ = ["FOLDER", "replay"]
 
 FOLDER = Path(__file__).parent / "transcripts"
 
 # What a line does not need to say, because it never differs or is said by the line before.
-_QUIET = {
-    *("term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"),
-    *("sealed_by", "idle_rounds", "grant_s"),
-}
+_QUIET = frozenset(
+    {
+        *("term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"),
+        *("sealed_by", "idle_rounds", "grant_s"),
+    }
+)
 
 
 def replay(script: Iterable[str]) -> list[str]:
@@ -103,57 +103,19 @@ class _Reader:
         world = self.world
         for at, source, target, message in world.sent[self._sent :]:
             if not isinstance(message, m.Beat | m.PlaceRequest | m.PlaceAnswer):
-                lines.append((at, 0, f"{source} -> {target}  {_described(message)}"))
+                lines.append((at, 0, f"{source} -> {target}  {described(message, _QUIET)}"))
         self._sent = len(world.sent)
         for at, name, event in world.events[self._emitted :]:
-            lines.append((at, 1, f"{name} *  {_described(event)}"))
+            lines.append((at, 1, f"{name} *  {described(event, _QUIET)}"))
         self._emitted = len(world.events)
         for name, process in world.processes.items():
             notices = process.agent.timed_notices
             for at, notice in notices[self._told.get(name, 0) :]:
                 if not isinstance(notice, ports.LeaseExtended):
-                    lines.append((at, 2, f"{name} |  {_described(notice)}"))
+                    lines.append((at, 2, f"{name} |  {described(notice, _QUIET)}"))
             self._told[name] = len(notices)
         lines.sort(key=lambda line: line[:2])
         return [f"{at:9.4f}  {text}" for at, _, text in lines]
-
-
-def _described(value: object) -> str:
-    """Return a value as one line: its name in snake case, and the fields that matter."""
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
-    fields = [
-        f"{field.name}={_shown(getattr(value, field.name))}"
-        for field in dataclasses.fields(value)  # type: ignore[arg-type]  # only dataclasses come
-        if field.name not in _QUIET and getattr(value, field.name) not in (None, (), "", {})
-    ]
-    return " ".join([kind, *fields])
-
-
-def _shown(value: object) -> str:
-    match value:
-        case Node(name=name) | RosterEntry(name=name):
-            return name
-        case Failure(node=node, rank=rank, exit_code=code):
-            return f"{node}/rank{rank}/{code}"
-        case m.Seal() | m.Commit():
-            return f"{value.term}/{value.round}"
-        case m.Place():
-            return f"{value.name}@{value.term}"
-        case Electorate():
-            return f"{value.round}[{','.join(entry.name for entry in value.members)}]"
-        case Assignment():
-            roster = ",".join(entry.name for entry in value.roster)
-            return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
-        case list() | tuple():
-            return ",".join(_shown(item) for item in value)
-        case dict():
-            return f"{value['node']}/rank{value['rank']}/{value['exit_code']}"
-        case float():
-            return f"{value:g}"
-        case str() if " " in value:
-            return f"'{value}'"
-        case _:
-            return str(value)
 
 
 if __name__ == "__main__":

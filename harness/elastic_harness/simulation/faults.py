@@ -145,28 +145,13 @@ def _succeed(target: Target, blow: Blow) -> str:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _kill(target: Target, blow: Blow) -> str:
+def _lose(way: Callable[[World, str], None], word: str, target: Target, blow: Blow) -> str:
+    """Let a living agent be lost in one of the ways that there are."""
     victim = target.victim(blow)
     if victim is None:
         return ""
-    target.world.kill_agent(victim.name)
-    return f"kill {victim.name}"
-
-
-def _crash(target: Target, blow: Blow) -> str:
-    victim = target.victim(blow)
-    if victim is None:
-        return ""
-    target.world.crash(victim.name)
-    return f"crash {victim.name}"
-
-
-def _power(target: Target, blow: Blow) -> str:
-    victim = target.victim(blow)
-    if victim is None:
-        return ""
-    target.world.cut_power(victim.name)
-    return f"power {victim.name}"
+    way(target.world, victim.name)
+    return f"{word} {victim.name}"
 
 
 def _back(target: Target, blow: Blow) -> str:
@@ -328,7 +313,7 @@ def _endpoint(target: Target, blow: Blow) -> str:
 _FAULTS: dict[str, Callable[[Target, Blow], str]] = {
     "back": _back,
     "break": _break,
-    "crash": _crash,
+    "crash": partial(_lose, World.crash, "crash"),
     "cut": _cut,
     "drain": _drain,
     "endpoint": _endpoint,
@@ -337,10 +322,10 @@ _FAULTS: dict[str, Callable[[Target, Blow], str]] = {
     "hang": _hang,
     "isolate": _isolate,
     "join": _join,
-    "kill": _kill,
+    "kill": partial(_lose, World.kill_agent, "kill"),
     "lose host": _lose_host,
     "no store": _no_store,
-    "power": _power,
+    "power": partial(_lose, World.cut_power, "power"),
     "reject": _reject,
     "slow": _slow,
     "split": _split,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from elastic_harness.simulation.world import World
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry
 
 __all__ = ["described", "told_again"]
 
@@ -52,7 +52,7 @@ def _line(row: tuple[float, int, str, str], columns: Mapping[str, int]) -> str:
 
 
 def described(value: object, quiet: frozenset[str] = _QUIET) -> str:
-    """Return a value as one line: its name in snake case, and the fields that matter."""
+    """Return a value as one line: its name in snake case, and its fields that are not `quiet`."""
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
     fields = [
         f"{field.name}={_shown(getattr(value, field.name))}"
@@ -68,6 +68,12 @@ def _shown(value: object) -> str:
             return name
         case Failure(node=node, rank=rank, exit_code=code):
             return f"{node}/rank{rank}/{code}"
+        case m.Seal() | m.Commit():
+            return f"{value.term}/{value.round}"
+        case m.Place():
+            return f"{value.name}@{value.term}"
+        case Electorate():
+            return f"{value.round}[{','.join(entry.name for entry in value.members)}]"
         case Assignment():
             roster = ",".join(entry.name for entry in value.roster)
             return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
