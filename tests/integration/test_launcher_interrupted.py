@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -46,18 +47,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def wait_for_workers(process: subprocess.Popen[str], count: int) -> list[int]:
-    """Read until so many workers are up; returns a descriptor of each."""
+    """Read until so many workers are up; returns a descriptor of each.
+
+    Past the stream's own buffer: what waits in there, `select` does not see, nor `communicate`.
+    """
     assert process.stdout is not None, "it was started with a pipe"
-    pidfds: list[int] = []
+    printed = b""
     deadline = time.monotonic() + LIMIT_S
-    while len(pidfds) < count:
-        ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
-        line = process.stdout.readline() if ready else ""
-        if not line.startswith("up "):
+    while len(up := re.findall(rb"^up (\d+)\n", printed, re.MULTILINE)) < count:
+        left_s = max(deadline - time.monotonic(), 0)
+        ready, _, _ = select.select([process.stdout], [], [], left_s)
+        data = os.read(process.stdout.fileno(), 4096) if ready else b""
+        if not data:
             process.kill()
-            pytest.fail(f"no worker: {line!r} {process.communicate(timeout=30)}")
-        pidfds.append(os.pidfd_open(int(line.split()[1])))
-    return pidfds
+            pytest.fail(f"no {count} workers: {printed!r} {process.communicate(timeout=30)}")
+        printed += data
+    return [os.pidfd_open(int(pid)) for pid in up]
 
 
 def expect_all_ended(pidfds: Sequence[int], *, within_s: float = 0.0) -> None:
