@@ -59,7 +59,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _row(session: HarnessSession, case: Case, *, quick: bool) -> dict[str, object]:
-    sys.stdout.write(f"\n{case.title} ({case.name}), 3 nodes x 2 workers, {os.cpu_count()} cores\n")
+    sys.stdout.write(
+        f"\n{case.title} ({case.name}), 3 nodes x 2 workers, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}\n"
+    )
     seconds: dict[str, float | None] = {}
     memory_mb = 0.0
     for launch in _LAUNCHES:
@@ -75,9 +78,11 @@ def _row(session: HarnessSession, case: Case, *, quick: bool) -> dict[str, objec
 
 
 def _is_pointless(case: Case, launch: Launch) -> bool:
-    """Recovery is the same however a launcher was started: only forming differs."""
+    """Recovery is the same however a launcher was started, and torchrun knows no pace of ours."""
     if case.action is None:
         return False
+    if case.conf and launch.launcher != _OURS:
+        return True
     return launch.title in ("torchrun forked", "ours, cold")
 
 
@@ -86,11 +91,20 @@ def _median(results: Sequence[Result]) -> float | None:
     return statistics.median(known) if len(known) == len(results) else None
 
 
+def _median_moment(results: Sequence[Result], name: str) -> float:
+    return statistics.median(r.moments[name] for r in results if name in r.moments)
+
+
 def _print_line(title: str, results: Sequence[Result]) -> None:
     shown = [f"{r.seconds:.3f}" if r.seconds is not None else "never" for r in results]
     sys.stdout.write(f"  {title:<18} {', '.join(shown)} (seconds)\n")
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         sys.stdout.write(f"    never: {reason}\n")
+    names = [name for result in results[:1] for name in result.moments]
+    medians = {name: _median_moment(results, name) for name in names}
+    if medians:
+        shown = [f"{name} {at:.2f}" for name, at in sorted(medians.items(), key=lambda m: m[1])]
+        sys.stdout.write(f"    medians: {', '.join(shown)}\n")
     sys.stdout.flush()
 
 

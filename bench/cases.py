@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_elastic.config import RendezvousConf
+
 __all__ = ["CASES", "Case"]
+
+_DEFAULTS = RendezvousConf()
+# What a user gets who says nothing; the harness's own pace is four times as quick.
+_PRODUCTION = {
+    "beat_interval": f"{_DEFAULTS.beat_interval_s:g}",
+    "lease": f"{_DEFAULTS.lease_s:g}",
+    "drift": f"{_DEFAULTS.drift_s:g}",
+    "min_round": f"{_DEFAULTS.min_round_s:g}",
+    "newcomer_window": f"{_DEFAULTS.newcomer_window_s:g}",
+    "linger": f"{_DEFAULTS.linger_s:g}",
+    "store_timeout": f"{_DEFAULTS.store_timeout_s:g}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +29,8 @@ class Case:
     `action` and `value` are a fault of the scenario vocabulary (none: forming is measured).
     `world_size` is what the job comes back with. `target` is the ratio to torchrun that must be
     reached, `target_s` an absolute bound where torchrun never comes back. `torchrun_limit_s` is how
-    long torchrun is waited for.
+    long torchrun is waited for. `conf` are settings of the rendezvous, where the pace of the
+    harness is not meant; torchrun has no such settings, so it is not measured again.
     """
 
     name: str
@@ -27,6 +42,7 @@ class Case:
     target: float | None = None
     target_s: float | None = None
     torchrun_limit_s: float = 90.0
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 CASES = (
@@ -72,5 +88,69 @@ CASES = (
         world_size=4,
         target_s=3.0,
         torchrun_limit_s=20.0,
+    ),
+    # The node that hosts the endpoint's store, and with it the coordinator and rank 0.
+    Case(
+        name="store-host-killed",
+        title="the agent of the store host is killed",
+        action="kill_agent",
+        value="store host",
+        world_size=4,
+        target_s=2.0,
+        torchrun_limit_s=20.0,
+    ),
+    Case(
+        name="store-host-crashes",
+        title="the store host crashes (sockets close, no keeper is left to say so)",
+        action="crash",
+        value="store host",
+        world_size=4,
+        target_s=2.0,
+        torchrun_limit_s=20.0,
+    ),
+    Case(
+        name="store-host-power-cut",
+        title="the store host loses power (silence)",
+        action="power_cut",
+        value="store host",
+        world_size=4,
+        target_s=2.0,
+        torchrun_limit_s=20.0,
+    ),
+    Case(
+        name="store-host-frozen",
+        title="the store host is frozen (SIGSTOP)",
+        action="pause",
+        value={"node": "store host"},
+        world_size=4,
+        target_s=5.0,
+        torchrun_limit_s=20.0,
+    ),
+    Case(
+        name="store-host-killed-production",
+        title="the agent of the store host is killed, production's pace",
+        action="kill_agent",
+        value="store host",
+        world_size=4,
+        target_s=12.0,
+        conf=_PRODUCTION,
+    ),
+    Case(
+        name="store-host-power-cut-production",
+        title="the store host loses power, production's pace",
+        action="power_cut",
+        value="store host",
+        world_size=4,
+        target_s=12.0,
+        conf=_PRODUCTION,
+    ),
+    Case(
+        name="store-host-frozen-production",
+        title="the store host is frozen, production's pace",
+        action="pause",
+        value={"node": "store host"},
+        world_size=4,
+        target_s=12.0,
+        conf=_PRODUCTION,
     ),
 )

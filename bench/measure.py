@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastic_harness.history.events import FaultFired, ProcessStarted
 from elastic_harness.history.history import History
@@ -18,6 +18,7 @@ from elastic_harness.scenario.planner import make_plan
 from elastic_harness.session import HarnessSession, OpenRun
 
 from bench.cases import Case
+from bench.moments import moments
 
 __all__ = ["Launch", "Result", "make_job", "measure", "memory_mb", "pss_mb"]
 
@@ -40,12 +41,14 @@ class Launch:
 class Result:
     """Seconds, or None where the job never came back (`reason` says what was seen instead).
 
-    `memory_mb` is the sum of PSS of the job.
+    `memory_mb` is the sum of PSS of the job. `moments` is what came when on the way (see
+    `bench.moments`).
     """
 
     seconds: float | None
     reason: str = ""
     memory_mb: float = 0.0
+    moments: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(session: HarnessSession, case: Case, launch: Launch, *, is_ours: bool) -> Result:
@@ -79,7 +82,8 @@ def _run(session: HarnessSession, job: Job, case: Case, limit_s: float) -> Resul
         fired = next(entry.at for entry in job.history.of_kind(FaultFired))
         with suppress(NotSeen):
             world = _first_world(job.history, fired, case.world_size)
-            return Result(seconds=_back_at(world) - fired)
+            on_the_way = moments(job.history, fired, world)
+            return Result(seconds=_back_at(world) - fired, moments=on_the_way)
         number += 1
 
 
@@ -104,7 +108,12 @@ def make_job(
             "version": 1,
             "id": case.name,
             "title": case.title,
-            "job": {"module": "bench.worker", "nproc_per_node": nproc, "max_restarts": 3},
+            "job": {
+                "module": "bench.worker",
+                "nproc_per_node": nproc,
+                "max_restarts": 3,
+                "rdzv": {"conf": dict(case.conf)},
+            },
             "nodes": dict(case.nodes),
             "limit": _FORM_LIMIT_S + 60.0 + case.torchrun_limit_s,
         }
