@@ -21,6 +21,7 @@ __all__ = [
     "Announcement",
     "Answer",
     "Beat",
+    "CheckPeers",
     "Commit",
     "EndAcknowledged",
     "Evicted",
@@ -30,6 +31,7 @@ __all__ = [
     "LeaveGranted",
     "Message",
     "Order",
+    "PeersChecked",
     "Place",
     "PlaceAnswer",
     "PlaceRequest",
@@ -99,6 +101,15 @@ class SealAcknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeersChecked:
+    """Everybody whom that order named was dialled; `unreached` says how for those who were not."""
+
+    term: int
+    number: int
+    unreached: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndAcknowledged:
     """This member knows how the job ends, and would treat losing the coordinator as that end."""
 
@@ -108,6 +119,7 @@ class EndAcknowledged:
 Report = (
     Hello
     | Beat
+    | PeersChecked
     | SealAcknowledged
     | EndAcknowledged
     | ports.StoreOpened
@@ -149,6 +161,16 @@ class Refusal:
     term: int
     reason: str
     is_final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPeers:
+    """Dial these, and say whom you did not reach (R13). Takes the place of an earlier order."""
+
+    term: int
+    number: int
+    peers: Sequence[RosterEntry]
+    answer_within_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +282,7 @@ Order = (
     Welcome
     | Refusal
     | Beat
+    | CheckPeers
     | Seal
     | Commit
     | StopOrder

@@ -142,6 +142,7 @@ _TYPE_OF: dict[str, type[Any]] = {
     for cls in (
         messages.Announcement,
         messages.Beat,
+        messages.CheckPeers,
         messages.Commit,
         messages.EndAcknowledged,
         messages.Evicted,
@@ -149,6 +150,7 @@ _TYPE_OF: dict[str, type[Any]] = {
         messages.JobEnded,
         messages.JobEnding,
         messages.LeaveGranted,
+        messages.PeersChecked,
         messages.PlaceAnswer,
         messages.PlaceRequest,
         messages.ProbeAnswer,

@@ -55,6 +55,8 @@ SAMPLES: list[m.Message] = [
     ports.StoreOpened(round=2, address="n1", port=5),
     ports.WorkersGone(round=2),
     SEAL,
+    m.CheckPeers(term=1, number=7, peers=(ENTRY,), answer_within_s=5.0),
+    m.PeersChecked(term=1, number=7, unreached={"i2": "silent"}),
     m.Announcement(run_id="r", place=PLACE),
     m.Beat(count=3, echo=2, grant_s=0.5),
     m.PlaceAnswer(place=None),

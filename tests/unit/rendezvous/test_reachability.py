@@ -1,0 +1,236 @@
+"""Who may be in a round together, and how the coordinator finds that out (R13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_elastic.rendezvous.liveness import GrantedLease
+from pytest_elastic.rendezvous.messages import CheckPeers, PeersChecked
+from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.outbox import Outbox
+from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.peer_check import PeerCheck
+from pytest_elastic.rendezvous.reachability import (
+    FULL_MESH,
+    Reachability,
+    mutually_reachable,
+    neighbours,
+)
+from pytest_elastic.rendezvous.vocabulary import Outcome, ProbeAnswered, SendTo
+
+SETTINGS = Settings(run_id="job", min_nodes=1, max_nodes=100, max_restarts=3)
+Reaches = Callable[[str, str], bool]
+
+
+def cut(*parts: str) -> Reaches:
+    """Return a network of several parts; who is in two of them is a bridge."""
+    return lambda a, b: any(a in part.split() and b in part.split() for part in parts)
+
+
+def unreached(names: Sequence[str], reaches: Reaches) -> Mapping[str, list[str]]:
+    """Return what members would find if each dialled each."""
+    return {a: [b for b in names if a != b and not reaches(a, b)] for a in names}
+
+
+# --- who dials whom ------------------------------------------------------------------------------
+
+
+@given(st.integers(min_value=2, max_value=200), st.data())
+def test_some_dial_goes_across_every_cut(count: int, data: st.DataObject) -> None:
+    """However a roster is cut in two, somebody notices."""
+    side = set(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=count - 1)))
+    dials = {(a, b) for a in range(count) for b in neighbours(a, count)}
+    assert any((a in side) != (b in side) for a, b in dials)
+    assert all(a != b and 0 <= b < count for a, b in dials)
+
+
+def test_a_large_roster_is_dialled_sparsely_and_a_small_one_fully() -> None:
+    """Dials grow with the digits of the number of members; the host of the store gets all."""
+    assert len(neighbours(5000, 10_000)) <= 15
+    assert all(0 in neighbours(position, 100) for position in range(1, 100))
+    assert len(neighbours(3, FULL_MESH)) == FULL_MESH - 1
+    assert len(neighbours(3, 100, is_thorough=True)) == 99
+
+
+# --- who is kept ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "reaches", "kept"),
+    [
+        ("a b c", cut("a b c"), "a b c"),
+        ("a b c", cut("a b", "a c"), "a b"),
+        ("a b c d", cut("a b", "c d"), "a b"),
+        ("a b c d e", cut("a b", "c d e"), "c d e"),
+        ("a b c d e", cut("a b c", "c d e"), "a b c"),
+        ("a b c d e", cut("a b c d", "e"), "a b c d"),
+        ("a b c d e", cut("a b", "b c", "c d", "d e", "e a"), "a b"),
+        ("a b c", lambda a, b: (a, b) != ("c", "b"), "a b"),
+    ],
+    ids=["whole", "one pair", "halves", "majority", "bridge", "one alone", "ring", "one-way"],
+)
+def test_the_largest_part_is_kept_and_of_equals_the_strongest(
+    names: str, reaches: Reaches, kept: str
+) -> None:
+    """The order of the names is that of the claims."""
+    claims = names.split()
+    assert " ".join(mutually_reachable(claims, unreached(claims, reaches))) == kept
+
+
+@given(
+    st.integers(1, 12),
+    st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40),
+)
+def test_whoever_is_kept_reaches_all_others_and_nobody_is_left_out_in_vain(
+    count: int, missing: Iterable[tuple[int, int]]
+) -> None:
+    """All of the set reach each other, it cannot be added to, and it keeps the order of claims."""
+    names = [chr(ord("a") + index) for index in range(count)]
+    pairs = {(names[a], names[b]) for a, b in missing if a != b and a < count and b < count}
+    kept = mutually_reachable(names, unreached(names, lambda a, b: (a, b) not in pairs))
+    apart = pairs | {(b, a) for a, b in pairs}
+    assert list(kept) == sorted(kept)
+    assert not any((a, b) in apart for a in kept for b in kept)
+    assert all(any((out, one) in apart for one in kept) for out in set(names) - set(kept))
+
+
+# --- a sweep -------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A coordinator's record, members that dial, and a network between them."""
+
+    def __init__(self, count: int, reaches: Reaches) -> None:
+        self.outbox = Outbox()
+        self.reach = Reachability(self.outbox, term=1, answer_within_s=5.0, is_on=True)
+        self.reaches = reaches
+        self.peers = {f"n{index}": _peer(f"n{index}", index) for index in range(count)}
+        self.checks = {name: PeerCheck() for name in self.peers}
+        self.dials = 0
+
+    def run(self, *, silent: str = "") -> None:
+        """Let everybody dial and answer until nobody is asked; `silent` hears and says nothing."""
+        while commands := self.outbox.take():
+            for command in commands:
+                assert isinstance(command, SendTo)
+                assert isinstance(command.message, CheckPeers)
+                name = f"n{command.connection}"
+                if name != silent:
+                    self._answer(name, command.message)
+
+    def _answer(self, name: str, order: CheckPeers) -> None:
+        check, report = self.checks[name], None
+        for probe in check.begin(order):
+            self.dials += 1
+            outcome = Outcome.ALIVE if self.reaches(name, probe.name) else Outcome.SILENT
+            report = check.take(
+                ProbeAnswered(name=probe.name, incarnation=probe.incarnation, outcome=outcome)
+            )
+        report = report or check.answer()
+        assert report is not None, "all have been dialled"
+        self.reach.take(self.peers[name], report, self.peers)
+
+
+def _peer(name: str, connection: int) -> Peer:
+    node = Node(name=name, incarnation=name, address=name, port=1, slots=1)
+    return Peer(
+        node=node,
+        connection=connection,
+        lease=GrantedLease(SETTINGS, 0.0),
+        came_at=float(connection),
+    )
+
+
+def test_a_sweep_covers_its_roster_once_all_have_answered() -> None:
+    """Not before; and a subset of it is covered too."""
+    bench = Bench(4, cut("n0 n1 n2 n3"))
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run(silent="n2")
+    assert not bench.reach.covers(bench.peers)
+    assert bench.reach.covers(["n0", "n1", "n3"])
+    assert bench.reach.is_sweeping(bench.peers)
+    bench.reach.ask_again(bench.peers["n2"])
+    bench.run()
+    assert bench.reach.covers(bench.peers)
+    assert not bench.reach.unreached
+    bench.reach.end_sweep()
+    assert not bench.reach.covers(["n0"])
+
+
+def test_a_member_that_has_answered_says_it_again_when_asked_again() -> None:
+    """The answer may have been lost with the connection; nobody is dialled twice for that."""
+    bench = Bench(2, cut("n0 n1"))
+    bench.reach.sweep([*bench.peers.values()])
+    orders = bench.outbox.take()
+    for _ in range(2):
+        for command in orders:
+            assert isinstance(command, SendTo)
+            assert isinstance(command.message, CheckPeers)
+            bench._answer(f"n{command.connection}", command.message)
+    assert bench.dials == 2
+    assert bench.reach.covers(bench.peers)
+
+
+def test_a_member_that_is_gone_is_not_waited_for() -> None:
+    """Those who still dial it need not have answered: a new sweep is wanted at once."""
+    bench = Bench(3, cut("n0 n1 n2"))
+    bench.reach.sweep([*bench.peers.values()])
+    bench.reach.forget("n2")
+    del bench.peers["n2"]
+    assert not bench.reach.is_sweeping(bench.peers)
+    bench.outbox.take()
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run()
+    assert bench.reach.covers(bench.peers)
+
+
+def test_a_large_roster_with_a_gap_is_looked_at_closely() -> None:
+    """Sparse dials show that there is a cut; all of them, where: the larger part is kept whole."""
+    names = [f"n{index}" for index in range(40)]
+    left = set(names[::3])
+    bench = Bench(40, lambda a, b: (a in left) == (b in left))
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run()
+    assert bench.reach.covers(names)
+    assert set(mutually_reachable(names, bench.reach.unreached)) == set(names) - left
+
+
+def test_a_link_that_failed_is_known_until_its_own_end_has_tried_it_again() -> None:
+    """What the other end reaches proves nothing about this direction."""
+    network = {"is_whole": False}
+    bench = Bench(3, lambda a, b: network["is_whole"] or (a, b) != ("n1", "n2"))
+    reach = bench.reach
+    assert reach.retries_at(0.0) is None
+    reach.sweep([*bench.peers.values()])
+    bench.run()
+    assert reach.unreached == {"n1": {"n2": "silent"}}
+    assert reach.retries_at(10.0) == 15.0
+    reach.retry(bench.peers)
+    bench.run()
+    assert reach.unreached == {"n1": {"n2": "silent"}}
+    assert bench.dials == 6 + 1
+    network["is_whole"] = True
+    reach.retry(bench.peers)
+    bench.run()
+    assert not reach.unreached
+    assert reach.retries_at(20.0) is None
+
+
+def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:
+    """Whoever left in the meantime is in nobody's list, or a retry would look for it in vain."""
+    bench = Bench(3, cut("n0 n1"))
+    bench.reach.sweep([*bench.peers.values()])
+    del bench.peers["n2"]
+    bench.reach.forget("n2")
+    order = bench.outbox.take()[0]
+    assert isinstance(order, SendTo)
+    assert isinstance(order.message, CheckPeers)
+    report = PeersChecked(term=1, number=order.message.number, unreached={"n2": "silent"})
+    assert bench.reach.take(bench.peers["n0"], report, bench.peers) == {}
+    assert not bench.reach.unreached
+    bench.reach.retry(bench.peers)
+    assert not bench.outbox.take()
