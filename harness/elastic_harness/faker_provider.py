@@ -12,130 +12,23 @@ the seed of the plan. What is drawn is plain data, as a scenario file would say 
     {'reboot': {'node': 'n3', 'downtime': '300ms'}}
 
 Faults are drawn so that a job with enough restarts can survive them: nodes that go come back, links
-that are cut heal. To draw others, subclass the provider and add to `recipes`.
+that are cut heal. To draw others, register them with recipes
+(`FaultRegistry.add`), or give a subclass other `recipes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar
 
 from faker.providers import BaseProvider
 
+from elastic_harness.faults.recipe import Drawn, Recipe, Sketch, known_draws, usable
+from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.scenario.fields import format_duration
 from pytest_elastic.errors import UsageError
 
-__all__ = ["ElasticProvider", "Recipe", "Sketch"]
-
-Drawn = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sketch:
-    """What a recipe may aim at: so many ranks, and these nodes by name, of `all_nodes`."""
-
-    ranks: int
-    nodes: tuple[str, ...]
-    all_nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How one fault is drawn: what is added to an entry. `needs` is a capability, if it needs one.
-
-    `weight` is how often it comes up among the recipes of its kind.
-    """
-
-    fault: str
-    kind: str
-    draw: Callable[[Random, Sketch], Drawn]
-    needs: str | None = None
-    weight: int = 1
-
-
-def _duration(random: Random, low_s: float, high_s: float) -> str:
-    """Return a time in whole hundredths of a second, as scenarios write it."""
-    return format_duration(round(random.uniform(low_s, high_s), 2))
-
-
-def _rank(random: Random, sketch: Sketch) -> str:
-    return f"rank {random.randrange(sketch.ranks)}"
-
-
-def _node(random: Random, sketch: Sketch) -> str:
-    return random.choice(sketch.nodes)
-
-
-def _kill(random: Random, sketch: Sketch) -> Drawn:
-    signal = random.choice(("SIGKILL", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS"))
-    return {"kill": {"worker": _rank(random, sketch), "signal": signal}}
-
-
-def _exit(random: Random, sketch: Sketch) -> Drawn:
-    return {"exit": {"worker": _rank(random, sketch), "code": random.randint(1, 255)}}
-
-
-def _raise(random: Random, sketch: Sketch) -> Drawn:
-    error = random.choice(("RuntimeError", "ValueError", "MemoryError", "OSError"))
-    return {"raise": {"worker": _rank(random, sketch), "error": error}}
-
-
-def _pause_worker(random: Random, sketch: Sketch) -> Drawn:
-    return {"pause": {"worker": _rank(random, sketch)}, "for": _duration(random, 0.1, 2)}
-
-
-def _pause_agent(random: Random, sketch: Sketch) -> Drawn:
-    return {"pause": {"agent": _node(random, sketch)}, "for": _duration(random, 0.1, 2)}
-
-
-def _pause_node(random: Random, sketch: Sketch) -> Drawn:
-    return {"pause": {"node": _node(random, sketch)}, "for": _duration(random, 0.1, 3)}
-
-
-def _reboot(random: Random, sketch: Sketch) -> Drawn:
-    return {"reboot": {"node": _node(random, sketch), "downtime": _duration(random, 0, 2)}}
-
-
-def _replace(random: Random, sketch: Sketch) -> Drawn:
-    by = random.choice(("crash", "power_cut"))
-    downtime = _duration(random, 0, 2)
-    return {"replace": {"node": _node(random, sketch), "by": by, "downtime": downtime}}
-
-
-def _isolate(random: Random, sketch: Sketch) -> Drawn:
-    mode = random.choice(("drop", "drop", "reject", "hold"))
-    cut = {"isolate": _node(random, sketch), "mode": mode}
-    return {"partition": cut, "for": _duration(random, 0.3, 4)}
-
-
-def _one_way(random: Random, sketch: Sketch) -> Drawn:
-    one = _node(random, sketch)
-    other = random.choice([name for name in sketch.all_nodes if name != one])
-    source, to = random.sample((one, other), 2)
-    return {"partition": {"from": source, "to": to}, "for": _duration(random, 0.3, 3)}
-
-
-def _degrade(random: Random, sketch: Sketch) -> Drawn:
-    link: Drawn = {"node": _node(random, sketch), "latency": _duration(random, 0.005, 0.1)}
-    link["loss"] = f"{random.randint(0, 3)}%"
-    return {"degrade": link, "for": _duration(random, 0.5, 4)}
-
-
-RECIPES = (
-    Recipe(fault="kill", kind="worker", draw=_kill, weight=3),
-    Recipe(fault="exit", kind="worker", draw=_exit),
-    Recipe(fault="raise", kind="worker", draw=_raise),
-    Recipe(fault="pause", kind="worker", draw=_pause_worker),
-    Recipe(fault="pause", kind="agent", draw=_pause_agent),
-    Recipe(fault="pause", kind="node", draw=_pause_node, needs="pause"),
-    Recipe(fault="reboot", kind="node", draw=_reboot, weight=2),
-    Recipe(fault="replace", kind="node", draw=_replace, needs="network", weight=2),
-    Recipe(fault="partition", kind="network", draw=_isolate, needs="network", weight=2),
-    Recipe(fault="partition", kind="network", draw=_one_way, needs="network"),
-    Recipe(fault="degrade", kind="network", draw=_degrade, needs="network"),
-)
+__all__ = ["ElasticProvider"]
 
 # Two faults of a drawn plan are at least so far apart.
 _LEAST_APART_S = 0.05
@@ -146,7 +39,7 @@ class ElasticProvider(BaseProvider):
 
     __provider__ = "elastic"
 
-    recipes: ClassVar[Sequence[Recipe]] = RECIPES
+    recipes: Sequence[Recipe] = RECIPES
 
     def elastic_fault(
         self,
@@ -155,14 +48,16 @@ class ElasticProvider(BaseProvider):
         nproc: int = 1,
         faults: Sequence[str] = ("worker", "node", "network"),
         exclude: Sequence[str] = ("n1",),
+        proxies: Sequence[str] = (),
     ) -> Drawn:
         """Draw one fault, as a scenario's entry without its trigger.
 
-        `faults` are kinds (worker, agent, node, network) or names of faults. `nodes` is how many
-        there are, with `nproc` workers each; those in `exclude` are hit by faults of workers only:
-        by default the store host, without which a job cannot go on. Raises UsageError.
+        `faults` are kinds (worker, agent, node, network, proxy, store, resource, disk, clock) or
+        names of faults. `nodes` is how many there are, with `nproc` workers each; those in
+        `exclude` are not hit as nodes: by default the store host. `proxies` are the job's, by name.
+        Raises UsageError.
         """
-        recipes, sketch = self._chosen(nodes, nproc, faults, exclude)
+        recipes, sketch = self._chosen(nodes, nproc, faults, exclude, proxies)
         return self._draw(recipes, sketch)
 
     def fault_plan(
@@ -174,6 +69,7 @@ class ElasticProvider(BaseProvider):
         max_faults: int = 5,
         faults: Sequence[str] = ("worker", "node", "network"),
         exclude: Sequence[str] = ("n1",),
+        proxies: Sequence[str] = (),
         steps: int | None = None,
     ) -> list[Drawn]:
         """Draw 1 to `max_faults` faults, as entries of a scenario's timeline in their order.
@@ -181,7 +77,7 @@ class ElasticProvider(BaseProvider):
         Each has a trigger `at`: a time below `seconds`, or, with `steps`, a step of rank 0 up to
         that one. The rest is as for `elastic_fault`.
         """
-        recipes, sketch = self._chosen(nodes, nproc, faults, exclude)
+        recipes, sketch = self._chosen(nodes, nproc, faults, exclude, proxies)
         if seconds <= 0 or max_faults < 1:
             raise UsageError(
                 f"a plan of {max_faults} faults in {seconds:g} s cannot be drawn: both must be "
@@ -199,18 +95,6 @@ class ElasticProvider(BaseProvider):
             triggers = [format_duration(round(time, 2)) for time in apart]
         return [{"at": trigger, **self._draw(recipes, sketch)} for trigger in triggers]
 
-    @classmethod
-    def needs(cls, faults: Sequence[str]) -> tuple[str, ...]:
-        """Return the capabilities that a cluster must have for whatever may be drawn."""
-        chosen = [each for each in cls.recipes if each.kind in faults or each.fault in faults]
-        return tuple(dict.fromkeys(each.needs for each in chosen if each.needs is not None))
-
-    @classmethod
-    def known(cls) -> tuple[str, ...]:
-        """Return everything that `faults` may name: kinds first."""
-        kinds = [each.kind for each in cls.recipes]
-        return tuple(dict.fromkeys([*kinds, *(each.fault for each in cls.recipes)]))
-
     def _draw(self, recipes: Sequence[Recipe], sketch: Sketch) -> Drawn:
         random: Random = self.generator.random
         # First the kind, so that a kind with many recipes does not crowd out the others.
@@ -220,10 +104,15 @@ class ElasticProvider(BaseProvider):
         return recipe.draw(random, sketch)
 
     def _chosen(
-        self, nodes: int, nproc: int, faults: Sequence[str], exclude: Sequence[str]
+        self,
+        nodes: int,
+        nproc: int,
+        faults: Sequence[str],
+        exclude: Sequence[str],
+        proxies: Sequence[str],
     ) -> tuple[Sequence[Recipe], Sketch]:
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
-        known = self.known()
+        known = known_draws(self.recipes)
         for each in faults:
             if each not in known:
                 raise UsageError(
@@ -239,13 +128,13 @@ class ElasticProvider(BaseProvider):
             ranks=nodes * nproc,
             nodes=tuple(name for name in names if name not in exclude),
             all_nodes=names,
+            proxies=tuple(proxies),
         )
-        chosen = [each for each in self.recipes if each.kind in faults or each.fault in faults]
-        if not sketch.nodes:
-            chosen = [each for each in chosen if each.kind == "worker"]
+        chosen = usable(self.recipes, faults, sketch)
         if not chosen or sketch.ranks < 1:
             raise UsageError(
                 f"there is nothing to draw {', '.join(faults) or 'no faults'} from: of "
-                f"{nodes} nodes {len(sketch.nodes)} may be hit"
+                f"{nodes} nodes {len(sketch.nodes)} may be hit, and there are "
+                f"{len(sketch.proxies)} proxies"
             )
         return chosen, sketch

@@ -126,13 +126,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
     """Let the user's own `faker` draw faults: `faker.fault_plan(nodes=3, seconds=10)`."""
     value = yield
     if fixturedef.argname == "faker" and type(value).__module__.startswith("faker."):
         from pytest_elastic.plugin.fixtures import teach_faults
 
-        teach_faults(value)
+        teach_faults(value, request.config)
     return value
 
 

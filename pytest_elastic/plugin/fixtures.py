@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_elastic.plugin.hub import Hub, hub_of
+from pytest_elastic.plugin.hub import Hub, hub_of, known_faults
 
 if TYPE_CHECKING:
     from elastic_harness.history.history import History
@@ -95,12 +95,15 @@ def elastic_chaos(elastic_jobs: JobsOfTest) -> Chaos:
     return Chaos(lambda: elastic_jobs.current)
 
 
-def teach_faults(faker: Faker) -> None:
-    """Give a `faker` our provider, once; it draws nothing by that."""
+def teach_faults(faker: Faker, config: pytest.Config) -> None:
+    """Give a `faker` our provider, with the user's recipes, once; it draws nothing by that."""
     from elastic_harness.faker_provider import ElasticProvider
 
+    class Provider(ElasticProvider):
+        recipes = known_faults(config).recipes
+
     if not hasattr(faker, "elastic_fault"):
-        faker.add_provider(ElasticProvider)
+        faker.add_provider(Provider)
 
 
 @pytest.fixture

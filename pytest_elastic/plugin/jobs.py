@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.recipe import Recipe, needs_of
 from elastic_harness.faults.registry import FaultRegistry
 from elastic_harness.function_worker import pack, read_results, round_key
 from elastic_harness.history.checkers import default_checks
@@ -197,6 +199,10 @@ class _AbleCatalog:
     def schema(self, name: str) -> Mapping[str, Any]:
         return self._faults.schema(name)
 
+    @property
+    def recipes(self) -> Sequence[Recipe]:
+        return self._faults.recipes
+
 
 def _marker_settings(item: pytest.Item) -> Mapping[str, object]:
     """Return what the markers `elastic` of a test say, the closest one first."""
@@ -293,17 +299,21 @@ def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:
 
 def _draw(storm: Storm, name: str, scenario: Scenario, hub: Hub) -> Sequence[Entry]:
     """Draw a storm for a job; raises UsageError for one that it cannot survive."""
-    from elastic_harness.faker_provider import ElasticProvider
-
+    recipes = hub.session.faults.recipes
     if scenario.job.max_restarts < storm.max:
         raise UsageError(
             f"a storm of up to {storm.max} faults can use up the {scenario.job.max_restarts} "
             f"restarts of this job: give it max_restarts={storm.max} or more"
         )
-    hub.skip_unless_able(ElasticProvider.needs(storm.faults))
+    hub.skip_unless_able(needs_of(recipes, storm.faults))
+    if hub.replay is not None:
+        # What was drawn then, whatever would be drawn today.
+        mine = re.compile(re.escape(name) + r"(-\d+)?")
+        if found := [each.entry for each in hub.replay.entries if mine.fullmatch(each.id)]:
+            return found
     seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
     chosen = Seed(value=seed if scenario.seed is None else scenario.seed)
-    return draw_entries(storm, scenario, chosen, name=name)
+    return draw_entries(storm, scenario, chosen, name=name, recipes=recipes)
 
 
 def scenario_id(name: str) -> str:

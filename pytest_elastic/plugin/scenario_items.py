@@ -108,7 +108,7 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
     scenario = loaded.scenario
     hub.skip_unless_able(needed_capabilities(scenario, hub.session.faults))
     launcher = hub.launcher(scenario.job.launcher)
-    plan = hub.replay or make_plan(scenario, hub.options.seed)
+    plan = hub.replay or make_plan(scenario, hub.options.seed, hub.session.faults.recipes)
     run = RunOfTest(plan, hub.new_directory(item.nodeid))
     item.stash[RUN_KEY] = run
     run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")

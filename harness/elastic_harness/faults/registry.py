@@ -1,14 +1,16 @@
-"""Which faults there are, by the names that scenarios call them."""
+"""Which faults there are, by the names that scenarios call them, and how chance draws them."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import LAYERS, Fault
+from elastic_harness.faults.recipe import Recipe
+from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
 from pytest_elastic.errors import UsageError
@@ -21,16 +23,31 @@ class FaultRegistry:
 
     def __init__(self, faults: Iterable[type[Fault]] = ()) -> None:
         self._faults: dict[str, type[Fault]] = {}
+        self._recipes: list[Recipe] = []
         for fault in faults:
             self.add(fault)
 
-    def add(self, fault: type[Fault]) -> None:
-        """Make a fault known under its name; raises UsageError if that is taken, or is no fault."""
+    def add(self, fault: type[Fault], *, recipes: Sequence[Recipe] = ()) -> None:
+        """Make a fault known under its name, and how storms draw it, if they may.
+
+        Raises UsageError if the name is taken, or it is no fault.
+        """
         if (problem := _problem_with(fault)) is not None:
             raise UsageError(f"cannot register {fault!r} as a fault: {problem}")
         if fault.name in OWN_ACTIONS or fault.name in self._faults:
             raise UsageError(f"a fault is called {fault.name!r} already: choose another name")
+        for recipe in recipes:
+            if recipe.fault != fault.name:
+                raise UsageError(
+                    f"cannot register a recipe of {recipe.fault!r} with the fault {fault.name!r}"
+                )
         self._faults[fault.name] = fault
+        self._recipes += recipes
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """How storms draw the faults that they may draw, in the order of registration."""
+        return tuple(self._recipes)
 
     def names(self) -> tuple[str, ...]:
         """Return every name an entry's action may have."""
@@ -79,4 +96,7 @@ def _problem_with(fault: object) -> str | None:
 
 def built_in_faults() -> FaultRegistry:
     """Return a registry of the faults that come with the harness."""
-    return FaultRegistry(BUILT_IN)
+    registry = FaultRegistry()
+    for fault in BUILT_IN:
+        registry.add(fault, recipes=[each for each in RECIPES if each.fault == fault.name])
+    return registry

@@ -10,9 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.cluster.cluster import CAPABILITIES
+from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
+from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
+from elastic_harness.scenario.storm import sketch_of
 from elastic_harness.scenario.timeline import HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
@@ -54,14 +57,14 @@ def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str
             if need is not None:
                 needs[need] = None
     if scenario.storm is not None:
-        from elastic_harness.faker_provider import ElasticProvider
-
-        needs.update(dict.fromkeys(ElasticProvider.needs(scenario.storm.faults)))
+        needs.update(dict.fromkeys(needs_of(catalog.recipes, scenario.storm.faults)))
     return tuple(needs)
 
 
 def check_scenario(
-    scenario: Scenario, actions: Sequence[PlannedAction | None]
+    scenario: Scenario,
+    actions: Sequence[PlannedAction | None],
+    recipes: Sequence[Recipe] = RECIPES,
 ) -> Iterator[Finding]:
     """Yield what is impossible; `actions` are the timeline's, None for `heal`."""
     nodes = known_nodes(scenario, actions)
@@ -72,7 +75,7 @@ def check_scenario(
     yield from _check_selectors(scenario, actions, nodes)
     yield from _check_conditions(scenario, nodes)
     yield from check_proxies(scenario, actions)
-    yield from _check_storm(scenario)
+    yield from _check_storm(scenario, recipes)
     store_host = scenario.job.rdzv.store_host
     if store_host is not None and store_host not in scenario.initial_nodes:
         yield Finding(
@@ -82,19 +85,26 @@ def check_scenario(
         )
 
 
-def _check_storm(scenario: Scenario) -> Iterator[Finding]:
+def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:
     storm = scenario.storm
     if storm is None:
         return
-    from elastic_harness.faker_provider import ElasticProvider
-
-    known = ElasticProvider.known()
+    known, sketch = known_draws(recipes), sketch_of(storm, scenario)
     for index, name in enumerate(storm.faults):
         if name not in known:
+            why = NOT_DRAWN.get(name)
             yield Finding(
                 path=("storm", "faults", index),
-                message=f"nobody knows how to draw {name!r}",
-                suggestion=did_you_mean(name, known),
+                message=f"nobody knows how to draw {name!r}{f': {why}' if why else ''}",
+                suggestion=None if why else did_you_mean(name, known),
+            )
+        elif not usable(recipes, [name], sketch):
+            yield Finding(
+                path=("storm", "faults", index),
+                message=(
+                    f"there is nothing to draw {name!r} for: of {len(sketch.all_nodes)} nodes "
+                    f"{len(sketch.nodes)} may be hit, and there are {len(sketch.proxies)} proxies"
+                ),
             )
     for index, name in enumerate(storm.exclude):
         if name != "store host" and name not in scenario.initial_nodes:

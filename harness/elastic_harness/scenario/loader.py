@@ -187,7 +187,7 @@ class _Reader:
         actions = self._parse_actions(scenario)
         if self.problems:
             return None
-        for finding in check_scenario(scenario, actions):
+        for finding in check_scenario(scenario, actions, self._catalog.recipes):
             self._found(finding)
         self._check_clauses(scenario)
         return self._with_script(scenario)

@@ -7,7 +7,7 @@ who need it (so that faults may be added from outside).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from elastic_harness.faults.recipe import Recipe
 from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
 from elastic_harness.scenario.proxy_spec import ProxySpec
@@ -87,6 +88,10 @@ class ActionCatalog(Protocol):
     def parse(self, name: str, value: object) -> PlannedAction: ...
 
     def schema(self, name: str) -> Mapping[str, Any]: ...
+
+    @property
+    def recipes(self) -> Sequence[Recipe]:
+        """How storms draw them."""
 
 
 class Rdzv(ScenarioModel):
@@ -223,9 +228,10 @@ class Entry(ScenarioModel):
 class Storm(ScenarioModel):
     """Faults drawn by chance, from one seed (the run's, if none is given here).
 
-    `faults` are kinds (worker, agent, node, network) or names of faults; `max` is how many there
-    are at most. They come `over` a time that begins with the job's first step, or, with `steps`,
-    each at a drawn step up to that one. `exclude` are nodes that only faults of workers may hit.
+    `faults` are kinds (worker, agent, node, network, proxy, store, resource, disk, clock) or names
+    of faults; `max` is how many there are at most. They come `over` a time that begins with the
+    job's first step, or, with `steps`, each at a drawn step up to that one. `exclude` are nodes
+    that are not hit as nodes.
     """
 
     seed: int | None = None

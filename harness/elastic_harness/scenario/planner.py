@@ -10,10 +10,12 @@ says whom they meant, and a replay hits the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from elastic_harness.faults.recipe import Recipe
+from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.seed import Seed
@@ -64,13 +66,15 @@ class Plan:
         return tuple(each.id for each in self.entries if each.id.startswith(f"{STORM_ID}-"))
 
 
-def make_plan(scenario: Scenario, seed: int) -> Plan:
+def make_plan(scenario: Scenario, seed: int, recipes: Sequence[Recipe] = RECIPES) -> Plan:
     """Make the plan of a run: the scenario's own seed beats the one given.
+
+    `recipes` are how a storm draws its faults.
 
     Raises UsageError when two entries have one id, or an entry waits for one that is not there.
     """
     chosen = Seed(value=scenario.seed if scenario.seed is not None else seed)
-    return _plan(scenario, chosen, draw_storm(scenario, chosen))
+    return _plan(scenario, chosen, draw_storm(scenario, chosen, recipes))
 
 
 def _plan(scenario: Scenario, seed: Seed, storm: tuple[Entry, ...]) -> Plan:

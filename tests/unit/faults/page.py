@@ -10,6 +10,7 @@ from pathlib import Path
 
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import LAYERS, Fault
+from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from pydantic_core import PydanticUndefined
 
 __all__ = ["BEGIN", "END", "PAGE", "as_markdown", "parts_of"]
@@ -36,7 +37,20 @@ def as_markdown() -> str:
     for layer in LAYERS:
         rows = [_row(fault) for fault in BUILT_IN if fault.layer == layer]
         blocks.append("\n".join([f"### {layer}", "", _HEAD, _RULE, *rows]))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, _drawn()])
+
+
+def _drawn() -> str:
+    """Return what storms draw, by the words that ask for it, and what they do not."""
+    rows = []
+    for kind in dict.fromkeys(recipe.kind for recipe in RECIPES):
+        mine = [recipe for recipe in RECIPES if recipe.kind == kind]
+        faults = ", ".join(f"`{name}`" for name in dict.fromkeys(each.fault for each in mine))
+        needs = ", ".join(dict.fromkeys(each.needs for each in mine if each.needs)) or "nothing"
+        rows.append(f"| `{kind}` | {faults} | {needs} |")
+    reasons = [f"| `{name}` | {why} |" for name, why in NOT_DRAWN.items()]
+    head = ["### by chance", "", "| `faults:` | storms draw | needs |", "|---|---|---|", *rows]
+    return "\n".join([*head, "", "| never drawn | because |", "|---|---|", *reasons])
 
 
 def _row(fault: type[Fault]) -> str:

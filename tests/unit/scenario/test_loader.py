@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from elastic_harness.faults.recipe import known_draws
+from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.checkers import bind
 from elastic_harness.scenario.loader import LoadedScenario, load_file, load_text
@@ -193,8 +195,8 @@ MISTAKES = {
             "max_restarts: 1\nnodes: 2\nstorm: {faults: [gpu], max: 1}",
         ),
         (
-            "8:18: nobody knows how to draw 'gpu' (known: agent, degrade, exit, kill, network, "
-            "node, partition, pause, raise, reboot, replace, worker)\n"
+            "8:18: nobody knows how to draw 'gpu' (known: "
+            f"{', '.join(sorted(known_draws(RECIPES)))})\n"
             "    storm: {faults: [gpu], max: 1}\n                     ^"
         ),
     ),

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
-from elastic_harness.faker_provider import RECIPES, ElasticProvider
+from elastic_harness.faker_provider import ElasticProvider
+from elastic_harness.faults.built_in import BUILT_IN
+from elastic_harness.faults.context import FaultContext, Steps
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.recipe import Recipe, Sketch, known_draws
+from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.faults.worker import WorkerFault
 from elastic_harness.history.events import FaultIneffective
 from elastic_harness.scenario.checks import check_scenario, needed_capabilities
 from elastic_harness.scenario.loader import read_entry
 from elastic_harness.scenario.model import Entry, Scenario
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import decode_plan, encode_plan, make_plan
+from elastic_harness.scenario.situation import Targets
 from faker import Faker
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +34,8 @@ FOUR_NODES = {"initial": 4, "min": 2, "max": 4}
 
 def stormy(**storm: object) -> Scenario:
     """Return a scenario that is nothing but a storm."""
-    return scenario(nodes=FOUR_NODES, nproc=2, storm={"max": 3, **storm})
+    proxies = {"store": "rendezvous"}
+    return scenario(nodes=FOUR_NODES, nproc=2, proxies=proxies, storm={"max": 3, **storm})
 
 
 def drawn(given: Scenario, seed: int = 1) -> list[Entry]:
@@ -37,7 +46,7 @@ def drawn(given: Scenario, seed: int = 1) -> list[Entry]:
 
 @given(
     seed=st.integers(0, 2**31),
-    faults=st.lists(st.sampled_from(ElasticProvider.known()), min_size=1, max_size=4),
+    faults=st.lists(st.sampled_from(known_draws(RECIPES)), min_size=1, max_size=4),
     steps=st.none() | st.integers(2, 200),
 )
 def test_whatever_is_drawn_can_be_said_in_a_scenario(
@@ -64,7 +73,8 @@ def test_whatever_is_drawn_can_be_said_in_a_scenario(
         at = entry.after.delay_s if entry.after else entry.at
         assert steps is not None or (isinstance(at, float) and at <= 11)
         words = {str(term) for _, each in action.selectors() for term in each.terms}
-        if action.layer in {"node", "agent"}:
+        kinds_drawn = {each.kind for each in RECIPES if each.fault == entry.action.name}
+        if kinds_drawn & {"node", "agent", "resource", "clock"}:
             assert "n1" not in words, "the store host is spared"
 
 
@@ -253,3 +263,117 @@ def test_what_cannot_be_drawn_is_refused(asked: dict[str, Any], message: str) ->
     """With what was asked, and what there is."""
     with pytest.raises(UsageError, match=message):
         fresh(1).fault_plan(**asked)
+
+
+# --- which faults there are to draw
+
+
+@pytest.mark.parametrize("fault", BUILT_IN, ids=lambda fault: fault.name)
+def test_every_fault_is_drawn_or_says_why_not(fault: type[Fault]) -> None:
+    """A new fault needs a recipe, or one sentence in `NOT_DRAWN`."""
+    is_drawn = any(recipe.fault == fault.name for recipe in RECIPES)
+    assert is_drawn != bool(NOT_DRAWN.get(fault.name))
+
+
+def test_no_recipe_and_no_reason_is_for_a_fault_that_is_not_there() -> None:
+    """Renaming a fault does not lose its recipe."""
+    names = {fault.name for fault in BUILT_IN}
+    assert {recipe.fault for recipe in RECIPES} | set(NOT_DRAWN) == names
+
+
+@given(seed=st.integers(0, 2**31))
+def test_each_recipe_draws_its_own_fault_for_the_smallest_job_that_it_fits(seed: int) -> None:
+    """Two nodes with one worker each; and what it draws parses, and heals if it can be healed."""
+    names = ("n1", "n2")
+    sketch = Sketch(ranks=2, nodes=names[1:], all_nodes=names, proxies=("store",))
+    catalog = built_in_faults()
+    for recipe in catalog.recipes:
+        assert recipe.fits(sketch)
+        drawn = recipe.draw(Random(seed), sketch)
+        assert set(drawn) <= {recipe.fault, "for"}
+        entry = read_entry({**drawn, "at": "1s"}, catalog)
+        action = catalog.parse(recipe.fault, drawn[recipe.fault])
+        assert action.needs in {None, recipe.needs}
+        assert action.is_healable == (entry.for_s is not None)
+
+
+def test_all_that_a_fault_can_be_is_drawn_some_time() -> None:
+    """Every way to hang, every shape and mode of a cut, every class of traffic, every toxic."""
+    told: dict[str, set[str]] = {}
+    for seed in range(400):
+        for recipe in RECIPES:
+            sketch = Sketch(
+                ranks=4,
+                nodes=("n2", "n3", "n4"),
+                all_nodes=("n1", "n2", "n3", "n4"),
+                proxies=("store",),
+            )
+            value = recipe.draw(Random(seed), sketch)[recipe.fault]
+            words = told.setdefault(recipe.fault, set())
+            words |= {str(each) for pair in value.items() for each in pair if each is not None}
+    assert {"stop", "gil", "collective"} <= told["hang"]
+    shapes = {"isolate", "from", "between", "halves", "ring", "bridge", "pairs"}
+    assert {*shapes, "drop", "reject", "hold"} <= told["partition"]
+    damage = {"latency", "jitter", "loss", "burst_loss", "duplicate", "reorder", "corrupt", "rate"}
+    assert {*damage, "uniform", "normal", "pareto", "exponential"} <= told["degrade"]
+    for name in ("partition", "flap", "degrade", "reset"):
+        assert {"rendezvous", "store", "liveness", "collectives"} <= told[name]
+    assert {"wrong", "missing", "slow"} <= told["names"]
+    assert {"latency", "bandwidth", "slow_close", "slicer", "timeout"} <= told["toxic"]
+    assert {"limit_data", "reset_peer"} <= told["toxic"]
+    assert {"torn", "truncate", "flip"} <= told["corrupt"]
+    assert {"rendezvous", "workers"} <= told["freeze_store"]
+
+
+class Terminate(WorkerFault):
+    """A worker gets SIGTERM. Stands for an operator's kill. Does not stand for: SIGKILL."""
+
+    name = "terminate"
+    proof = "it was delivered"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from ()
+        return f"{id}: {targets} {context.now()}"
+
+
+def _terminate(random: Random, sketch: Sketch) -> dict[str, Any]:
+    return {"terminate": {"worker": f"rank {random.randrange(sketch.ranks)}"}}
+
+
+def test_a_users_fault_is_drawn_by_its_own_recipe() -> None:
+    """By its kind, which may be a new one, or by its name; the others stay as they are."""
+    registry = built_in_faults()
+    recipe = Recipe(fault="terminate", kind="mine", draw=_terminate)
+    registry.add(Terminate, recipes=[recipe])
+    for asked in ("mine", "terminate"):
+        plan = make_plan(stormy(faults=[asked]), 3, registry.recipes)
+        names = {each.entry.action.name for each in plan.entries if each.id in plan.storm_ids}
+        assert names == {"terminate"}
+    assert make_plan(stormy(), 3, registry.recipes) == make_plan(stormy(), 3)
+    with pytest.raises(UsageError, match="recipe of 'kill' with the fault 'stop_it'"):
+        registry.add(
+            type("StopIt", (Terminate,), {"name": "stop_it", "__doc__": "It stops."}),
+            recipes=[Recipe(fault="kill", kind="mine", draw=_terminate)],
+        )
+
+
+@pytest.mark.parametrize(
+    ("storm", "message"),
+    [
+        ({"faults": ["gpu"]}, "nobody knows how to draw 'gpu'"),
+        ({"faults": ["crash"]}, "nobody knows how to draw 'crash': the node would not come back"),
+        ({"faults": ["toxic"]}, "there is nothing to draw 'toxic' for: of 2 nodes 1 may be hit"),
+        ({"faults": ["node"], "exclude": ["n1", "n2"]}, "there is nothing to draw 'node' for"),
+        ({"exclude": ["n7"]}, "no node called 'n7' is there"),
+        ({"max": 9}, "can use up the 3 restarts"),
+    ],
+)
+def test_a_storm_that_cannot_be_is_found_before_anything_starts(
+    storm: dict[str, Any], message: str
+) -> None:
+    """With the reason, where it is one of the faults that storms leave out."""
+    given = scenario(nodes=2, storm={"max": 2, **storm})
+    given = given.model_copy(update={"job": given.job.model_copy(update={"max_restarts": 3})})
+    messages = [each.message for each in check_scenario(given, [])]
+    assert len(messages) == 1
+    assert message in messages[0]
