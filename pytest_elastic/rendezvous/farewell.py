@@ -1,28 +1,54 @@
-"""Who has heard how the job ends, and who may still come to ask (R10)."""
+"""The end of a job: decided once, told to everybody, acknowledged, and told to late comers (R10).
+
+From the first day it keeps the list of who may still come to ask: whoever is lost today may ask at
+the end.
+"""
 
 from __future__ import annotations
 
-from pytest_elastic.rendezvous.model import Settings
+import dataclasses
+from enum import Enum
 
-__all__ = ["Farewell"]
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.desk import Desk
+from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.peer import Peer
+
+__all__ = ["Farewell", "Heard"]
 
 # How long after its lease a member that was lost may still come and ask what has become of the
 # job: a member without contact gives up four seconds after its lease, and goes for good.
 _MAY_RETURN_S = 5.0
 
 
-class Farewell:
-    """Keeps the list from the beginning: whoever is lost today may ask at the end."""
+class Heard(Enum):
+    """Who knows of the end."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    NOT_YET = "not yet everybody who can be reached"
+    BY_TOO_FEW = "by fewer than would make it hold"
+    BY_ALL = "by everybody who can be reached"
+
+
+class Farewell:
+    """How the job ends, who has heard of it, and who may come to ask."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.ending: m.JobEnding | None = None
+        """How the job ends, once that is decided."""
+        self._settings = desk.settings
+        self._term = desk.term
+        self._out = desk.out
+        self._members = desk.members
+        self._mandate = desk.mandate
+        self._deadlines = desk.deadlines
+        self._decided_at = 0.0
+        self._over_at: float | None = None
         self._unaware: set[str] = set()
+        self._aware: set[str] = set()
         self._may_return: dict[str, float] = {}
 
-    @property
-    def is_known_to_all(self) -> bool:
-        """Everybody who was told has acknowledged it."""
-        return not self._unaware
+    # --- the list ----------------------------------------------------------------------------
 
     def part_from(self, incarnation: str, now: float) -> None:
         """Note that a node cannot be reached now, and may come back."""
@@ -35,24 +61,65 @@ class Farewell:
             self.part_from(incarnation, now)
 
     def forget(self, incarnation: str) -> None:
-        """Note that a node needs no word: it knows the end, or is gone for good."""
+        """Note that a node needs no word: it is gone for good."""
         self._unaware.discard(incarnation)
 
     def meet(self, incarnation: str) -> None:
         """Note that a node is here (again)."""
         self._may_return.pop(incarnation, None)
 
-    def tell(self, incarnation: str) -> None:
-        """Note that a node is being told, and has to acknowledge it."""
-        self._unaware.add(incarnation)
+    # --- the end -----------------------------------------------------------------------------
 
-    def give_up_the_unaware(self, now: float) -> None:
-        """Wait no longer for those who have not acknowledged; they may still ask."""
+    def decide(self, result: str, reason: str, failure: Failure | None, now: float) -> None:
+        """Decide how the job ends, and tell everybody."""
+        ending = m.JobEnding(term=self._term, result=result, reason=reason, first_failure=failure)
+        self._out.emit(events.JobEnding(result=result, reason=reason))
+        self.go_on(ending, now)
+
+    def go_on(self, ending: m.JobEnding, now: float) -> None:
+        """Tell everybody how the job ends, whoever has decided it."""
+        self.ending = dataclasses.replace(ending, term=self._term)
+        self._decided_at = now
+        self._members.close(now)
+        for peer in self._members.peers.values():
+            if peer.is_suspect:
+                self.part_from(peer.node.incarnation, now)
+            else:
+                self.tell(peer)
+
+    def tell(self, peer: Peer) -> None:
+        """Tell a node that is here how the job ends, or has ended."""
+        assert self.ending is not None, "the end is decided"
+        self._out.send(peer, self.ending)
+        if self._over_at is not None:
+            self._out.send(peer, m.JobEnded(term=self._term))
+        else:
+            self._unaware.add(peer.node.incarnation)
+
+    def take_acknowledgement(self, peer: Peer) -> None:
+        """Note that a node knows the end."""
+        self._aware.add(peer.node.incarnation)
+        self._unaware.discard(peer.node.incarnation)
+
+    def look(self, now: float) -> Heard:
+        """Wait for the acknowledgements, for at most a lease; then say the last word."""
+        deadline = self._decided_at + self._settings.lease_s
+        if self._unaware and not self._deadlines.is_due(deadline, now):
+            return Heard.NOT_YET
+        if not self._mandate.allows(self._aware):
+            is_late = self._deadlines.is_due(deadline, now)
+            return Heard.BY_TOO_FEW if is_late else Heard.NOT_YET
         for incarnation in sorted(self._unaware):
-            self.part_from(incarnation, now)
+            self.part_from(incarnation, now)  # it may still ask
+        for peer in self._members.peers.values():
+            self._out.send(peer, m.JobEnded(term=self._term))
+        self._over_at = now
+        return Heard.BY_ALL
 
-    def stays_until(self, over_at: float) -> float:
-        """Return until when somebody may ask, once everybody who could be reached has been told."""
+    def is_over(self, now: float) -> bool:
+        """Tell whether nobody may come to ask any more, once everybody else has been told."""
+        assert self._over_at is not None, "the last word was said"
         patience_s = self._settings.lease_s + _MAY_RETURN_S
-        last = max(self._may_return.values(), default=over_at - patience_s)
-        return min(last + patience_s, over_at + self._settings.linger_s)
+        last = max(self._may_return.values(), default=self._over_at - patience_s)
+        until = min(last + patience_s, self._over_at + self._settings.linger_s)
+        return self._deadlines.is_due(until, now)

@@ -41,6 +41,20 @@ class SealedRound:
         """The member of group rank 0."""
         return self.roster[0]
 
+    def as_committed(self, commit: Commit, now: float) -> CommittedRound:
+        """Return the round as it is from its commit on."""
+        incarnations = frozenset(peer.node.incarnation for peer in self.roster)
+        return CommittedRound(
+            seal=self.message,
+            commit=commit,
+            roster=self.roster,
+            names=tuple(peer.node.name for peer in self.roster),
+            incarnation_set=incarnations,
+            committed_at=now,
+            unfinished=set(incarnations),
+            holding=set(incarnations),
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class CommittedRound:
@@ -75,6 +89,17 @@ class CommittedRound:
         """Note why the round is over; the first reason stands."""
         if self.stop_reason is None:
             self.stop_reason = reason
+
+    def why_ended(self) -> str:
+        """Say why it is over, and why that is free if there is another reason for it."""
+        reason = self.stop_reason or "it ended"
+        if self.lost_or_gained not in {None, reason}:
+            reason += f"; free: {self.lost_or_gained}"
+        return reason
+
+    def is_full(self, max_nodes: int) -> bool:
+        """Tell whether nobody else could be in it."""
+        return len(self.roster) - len(self.absent) >= max_nodes
 
     def as_ended(self) -> EndedRound:
         """Return the round as the budget judges it."""

@@ -24,14 +24,16 @@ from elastic_harness.simulation.plan import Options, Plan, draw_plan
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm
 
-from pytest_elastic.rendezvous import budget, candidate, coordinator, mandate, membership
+from pytest_elastic.rendezvous import budget, candidate, mandate, membership, sealing
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
-from pytest_elastic.rendezvous.round import SealedRound
+from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
+from pytest_elastic.rendezvous.sealing import Sealing
 
 __all__ = ["PLANTED", "Planted", "find", "finds"]
 
@@ -89,13 +91,13 @@ def _after(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..
     return planted
 
 
-def _reuse_number(machine: CoordinatorMachine, seal: SealedRound, reason: str) -> None:
+def _reuse_number(sealing: Sealing, seal: SealedRound, reason: str) -> None:
     del seal, reason
-    machine._round -= 1
+    sealing.newest -= 1
 
 
-def _forget_the_gate(machine: CoordinatorMachine, now: float) -> None:
-    machine._not_before = now
+def _forget_the_gate(sealing: Sealing, now: float) -> None:
+    sealing._gate = now
 
 
 def _forget_reports(machine: MemberMachine, *_: object) -> None:
@@ -134,11 +136,11 @@ def _hold_from_the_echo(lease: HeldLease, echo: int, grant_s: float | None = Non
     return True
 
 
-def _too_few(machine: CoordinatorMachine, now: float) -> None:
-    if machine.settings.min_nodes > 1:
-        fewer = dataclasses.replace(machine.settings, min_nodes=machine.settings.min_nodes - 1)
-        machine.settings = fewer
-    del now
+def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> None:
+    wanted = gathering._settings
+    if wanted.min_nodes > 1:
+        gathering._settings = dataclasses.replace(wanted, min_nodes=wanted.min_nodes - 1)
+    del last, now
 
 
 # What takes the coordinator away, or makes two sides; nobody comes back or anew.
@@ -156,31 +158,19 @@ PLANTED: dict[str, Planted] = {
     ),
     "no-start-gate": Planted(
         what="a round is committed while workers of a lost member may run",
-        patches=(
-            (
-                CoordinatorMachine,
-                "_watch_seal",
-                _before(CoordinatorMachine._watch_seal, _forget_the_gate),
-            ),
-        ),
+        patches=((Sealing, "look", _before(Sealing.look, _forget_the_gate)),),
     ),
     "number-reused": Planted(
         what="the number of a round that was given up comes again",
-        patches=(
-            (
-                CoordinatorMachine,
-                "_abandon",
-                _after(CoordinatorMachine._abandon, _reuse_number),
-            ),
-        ),
+        patches=((Sealing, "_abandon", _after(Sealing._abandon, _reuse_number)),),
     ),
     "everything-charged": Planted(
         what="a change of members costs a restart",
-        patches=((coordinator, "judge", _charge_everything),),
+        patches=((sealing, "judge", _charge_everything),),
     ),
     "nothing-charged": Planted(
         what="every round is free",
-        patches=((coordinator, "judge", lambda *_: (Verdict.FREE, "free")),),
+        patches=((sealing, "judge", lambda *_: (Verdict.FREE, "free")),),
     ),
     "stopping-not-held": Planted(
         what="workers that are being stopped are not held when contact is lost",
@@ -215,7 +205,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "too-few": Planted(
         what="a round is sealed with fewer than min_nodes",
-        patches=((CoordinatorMachine, "_gather", _before(CoordinatorMachine._gather, _too_few)),),
+        patches=((Gathering, "look", _before(Gathering.look, _too_few)),),
     ),
     "connection-not-noticed": Planted(
         what="the end of a member's connection suspects nobody and stops nothing",

@@ -1,0 +1,99 @@
+"""Between two rounds: whether those who are ready are enough, and how long to wait (R1, R2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_elastic.rendezvous.desk import Desk
+from pytest_elastic.rendezvous.ordering import natural_key
+from pytest_elastic.rendezvous.round import CommittedRound, choose_roster
+
+__all__ = ["Enough", "Gathering", "TooFew"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enough:
+    """A round can be sealed of those who are ready."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooFew:
+    """The job is lost: nobody came for too long."""
+
+    reason: str
+
+
+class Gathering:
+    """Looks at who is ready, and remembers since when they were too few, or enough."""
+
+    def __init__(self, desk: Desk, now: float) -> None:
+        self._settings = desk.settings
+        self._members = desk.members
+        self._mandate = desk.mandate
+        self._deadlines = desk.deadlines
+        self._too_few_since: float | None = now
+        self._enough_since: float | None = None
+        self._spares_until: float | None = None
+
+    def wait_for_spares(self, until: float) -> None:
+        """Leave the spares of an earlier coordinator time to come, where there is room (R11)."""
+        self._spares_until = until
+
+    def forget_spares(self) -> None:
+        """Wait for them no longer: a round was committed."""
+        self._spares_until = None
+
+    def look(self, last: CommittedRound | None, now: float) -> Enough | TooFew | None:
+        """Decide what follows the `last` committed round; None: wait."""
+        ready, wanted = self._members.ready, self._settings
+        if last is not None and any(
+            incarnation in last.incarnation_set for incarnation in self._members.suspects
+        ):
+            return None  # until its fate is known: it decides what the last round costs
+        if len(ready) < wanted.min_nodes or not self._is_allowed(last):
+            return self._wait_for_more(last, now)
+        is_due = self._deadlines.is_due
+        waits_for_spares = self._spares_until is not None and len(ready) < wanted.max_nodes
+        if waits_for_spares and not is_due(self._spares_until or now, now):
+            return None
+        self._too_few_since = None
+        if self._enough_since is None:
+            self._enough_since = now
+        reason = f"{len(ready)} nodes are ready"
+        if last is None and len(ready) < wanted.max_nodes:
+            if not is_due(self._enough_since + wanted.last_call_s, now):
+                return None
+            reason += f" and the last call of {wanted.last_call_s:g} s is over"
+        elif len(ready) >= wanted.max_nodes:
+            reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
+        else:
+            reason += ", and nobody else is left of the last round"
+        return Enough(reason=reason)
+
+    def _is_allowed(self, last: CommittedRound | None) -> bool:
+        """Tell whether those who are ready may be a round, by whoever has a say in it."""
+        if not self._mandate.electorates:
+            return True
+        roster = choose_roster(self._members.ready.values(), last, self._settings.max_nodes)
+        return self._mandate.allows({peer.node.incarnation for peer in roster})
+
+    def _wait_for_more(self, last: CommittedRound | None, now: float) -> TooFew | None:
+        self._enough_since = None
+        if self._too_few_since is None:
+            self._too_few_since = now
+        wanted = self._settings
+        if not self._deadlines.is_due(self._too_few_since + wanted.join_timeout_s, now):
+            return None
+        here = sorted((peer.node.name for peer in self._members.ready.values()), key=natural_key)
+        reason = (
+            f"{len(here)} of at least {wanted.min_nodes} nodes were ready within "
+            f"{wanted.join_timeout_s:g} s: {', '.join(here) or 'none'}"
+        )
+        if len(here) >= wanted.min_nodes:
+            reason += ", which is no majority of the last round"
+        if last is not None:
+            missing = [name for name in last.names if name not in here]
+            reason += f"; missing since round {last.number}: {', '.join(missing)}"
+        return TooFew(reason=reason)
