@@ -36,10 +36,12 @@ from pytest_elastic.events.model import (
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.driver import C10dRendezvous
+from pytest_elastic.rendezvous.driver import NodeRendezvous
+from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
+from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.wire import encode
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
@@ -215,34 +217,28 @@ class _Launch:
             settings, choice = settings_of(config), quorum_of(config)
             if config.max_nodes > 1:
                 self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
-            return C10dRendezvous(
+            registry: Registry = EndpointRegistry(
                 self._loop,
                 node=node,
                 settings=settings,
                 endpoint=config.endpoint,
                 is_host=config.rendezvous.is_host,
-                listener=listener,
                 store=agent.stores,
-                on_notice=agent.on_notice,
-                on_event=self._emit,
                 credentials=self._credentials,
             )
+            return self._node_rendezvous(node, agent, listener, registry)
         if config.backend == ETCD:
-            from pytest_elastic.backends.etcd_rendezvous import EtcdRendezvous, etcd_place
+            from pytest_elastic.backends.granted_registry import GrantedRegistry, etcd_place
 
-            return EtcdRendezvous(
+            registry = GrantedRegistry(
                 self._loop,
                 node=node,
                 settings=settings_of(config),
-                endpoint=config.endpoint,
                 etcd=etcd_place(config.handler_endpoint, config.handler_conf),
-                listener=listener,
-                store=agent.stores,
                 calls=agent.stores,
-                on_notice=agent.on_notice,
-                on_event=self._emit,
                 credentials=self._credentials,
             )
+            return self._node_rendezvous(node, agent, listener, registry)
         from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
 
         bridge = TorchBridge(
@@ -264,6 +260,20 @@ class _Launch:
         )
         bridge.start()
         return bridge
+
+    def _node_rendezvous(
+        self, node: Node, agent: Agent, listener: socket.socket, registry: Registry
+    ) -> NodeRendezvous:
+        return NodeRendezvous(
+            self._loop,
+            node=node,
+            settings=settings_of(self._config),
+            registry=registry,
+            listener=listener,
+            on_notice=agent.on_notice,
+            on_event=self._emit,
+            credentials=self._credentials,
+        )
 
     def _emit(self, event: Event) -> None:
         record = Record(

@@ -34,7 +34,8 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.driver import C10dRendezvous
+from pytest_elastic.rendezvous.driver import NodeRendezvous
+from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 from pytest_elastic.rendezvous.quorum import choose_quorum
 
@@ -77,14 +78,19 @@ class TorchrunHandler:
         self._loop.open_door()
         self._store = ThreadedStore(self._loop)
         self._worker_store: Any = None
-        self._rendezvous = C10dRendezvous(
+        self._rendezvous = NodeRendezvous(
             self._loop,
             node=self._node,
             settings=settings,
-            endpoint=place,
-            is_host=is_host,
+            registry=EndpointRegistry(
+                self._loop,
+                node=self._node,
+                settings=settings,
+                endpoint=place,
+                is_host=is_host,
+                store=self._store,
+            ),
             listener=self._listener,
-            store=self._store,
             on_notice=self._on_notice,
             on_event=_say,
         )

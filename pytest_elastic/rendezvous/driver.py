@@ -1,8 +1,8 @@
-"""Performs what the rendezvous machines decide: sockets, timers and the endpoint's store.
+"""Performs what the rendezvous machines decide: sockets, timers, and a registry to be found in.
 
 Every agent listens on one port. Who connects says with the first message what it wants: a member
-greets the coordinator (if it runs here), a coordinator asks whether this agent is alive. The agent
-that hosts the endpoint's store runs the coordinator; its own member talks to it in memory, over a
+greets the coordinator (if it runs here), a coordinator asks whether this agent is alive. The
+registry says which agent runs the coordinator; its own member talks to it in memory, over a
 connection with an id like any other.
 
 Inputs are queued and handed to the machines one at a time, so that the commands of one step are
@@ -17,19 +17,12 @@ from collections.abc import Callable
 
 from typing_extensions import assert_never
 
-from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.events.model import CoordinatorStarted, Event, StrangerTurnedAway
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.announcer import (
-    Announcer,
-    found_at,
-    key_of,
-    place_of,
-    read_place,
-)
+from pytest_elastic.rendezvous.announcer import found_at, place_of
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.inquiries import Inquiries
@@ -37,22 +30,20 @@ from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
-    Place,
     ProbeAnswer,
     ProbeRequest,
     Question,
 )
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reception import Reception
+from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.uplink import Uplink
 
-__all__ = ["C10dRendezvous"]
-
-_FIRST_TERM = 1  # succession raises it
+__all__ = ["NodeRendezvous"]
 
 
-class C10dRendezvous:
-    """One node's rendezvous over a c10d store (see `ports.Rendezvous`)."""
+class NodeRendezvous:
+    """One node's rendezvous (see `ports.Rendezvous`), over any registry."""
 
     def __init__(
         self,
@@ -60,27 +51,20 @@ class C10dRendezvous:
         *,
         node: Node,
         settings: Settings,
-        endpoint: Endpoint,
-        is_host: bool | None,
+        registry: Registry,
         listener: socket.socket,
-        store: ports.EndpointStore,
         on_notice: Callable[[ports.Notice], None],
         on_event: Callable[[Event], None],
         credentials: Credentials | None = None,
     ) -> None:
         self._loop = loop
-        self._credentials = credentials
         self._node = node
         self._settings = settings
-        self._endpoint = endpoint
-        self._is_host = is_host
-        self._store = store
+        self._registry = registry
         self._on_notice = on_notice
         self._on_event = on_event
         self._member = MemberMachine(node=node, settings=settings)
         self._coordinator: CoordinatorMachine | None = None
-        self._announcer: Announcer | None = None
-        self._mandate: Mandate | None = None  # what the settings ask for, or somebody outside
         self._queue: deque[Callable[[], None]] = deque()
         self._is_pumping = False
         self._member_timer: Timer | None = None
@@ -88,8 +72,8 @@ class C10dRendezvous:
         self._uplink = Uplink(
             loop,
             credentials=credentials,
-            tell_member=self._tell_member,
-            tell_coordinator=self._tell_coordinator,
+            tell_member=self.tell_member,
+            tell_coordinator=self.tell_coordinator,
             new_connection=self._new_connection,
         )
         self._reception = Reception(
@@ -99,7 +83,7 @@ class C10dRendezvous:
             patience_s=settings.lease_s,
             new_connection=self._new_connection,
             is_coordinated=lambda: self._coordinator is not None,
-            tell_coordinator=self._tell_coordinator,
+            tell_coordinator=self.tell_coordinator,
             on_question=self._on_question,
             on_stranger=lambda host, why: on_event(StrangerTurnedAway(address=host, reason=why)),
         )
@@ -107,8 +91,8 @@ class C10dRendezvous:
             loop,
             settings.run_id,
             credentials=credentials,
-            tell_member=self._tell_member,
-            tell_coordinator=self._tell_coordinator,
+            tell_member=self.tell_member,
+            tell_coordinator=self.tell_coordinator,
         )
         self._newest_connection = 0
         self._on_closed: Callable[[], None] | None = None
@@ -118,23 +102,11 @@ class C10dRendezvous:
     def open(self) -> None:
         """Begin to look for the job: host it if this is the place, and join it."""
         self._reception.open()
-        if self._endpoint.port == 0:
-            # Nobody could find a store on a port that nobody knows: the job is this node alone.
-            self._become_coordinator("the job is this node alone")
-            return
-        if self._is_host is False:
-            self._tell_member(v.Start())
-            return
-        self._store.host(
-            self._endpoint.host,
-            self._endpoint.port,
-            is_forced=self._is_host is True,
-            on_done=self._on_hosted,
-        )
+        self._registry.open(self)
 
     def request(self, request: ports.Request) -> None:
         """Pass on what the agent says."""
-        self._tell_member(request)
+        self.tell_member(request)
 
     def close(self, on_closed: Callable[[], None]) -> None:
         """Take no further part; calls back when nobody needs this node any more.
@@ -145,37 +117,28 @@ class C10dRendezvous:
         self._on_closed = on_closed
         self._close_when_finished()
 
-    # Who hosts (R14)
+    # Who decides
 
-    def _on_hosted(self, why_not: str) -> None:
-        if not why_not:
-            self._become_coordinator(f"{self._endpoint} is an address of this node")
-        elif self._is_host is True:
-            self._on_notice(
-                ports.JobOver(
-                    result="refused",
-                    reason=f"cannot host the rendezvous at {self._endpoint}: {why_not}",
-                )
-            )
-        else:
-            self._tell_member(v.Start())
+    def notify(self, notice: ports.Notice) -> None:
+        """Tell the agent what the member did not decide."""
+        self._on_notice(notice)
 
-    def _become_coordinator(self, reason: str) -> None:
-        announcer = self._coordinate(_FIRST_TERM, reason)
-        if self._endpoint.port != 0:
-            announcer.publish(self._on_published)
-        self._tell_member(v.Start())
-
-    def _coordinate(self, term: int, reason: str, heritage: Heritage | None = None) -> Announcer:
-        """Run the coordinator of a term here, and return what announces it."""
+    def coordinate(
+        self,
+        term: int,
+        reason: str,
+        *,
+        heritage: Heritage | None = None,
+        mandate: Mandate | None = None,
+    ) -> None:
+        """Run the coordinator of a term here; without a mandate, what the settings ask for."""
         self._end_coordinator()
-        now = self._loop.now()
         self._coordinator = CoordinatorMachine(
             settings=self._settings,
             node=self._node,
             term=term,
-            now=now,
-            mandate=self._mandate,
+            now=self._loop.now(),
+            mandate=mandate,
             heritage=heritage,
         )
         self._on_event(
@@ -187,31 +150,17 @@ class C10dRendezvous:
                 reason=reason,
             )
         )
-        self._announcer = Announcer(
-            self._loop,
-            self._settings,
-            self._endpoint,
-            self._store,
-            self._own_place(term),
-            credentials=self._credentials,
-        )
-        return self._announcer
-
-    def _own_place(self, term: int) -> Place:
-        return place_of(self._node, term)
 
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost."""
-        announcer = self._coordinate(
-            heritage.term, f"{heritage.lost} was lost; this node was elected", heritage
-        )
-        self._tell_coordinator(v.TimePassed())
-        self._tell_member(v.Announced(place=self._own_place(heritage.term)))
+        reason = f"{heritage.lost} was lost; this node was elected"
+        self.coordinate(heritage.term, reason, heritage=heritage)
+        place = place_of(self._node, heritage.term)
+        self.tell_coordinator(v.TimePassed())
+        self.tell_member(v.Announced(place=place))
         members = {e.incarnation: e for each in heritage.electorates for e in each.members}
         members.update({entry.incarnation: entry for entry in heritage.seal.roster})
-        announcer.tell(tuple(members.values()))
-        if self._endpoint.port != 0:
-            announcer.watch_endpoint()
+        self._registry.announce(place, tuple(members.values()))
 
     def _end_coordinator(self) -> None:
         """Be no coordinator any more, if this is one: members were told."""
@@ -220,28 +169,20 @@ class C10dRendezvous:
         self._coordinator = None
         if self._coordinator_timer is not None:
             self._coordinator_timer.cancel()
-        if self._announcer is not None:
-            self._announcer.stop()
         self._reception.dismiss_members()
         self._uplink.end_local("the coordinator stepped down")
         self._close_when_finished()
-
-    def _on_published(self, error: str) -> None:
-        if error:
-            self._on_notice(
-                ports.JobOver(
-                    result="lost",
-                    reason=f"cannot publish the coordinator at {self._endpoint}: {error}",
-                )
-            )
+        self._registry.end()
 
     # The machines and their queue
 
-    def _tell_member(self, given: v.MemberInput) -> None:
+    def tell_member(self, given: v.MemberInput) -> None:
+        """Hand the member an input, after those that wait."""
         self._queue.append(lambda: self._step_member(given))
         self._pump()
 
-    def _tell_coordinator(self, given: v.CoordinatorInput) -> None:
+    def tell_coordinator(self, given: v.CoordinatorInput) -> None:
+        """Hand the coordinator an input, after those that wait, if one is here then."""
         self._queue.append(lambda: self._step_coordinator(given))
         self._pump()
 
@@ -264,7 +205,7 @@ class C10dRendezvous:
         self._member_timer = (
             None
             if wake_at is None
-            else self._loop.call_at(wake_at, lambda: self._tell_member(v.TimePassed()))
+            else self._loop.call_at(wake_at, lambda: self.tell_member(v.TimePassed()))
         )
 
     def _step_coordinator(self, given: v.CoordinatorInput) -> None:
@@ -272,7 +213,7 @@ class C10dRendezvous:
         if coordinator is None:
             return
         for command in coordinator.step(given, self._loop.now()):
-            self._perform_for_coordinator(command)
+            self._registry.pass_on(command)
         if self._coordinator_timer is not None:
             self._coordinator_timer.cancel()
         if self._coordinator is not coordinator:
@@ -281,7 +222,7 @@ class C10dRendezvous:
         self._coordinator_timer = (
             None
             if wake_at is None
-            else self._loop.call_at(wake_at, lambda: self._tell_coordinator(v.TimePassed()))
+            else self._loop.call_at(wake_at, lambda: self.tell_coordinator(v.TimePassed()))
         )
 
     def _perform_for_member(self, command: v.MemberCommand) -> None:
@@ -305,17 +246,18 @@ class C10dRendezvous:
             case v.AnswerTo(connection=connection, message=answer):
                 self._reception.send(connection, answer)
             case v.Supersede(term=term):
-                self._tell_coordinator(v.Superseded(term=term))
+                self.tell_coordinator(v.Superseded(term=term))
             case v.Lead(heritage=heritage):
                 self._lead(heritage)
             case _:
                 assert_never(command)
 
-    def _perform_for_coordinator(self, command: v.CoordinatorCommand) -> None:
+    def perform(self, command: v.CoordinatorCommand) -> None:
+        """Do what the coordinator has decided."""
         match command:
             case v.SendTo(connection=connection, message=message):
                 if self._uplink.is_local(connection):
-                    self._tell_member(v.MessageReceived(message=message))
+                    self.tell_member(v.MessageReceived(message=message))
                 else:
                     self._reception.send(connection, message)
             case v.Disconnect(connection=connection):
@@ -341,36 +283,16 @@ class C10dRendezvous:
                 self._reception.send(connection, answer)
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:
-                    self._tell_coordinator(v.JobFound(place=place))
-                    self._tell_member(v.Announced(place=place))
+                    self.tell_coordinator(v.JobFound(place=place))
+                    self.tell_member(v.Announced(place=place))
             case _:
-                self._tell_member(v.Asked(connection=connection, question=question))
-
-    # Finding the coordinator
+                self.tell_member(v.Asked(connection=connection, question=question))
 
     def _find_coordinator(self, within_s: float) -> None:
-        if self._coordinator is not None:
-            self._tell_member(found_at(self._own_place(self._coordinator.term), is_here=True))
+        if self._coordinator is None:
+            self._registry.find(within_s)
             return
-        self._store.fetch(
-            self._endpoint.host,
-            self._endpoint.port,
-            key_of(self._settings),
-            timeout_s=within_s,
-            on_done=self._on_fetched,
-        )
-
-    def _on_fetched(self, value: str, error: str) -> None:
-        place = None if error else read_place(value, self._settings.run_id, self._credentials)
-        if place is None:
-            signed = "" if self._credentials is None else "signed "
-            reason = error or (
-                f"the store at {self._endpoint} holds {value!r:.80}, which names no coordinator in "
-                f"a {signed}record of this job"
-            )
-            self._tell_member(v.CoordinatorNotFound(reason=reason))
-            return
-        self._tell_member(found_at(place, is_here=False))
+        self.tell_member(found_at(place_of(self._node, self._coordinator.term), is_here=True))
 
     def _new_connection(self) -> int:
         self._newest_connection += 1
@@ -392,8 +314,6 @@ class C10dRendezvous:
         for timer in (self._member_timer, self._coordinator_timer):
             if timer is not None:
                 timer.cancel()
-        if self._announcer is not None:
-            self._announcer.stop()
         self._uplink.hang_up()
         self._reception.close()
-        on_closed()
+        self._registry.close(is_over=self._has_finished, on_closed=on_closed)

@@ -150,7 +150,15 @@ PURE = (
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
     Pure(
         holds="pytest_elastic.rendezvous",
-        drivers=("agent_probe", "announcer", "driver", "inquiries", "reception", "uplink"),
+        drivers=(
+            "agent_probe",
+            "announcer",
+            "driver",
+            "endpoint_registry",
+            "inquiries",
+            "reception",
+            "uplink",
+        ),
     ),
     Pure(holds="pytest_elastic.backends.bridge"),
     Pure(holds="pytest_elastic.backends.bridge_vocabulary"),

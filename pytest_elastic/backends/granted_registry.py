@@ -13,29 +13,26 @@ in each lease; so an etcd that is slow, restarted or compacted is noticed by ask
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_elastic.backends.names import etcd_endpoints
-from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop, Timer
-from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.announcer import as_text, read_place
-from pytest_elastic.rendezvous.driver import C10dRendezvous
+from pytest_elastic.rendezvous.announcer import as_text, found_at, place_of, read_place
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import GrantedMandate
 from pytest_elastic.rendezvous.messages import Beat, Commit, Place, Seal
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.registry import NodeSide
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
-__all__ = ["EtcdCalls", "EtcdRendezvous", "etcd_place"]
+__all__ = ["EtcdCalls", "GrantedRegistry", "etcd_place"]
 
 # How soon a renewal that failed is tried again: a connection that is refused is so at once.
 _RETRY_S = 0.5
@@ -57,8 +54,8 @@ class EtcdCalls(Protocol):
         """Call back with (value, error) within the time given."""
 
 
-class EtcdRendezvous(C10dRendezvous):
-    """One node's rendezvous over etcd (see `ports.Rendezvous`); needs `quorum=granted`."""
+class GrantedRegistry:
+    """One node's view of the key (see `registry.Registry`); needs `quorum=granted`."""
 
     def __init__(
         self,
@@ -66,36 +63,29 @@ class EtcdRendezvous(C10dRendezvous):
         *,
         node: Node,
         settings: Settings,
-        endpoint: Endpoint,
         etcd: Mapping[str, Any],
-        listener: socket.socket,
-        store: ports.EndpointStore,
         calls: EtcdCalls,
-        on_notice: Callable[[ports.Notice], None],
-        on_event: Callable[[Event], None],
         credentials: Credentials | None = None,
     ) -> None:
         assert settings.is_granted, "members have to know that another coordinator may be named"
-        super().__init__(
-            loop,
-            node=node,
-            settings=settings,
-            endpoint=endpoint,
-            is_host=False,
-            listener=listener,
-            store=store,
-            on_notice=on_notice,
-            on_event=on_event,
-            credentials=credentials,
-        )
+        self._loop = loop
+        self._node = node
+        self._settings = settings
         self._etcd = etcd
         self._calls = calls
+        self._credentials = credentials
+        self._side: NodeSide
         self._office: dict[str, Any] | None = None  # key and lease, while they are ours
         self._renewal: Timer | None = None
         self._highest_term = 0
         self._seals: dict[int, Seal] = {}  # the one that may be committed next
         self._recorded_round = 0
         self._held_back: list[v.CoordinatorCommand] = []
+
+    def open(self, side: NodeSide) -> None:
+        """Join: whoever looks for the coordinator first finds that it is itself."""
+        self._side = side
+        side.tell_member(v.Start())
 
     # --- who decides ---------------------------------------------------------------------------
 
@@ -113,13 +103,11 @@ class EtcdRendezvous(C10dRendezvous):
         """How long the key stands; etcd counts leases in whole seconds."""
         return max(math.ceil(self._settings.lease_s + self._settings.drift_s), 2)
 
-    def _find_coordinator(self, within_s: float) -> None:
-        if self._coordinator is not None:
-            self._tell_member(self._found(self._place_under(self._coordinator.term)))
-            return
+    def find(self, within_s: float) -> None:
+        """Look who decides, or be the one if nobody does."""
         asked_at = self._loop.now()
         # Its term is at least this, should etcd have lost its data and count from 1 again.
-        place = self._place_under(self._highest_term + 1)
+        place = place_of(self._node, self._highest_term + 1)
         value = as_text(place, self._settings.run_id, self._credentials)
         self._calls.etcd(
             "campaign",
@@ -128,55 +116,32 @@ class EtcdRendezvous(C10dRendezvous):
             on_done=lambda found, error: self._on_campaigned(found, error, asked_at),
         )
 
+    def announce(self, place: Place, members: Sequence[RosterEntry]) -> None:
+        """Never asked: nobody is elected where somebody outside names the coordinator."""
+        raise AssertionError(f"{place.name} was elected, and the settings know no election")
+
     def _on_campaigned(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
-        place = None if error else self._read_place(found["value"])
+        run_id = self._settings.run_id
+        place = None if error else read_place(found["value"], run_id, self._credentials)
         if place is None:
             where = f"{', '.join(self._etcd['endpoints'])}"
             reason = error or f"etcd at {where} holds {found['value']!r:.80} as coordinator"
-            self._tell_member(v.CoordinatorNotFound(reason=reason))
+            self._side.tell_member(v.CoordinatorNotFound(reason=reason))
             return
         term = max(int(found["create_revision"]), place.term)
         self._highest_term = max(self._highest_term, term)
         if found["is_won"]:
             until = asked_at + int(found["ttl_s"]) - self._settings.drift_s
             if until <= self._loop.now():
-                self._tell_member(v.CoordinatorNotFound(reason="etcd took longer than its lease"))
+                self._side.tell_member(
+                    v.CoordinatorNotFound(reason="etcd took longer than its lease")
+                )
                 return
             self._take_office(term, found, until)
         elif place.incarnation == self._node.incarnation:
-            self._tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
+            self._side.tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
             return
-        self._tell_member(
-            self._found(
-                Place(
-                    term=term,
-                    name=place.name,
-                    incarnation=place.incarnation,
-                    address=place.address,
-                    port=place.port,
-                )
-            )
-        )
-
-    def _read_place(self, value: str) -> Place | None:
-        return read_place(value, self._settings.run_id, self._credentials)
-
-    def _place_under(self, term: int) -> Place:
-        """Return where this node is found, as the coordinator of a term."""
-        node = self._node
-        return Place(
-            term=term,
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-        )
-
-    def _found(self, place: Place) -> v.CoordinatorFound:
-        """Return what the member is told; one that is here can be lost like any other."""
-        return v.CoordinatorFound(
-            address=place.address, port=place.port, term=place.term, incarnation=place.incarnation
-        )
+        self._side.tell_member(found_at(dataclasses.replace(place, term=term), is_here=False))
 
     def _take_office(self, term: int, found: Mapping[str, Any], until: float) -> None:
         self._office = {
@@ -184,12 +149,16 @@ class EtcdRendezvous(C10dRendezvous):
             "lease": found["lease"],
             "create_revision": found["create_revision"],
         }
-        self._mandate = GrantedMandate(until)
         heritage = self._read_record(term, found["record"])
         self._recorded_round = heritage.seal.round if heritage is not None else 0
         after = f" after {heritage.lost}" if heritage is not None else ""
-        self._coordinate(term, f"etcd names this node{after}", heritage)
-        self._tell_coordinator(v.TimePassed())
+        self._side.coordinate(
+            term,
+            f"etcd names this node{after}",
+            heritage=heritage,
+            mandate=GrantedMandate(until),
+        )
+        self._side.tell_coordinator(v.TimePassed())
         self._renew_at(self._loop.now() + self._ttl_s / 4)
 
     def _read_record(self, term: int, text: str) -> Heritage | None:
@@ -235,16 +204,14 @@ class EtcdRendezvous(C10dRendezvous):
                 return
             # Without a lease any more, there is no mandate from this moment on.
             until = asked_at + int(ttl_s) - self._settings.drift_s if ttl_s else asked_at
-            self._tell_coordinator(v.MandateExtended(until=until))
+            self._side.tell_coordinator(v.MandateExtended(until=until))
             self._renew_at(asked_at + self._ttl_s / 4)
 
         self._calls.etcd("renew", office, timeout_s=self._ttl_s / 4, on_done=on_done)
 
-    def _end_coordinator(self) -> None:
-        was_here = self._coordinator is not None
-        super()._end_coordinator()
-        if was_here:
-            self._leave_office(is_over=False, on_done=lambda: None)
+    def end(self) -> None:
+        """Give the key back, so that another can be named at once."""
+        self._leave_office(is_over=False, on_done=lambda: None)
 
     def _leave_office(self, *, is_over: bool, on_done: Callable[[], None]) -> None:
         office, self._office = self._office, None
@@ -261,13 +228,13 @@ class EtcdRendezvous(C10dRendezvous):
             on_done=lambda _value, _error: on_done(),
         )
 
-    def close(self, on_closed: Callable[[], None]) -> None:
-        """Take no further part; the key is given back, so that nobody waits for its lease."""
-        super().close(lambda: self._leave_office(is_over=self._has_finished, on_done=on_closed))
+    def close(self, *, is_over: bool, on_closed: Callable[[], None]) -> None:
+        """Give the key back, so that nobody waits for its lease."""
+        self._leave_office(is_over=is_over, on_done=on_closed)
 
     # --- what stands ---------------------------------------------------------------------------
 
-    def _perform_for_coordinator(self, command: v.CoordinatorCommand) -> None:
+    def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Hold a commit back, and what follows it, until etcd has the round."""
         match command:
             case v.SendTo(message=Seal() as seal):
@@ -282,7 +249,7 @@ class EtcdRendezvous(C10dRendezvous):
                 return
             case _:
                 pass
-        super()._perform_for_coordinator(command)
+        self._side.perform(command)
 
     def _record(self, commit: Commit) -> None:
         seal, office = self._seals.get(commit.round), self._office
@@ -303,9 +270,9 @@ class EtcdRendezvous(C10dRendezvous):
                 self._recorded_round = commit.round
                 held_back, self._held_back = self._held_back, []
                 for command in held_back:
-                    self._perform_for_coordinator(command)
+                    self.pass_on(command)
             else:
-                self._tell_coordinator(v.MandateExtended(until=self._loop.now()))
+                self._side.tell_coordinator(v.MandateExtended(until=self._loop.now()))
 
         self._calls.etcd(
             "record",

@@ -1,0 +1,156 @@
+"""The registry of `c10d` and `static`: a record in the store that one node hosts at the endpoint.
+
+Who hosts the store is the job's first coordinator (R14). Whoever follows was elected (R11), tells
+the members, and looks after the record at the endpoint if somebody serves it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytest_elastic.config import Endpoint
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.announcer import Announcer, found_at, key_of, place_of, read_place
+from pytest_elastic.rendezvous.messages import Place
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.registry import NodeSide
+
+__all__ = ["EndpointRegistry"]
+
+_FIRST_TERM = 1  # succession raises it
+
+
+class EndpointRegistry:
+    """One node's view of the endpoint's store (see `registry.Registry`).
+
+    `is_host`: this node hosts it (True), does not (False), or does if the endpoint is its own
+    address and the port is free (None).
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        node: Node,
+        settings: Settings,
+        endpoint: Endpoint,
+        is_host: bool | None,
+        store: ports.EndpointStore,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._loop = loop
+        self._node = node
+        self._settings = settings
+        self._endpoint = endpoint
+        self._is_host = is_host
+        self._store = store
+        self._credentials = credentials
+        self._announcer: Announcer | None = None
+        self._side: NodeSide
+
+    def open(self, side: NodeSide) -> None:
+        """Host the store if this is the place, and decide; then join."""
+        self._side = side
+        if self._endpoint.port == 0:
+            # Nobody could find a store on a port that nobody knows: the job is this node alone.
+            self._begin("the job is this node alone")
+            return
+        if self._is_host is False:
+            side.tell_member(v.Start())
+            return
+        self._store.host(
+            self._endpoint.host,
+            self._endpoint.port,
+            is_forced=self._is_host is True,
+            on_done=self._on_hosted,
+        )
+
+    def find(self, within_s: float) -> None:
+        """Read what is published."""
+        self._store.fetch(
+            self._endpoint.host,
+            self._endpoint.port,
+            key_of(self._settings),
+            timeout_s=within_s,
+            on_done=self._on_fetched,
+        )
+
+    def announce(self, place: Place, members: Sequence[RosterEntry]) -> None:
+        """Tell the members, and whoever looks at the endpoint from now on."""
+        announcer = self._announce_from_here(place)
+        announcer.tell(members)
+        if self._endpoint.port != 0:
+            announcer.watch_endpoint()
+
+    def pass_on(self, command: v.CoordinatorCommand) -> None:
+        """Have it performed at once: members are what a round is written down in."""
+        self._side.perform(command)
+
+    def end(self) -> None:
+        """Announce nothing any more."""
+        if self._announcer is not None:
+            self._announcer.stop()
+
+    def close(self, *, is_over: bool, on_closed: Callable[[], None]) -> None:
+        """Announce nothing any more; the store goes with its process."""
+        self.end()
+        on_closed()
+
+    # Who hosts (R14)
+
+    def _on_hosted(self, why_not: str) -> None:
+        if not why_not:
+            self._begin(f"{self._endpoint} is an address of this node")
+        elif self._is_host is True:
+            self._side.notify(
+                ports.JobOver(
+                    result="refused",
+                    reason=f"cannot host the rendezvous at {self._endpoint}: {why_not}",
+                )
+            )
+        else:
+            self._side.tell_member(v.Start())
+
+    def _begin(self, reason: str) -> None:
+        self._side.coordinate(_FIRST_TERM, reason)
+        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM))
+        if self._endpoint.port != 0:
+            announcer.publish(self._on_published)
+        self._side.tell_member(v.Start())
+
+    def _announce_from_here(self, place: Place) -> Announcer:
+        self._announcer = Announcer(
+            self._loop,
+            self._settings,
+            self._endpoint,
+            self._store,
+            place,
+            credentials=self._credentials,
+        )
+        return self._announcer
+
+    def _on_published(self, error: str) -> None:
+        if error:
+            self._side.notify(
+                ports.JobOver(
+                    result="lost",
+                    reason=f"cannot publish the coordinator at {self._endpoint}: {error}",
+                )
+            )
+
+    # Finding it
+
+    def _on_fetched(self, value: str, error: str) -> None:
+        place = None if error else read_place(value, self._settings.run_id, self._credentials)
+        if place is None:
+            signed = "" if self._credentials is None else "signed "
+            reason = error or (
+                f"the store at {self._endpoint} holds {value!r:.80}, which names no coordinator in "
+                f"a {signed}record of this job"
+            )
+            self._side.tell_member(v.CoordinatorNotFound(reason=reason))
+            return
+        self._side.tell_member(found_at(place, is_here=False))
