@@ -1,17 +1,26 @@
-"""The commands that a step of the coordinator collects, in order."""
+"""The commands that a step of a machine collects, in order."""
 
 from __future__ import annotations
 
 from pytest_elastic.events.model import Event
-from pytest_elastic.rendezvous.messages import Order
+from pytest_elastic.rendezvous.messages import Order, Report
 from pytest_elastic.rendezvous.peer import Peer
-from pytest_elastic.rendezvous.vocabulary import CoordinatorCommand, Disconnect, Emit, SendTo
+from pytest_elastic.rendezvous.ports import Notice
+from pytest_elastic.rendezvous.vocabulary import (
+    CoordinatorCommand,
+    Disconnect,
+    Emit,
+    MemberCommand,
+    Notify,
+    Send,
+    SendTo,
+)
 
-__all__ = ["Outbox"]
+__all__ = ["MemberOutbox", "Outbox"]
 
 
 class Outbox:
-    """Shared by the parts of the coordinator, so that their commands keep one order."""
+    """Shared by the parts of a coordinator, so that their commands keep one order."""
 
     def __init__(self) -> None:
         self._commands: list[CoordinatorCommand] = []
@@ -38,6 +47,34 @@ class Outbox:
         self._commands.append(Emit(event=event))
 
     def take(self) -> tuple[CoordinatorCommand, ...]:
+        """Return what has been queued since the last call."""
+        commands, self._commands = tuple(self._commands), []
+        return commands
+
+
+class MemberOutbox:
+    """Shared by the parts of a member, so that their commands keep one order."""
+
+    def __init__(self) -> None:
+        self._commands: list[MemberCommand] = []
+
+    def add(self, *commands: MemberCommand) -> None:
+        """Queue any commands."""
+        self._commands += commands
+
+    def send(self, message: Report) -> None:
+        """Queue a message for the coordinator."""
+        self._commands.append(Send(message=message))
+
+    def notify(self, notice: Notice) -> None:
+        """Queue a word for the agent."""
+        self._commands.append(Notify(notice=notice))
+
+    def emit(self, event: Event) -> None:
+        """Queue a fact."""
+        self._commands.append(Emit(event=event))
+
+    def take(self) -> tuple[MemberCommand, ...]:
         """Return what has been queued since the last call."""
         commands, self._commands = tuple(self._commands), []
         return commands

@@ -101,7 +101,7 @@ def _forget_the_gate(sealing: Sealing, now: float) -> None:
 
 
 def _forget_reports(machine: MemberMachine, *_: object) -> None:
-    machine._reports.clear()
+    machine._part._reports.clear()
 
 
 _on_connection_lost = MemberMachine._on_connection_lost
@@ -109,11 +109,12 @@ _take_echo = HeldLease.take_echo
 
 
 def _do_not_hold_what_stops(machine: MemberMachine, reason: str, now: float) -> None:
-    was = machine._is_held
-    machine._is_held = was or machine.part is Part.STOPPING
+    part = machine._part
+    was = part.is_held
+    part.is_held = was or machine.part is Part.STOPPING
     _on_connection_lost(machine, reason, now)
     if not was and machine.part is Part.STOPPING:
-        machine._is_held = False
+        part.is_held = False
 
 
 def _leave_round_impatiently(
