@@ -60,6 +60,9 @@ class RunOfTest:
         self.result: RunResult | None = None
         # The screen, where the failure itself does not show it.
         self.screen = ""
+        # What else is to be said about it, and whether the seed alone would not repeat it.
+        self.note = ""
+        self.must_replay = False
 
 
 # Set when a test itself has failed.

@@ -112,6 +112,14 @@ _OPTIONS = (
         changes_runs=False,
     ),
     _Option(
+        name="shrink",
+        default="0",
+        metavar="N",
+        help="run a scenario whose storm has failed up to N times more, to find fewer of its "
+        "faults that fail alike",
+        changes_runs=False,
+    ),
+    _Option(
         name="replay",
         default="",
         metavar="PLAN",
@@ -140,6 +148,7 @@ class ElasticOptions:
     keep: str
     leak_check: str
     toxiproxy: str
+    shrink: int
     replay: str
     given: Mapping[str, str]
 
@@ -204,6 +213,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         keep=values["keep"],
         leak_check=values["leak-check"],
         toxiproxy=_check_toxiproxy(values["toxiproxy"]),
+        shrink=_number("shrink", values["shrink"], at_least=0),
         replay=values["replay"] and os.path.join(called_in, values["replay"]),
         given={
             option.flag: given[option.name]

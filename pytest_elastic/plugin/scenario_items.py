@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from elastic_harness.history.checkers import bind
+from elastic_harness.report.failure_screen import UnmetClause
 from elastic_harness.scenario.checks import needed_capabilities
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.loader import LoadedScenario, load_file
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planner import Plan, make_plan
 from elastic_harness.scenario.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest, known_faults
 from pytest_elastic.plugin.simulated import is_simulated, simulate_scenario
-from pytest_elastic.plugin.verdicts import judge_scenario
+from pytest_elastic.plugin.verdicts import conclude, shown_path, unmet_of_scenario
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
 
@@ -36,7 +38,7 @@ class ScenarioFile(pytest.File):
         """Read the file and return an item for each scenario."""
         try:
             scenarios = load_file(
-                _shown_path(self.path, self.config),
+                shown_path(os.fspath(self.path), self.config),
                 known_faults(self.config),
                 check_clause=lambda _, name, expected: bind(name, expected),
             )
@@ -72,12 +74,6 @@ class ScenarioItem(pytest.Function):
         return super().repr_failure(excinfo)
 
 
-def _shown_path(path: os.PathLike[str], config: pytest.Config) -> str:
-    """Return the path as messages show it: relative to where pytest was called, if it is below."""
-    relative = os.path.relpath(path, config.invocation_params.dir)
-    return os.fspath(path) if relative.startswith("..") else relative
-
-
 def _problems_here(loaded: LoadedScenario) -> Iterator[Problem]:
     """Yield what is wrong with a scenario for this pytest: marks and a launcher nobody knows."""
     for index, name in enumerate(loaded.scenario.marks):
@@ -107,14 +103,33 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
     """Run a scenario and judge it; skips what the cluster cannot do."""
     scenario = loaded.scenario
     hub.skip_unless_able(needed_capabilities(scenario, hub.session.faults))
-    launcher = hub.launcher(scenario.job.launcher)
     plan = hub.replay or make_plan(scenario, hub.options.seed, hub.session.faults.recipes)
+
+    def attempt(plan: Plan) -> tuple[RunOfTest, list[UnmetClause]]:
+        run = _perform(plan, loaded, hub, item, temporary_folder)
+        return run, unmet_of_scenario(run, loaded)
+
+    run, unmet = attempt(plan)
+    if unmet and plan.storm_ids and hub.options.shrink:
+        from pytest_elastic.plugin.shrinking import shrink_storm
+
+        shown = partial(shown_path, config=item.config)
+        run, unmet = shrink_storm(run, unmet, hub, attempt, shown=shown)
+        item.stash[RUN_KEY] = run
+    conclude(run, hub, item, unmet)
+
+
+def _perform(
+    plan: Plan, loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: str
+) -> RunOfTest:
+    """Run a plan of a scenario to its end."""
+    launcher = hub.launcher(loaded.scenario.job.launcher)
     run = RunOfTest(plan, hub.new_directory(item.nodeid))
     item.stash[RUN_KEY] = run
     run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
     if is_simulated(hub):
-        simulate_scenario(run, loaded, hub, item)
-        return
+        simulate_scenario(run, hub)
+        return run
     with hub.turn():
         opened = hub.open(
             run,
@@ -126,4 +141,4 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
             run.result = opened.wait()
         finally:
             hub.end_of_test()
-    judge_scenario(run, hub, item, loaded)
+    return run

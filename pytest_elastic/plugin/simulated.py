@@ -1,16 +1,10 @@
-"""Scenario items under `--elastic-cluster=simulated`: run in virtual time, judged like others."""
+"""Scenario items under `--elastic-cluster=simulated`: run in virtual time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
-from pytest_elastic.plugin.verdicts import judge_scenario
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.loader import LoadedScenario
+from pytest_elastic.plugin.hub import Hub, RunOfTest
 
 __all__ = ["is_simulated", "simulate_scenario"]
 
@@ -20,8 +14,8 @@ def is_simulated(hub: Hub) -> bool:
     return hub.kind == "simulated"
 
 
-def simulate_scenario(run: RunOfTest, loaded: LoadedScenario, hub: Hub, item: pytest.Item) -> None:
-    """Simulate a planned run and judge it; skips, with the reason, what cannot be simulated."""
+def simulate_scenario(run: RunOfTest, hub: Hub) -> None:
+    """Simulate a planned run; skips, with the reason, what cannot be simulated."""
     from elastic_harness.scenario.planner import encode_plan
     from elastic_harness.simulation.run import SimulatedRun, why_not
 
@@ -33,7 +27,5 @@ def simulate_scenario(run: RunOfTest, loaded: LoadedScenario, hub: Hub, item: py
         pytest.skip(f"cannot be simulated: {problem}")
     with open(run.directory.plan, "w", encoding="utf-8") as file:
         file.write(encode_plan(run.plan))
-    item.stash[RUN_KEY] = run
     faults = hub.session.faults
     run.result = SimulatedRun(run.plan, faults, faults, directory=run.directory.path).run()
-    judge_scenario(run, hub, item, loaded)

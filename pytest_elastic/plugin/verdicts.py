@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 
     from pytest_elastic.plugin.hub import Hub, RunOfTest
 
-__all__ = ["explain_failure", "judge_job", "judge_scenario", "repeat_command"]
+__all__ = [
+    "conclude",
+    "explain_failure",
+    "judge_job",
+    "repeat_command",
+    "shown_path",
+    "unmet_of_scenario",
+]
 
 
-def judge_scenario(run: RunOfTest, hub: Hub, item: pytest.Item, loaded: LoadedScenario) -> None:
-    """Fail the test unless every clause of its scenario is valid; then discard the traces."""
+def unmet_of_scenario(run: RunOfTest, loaded: LoadedScenario) -> list[UnmetClause]:
+    """Return the clauses of a scenario that a run has not met, and what went wrong in ours."""
     result = _result_of(run)
     unmet = [
         *_problems(result),
@@ -39,7 +46,7 @@ def judge_scenario(run: RunOfTest, hub: Hub, item: pytest.Item, loaded: LoadedSc
                 text="the run ends by itself", outcome=Outcome.UNKNOWN, reason=result.reason
             )
         )
-    _conclude(run, hub, item, unmet)
+    return unmet
 
 
 def judge_job(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
@@ -53,7 +60,7 @@ def judge_job(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
     unmet = [*_problems(result), *_unmet_judgements(result, None)]
     if result.outcome == "aborted":
         unmet = [clause for clause in unmet if clause.outcome is Outcome.INVALID]
-    _conclude(run, hub, item, unmet)
+    conclude(run, hub, item, unmet)
 
 
 def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseException) -> None:
@@ -73,7 +80,7 @@ def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
     """Return the command that makes this very run again, from where pytest was called."""
     config = item.config
     inside = item.nodeid.partition("::")[2]
-    words = ["pytest", f"{_short(str(item.path), config)}::{inside}"]
+    words = ["pytest", f"{shown_path(str(item.path), config)}::{inside}"]
     if config.option.inifilename:
         words += ["-c", str(config.option.inifilename)]
     if config.option.rootdir:
@@ -82,13 +89,14 @@ def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
         words += ["-o", setting]
     given = {**hub.options.given, "--elastic-seed": str(run.plan.seed.value)}
     words += [f"{flag}={value}" for flag, value in given.items()]
-    if run.result is not None and run.result.targets:
+    if run.must_replay or (run.result is not None and run.result.targets):
         # The seed alone would choose among whoever is there next time.
-        words.append(f"--elastic-replay={_short(run.directory.plan, config)}")
+        words.append(f"--elastic-replay={shown_path(run.directory.plan, config)}")
     return shlex.join(words)
 
 
-def _conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> None:
+def conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> None:
+    """Fail the test unless everything was met; then discard the traces."""
     if unmet:
         # The screen says all there is: a traceback could only show how it was made.
         pytest.fail(_screen(run, hub, item, unmet), pytrace=False)
@@ -107,7 +115,8 @@ def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause
         history,
         unmet,
         last_words=last_words(run.directory.end_of_log(failed_on)) if failed_on else "",
-        run_directory=_short(run.directory.path, item.config),
+        note=run.note,
+        run_directory=shown_path(run.directory.path, item.config),
         command=repeat_command(item, hub, run),
     )
 
@@ -193,7 +202,7 @@ def _place(loaded: LoadedScenario, path: tuple[str | int, ...]) -> Place:
     return Place(file=at.path, line=at.line, column=at.column, source=at.text)
 
 
-def _short(path: str, config: pytest.Config) -> str:
+def shown_path(path: str, config: pytest.Config) -> str:
     """Return a path as it is seen from where pytest was called, if it lies below."""
     relative = os.path.relpath(path, config.invocation_params.dir)
     return path if relative.startswith("..") else relative

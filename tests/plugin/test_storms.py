@@ -149,3 +149,44 @@ def test_a_replay_has_the_same_plan_to_the_byte_and_hits_the_same(
     assert (second / "plan.json").read_bytes() == (first / "plan.json").read_bytes()
     if name == "picks":
         assert targets_of(second) == targets_of(first) != []
+
+
+# Fails with any one of its faults; and one that fails whatever is done to it.
+NEEDS_ONE = """
+    storm: {seed: 3, faults: [kill, exit], max: 4, steps: 20}
+    expect: {finally: [{restarts: 0}]}
+"""
+NEEDS_NONE = """
+    storm: {faults: [kill], max: 2, steps: 20}
+    expect: {finally: [{world_sizes: [9]}]}
+"""
+
+
+def test_a_failed_storm_is_shrunk_to_the_faults_that_it_takes(tmp_path: Path) -> None:
+    """Within a number of runs; the command that is printed repeats the smallest."""
+    place = Place(tmp_path)
+    place.add_ini()
+    place.add("steps.py", STEPS.replace("60", "30"))
+    for name, body in (("one", NEEDS_ONE), ("none", NEEDS_NONE)):
+        text = scenario(name, body, script="steps.py", max_restarts=4)
+        place.add(f"{name}.elastic.yaml", text)
+    called = place.pytest("-rA", "--elastic-shrink=6", "--elastic-cluster=process")
+    assert called.outcomes == {"one": "FAILED", "none": "FAILED"}, called.out
+    about = called.about("none")
+    assert "shrunk         fails with no fault (1 more runs); the first run: .elastic/" in about
+    about = called.about("one")
+    assert "INVALID: restarts: 0" in about
+    shrunk = re.search(r"^shrunk +fails with 1 of (\d) faults: (storm-\d) \(", about, re.MULTILINE)
+    assert shrunk is not None, about
+    assert len([run for run in place.runs if run.startswith("one.")]) == 2, (
+        "the first one, and the smallest"
+    )
+    found = re.search(r"^ *again +(pytest one.*)$", about, re.MULTILINE)
+    assert found is not None
+    assert "--elastic-replay=.elastic/" in found[1]
+    again = place.pytest(*shlex.split(found[1])[1:])
+    assert again.code == pytest.ExitCode.TESTS_FAILED, again.out
+    history = (run_of(place, "one.elastic.yaml-one") / "history.jsonl").read_text()
+    fired = {line for line in history.splitlines() if '"fault_fired"' in line}
+    assert len([line for line in fired if f'"{shrunk[2]}"' in line]) == 1
+    assert "INVALID: restarts: 0" in again.out

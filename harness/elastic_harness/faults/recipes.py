@@ -252,24 +252,29 @@ def _file_limit(random: Random, sketch: Sketch) -> Drawn:
 # --- disks and clocks
 
 
+def _disk(random: Random, sketch: Sketch) -> str:
+    """Return whose disk: checkpoints are mostly written on the node of rank 0."""
+    return random.choice(("rank 0 host", random.choice(sketch.all_nodes)))
+
+
 def _disk_full(random: Random, sketch: Sketch) -> Drawn:
-    full = {"node": random.choice(sketch.all_nodes), "free": f"{random.randint(0, 64)}KiB"}
+    full = {"node": _disk(random, sketch), "free": f"{random.randint(0, 64)}KiB"}
     return {"disk_full": full, "for": _duration(random, 0.3, 3)}
 
 
 def _disk_read_only(random: Random, sketch: Sketch) -> Drawn:
-    only = {"node": random.choice(sketch.all_nodes)}
+    only = {"node": _disk(random, sketch)}
     return {"disk_read_only": only, "for": _duration(random, 0.3, 3)}
 
 
 def _disk_error(random: Random, sketch: Sketch) -> Drawn:
     on = random.choice((["write"], ["sync"], ["write", "sync"]))
-    error = {"node": random.choice(sketch.all_nodes), "on": on}
+    error = {"node": _disk(random, sketch), "on": on}
     return {"disk_error": error, "for": _duration(random, 0.3, 3)}
 
 
 def _disk_slow(random: Random, sketch: Sketch) -> Drawn:
-    slow = {"node": random.choice(sketch.all_nodes), "latency": _duration(random, 0.01, 0.05)}
+    slow = {"node": _disk(random, sketch), "latency": _duration(random, 0.01, 0.05)}
     return {"disk_slow": slow, "for": _duration(random, 0.5, 4)}
 
 

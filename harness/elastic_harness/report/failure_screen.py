@@ -61,18 +61,21 @@ def failure_screen(
     command: str,
     last_seen: str = "",
     last_words: str = "",
+    note: str = "",
     width: int = _WIDTH,
     height: int = _HEIGHT,
 ) -> str:
     """Return the report of a failed run: at most `height` lines of at most `width` columns.
 
     The worst clause is shown in full, invalid before unknown; `last_seen` replaces what the history
-    itself says about how far the job had come; `last_words` were printed where it failed first.
+    itself says about how far the job had come; `last_words` were printed where it failed first;
+    `note` is what else is known of the run.
     """
     ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
     head = _head(ordered, width)
     tail = [
         *_standing(history, last_seen, last_words, width),
+        *([f"shrunk         {note}"] if note else []),
         # These two are to be copied: they are never cut.
         f"run directory  {run_directory}",
         f"again          {command}",
