@@ -1,12 +1,13 @@
-"""Leaving a parent's descriptors behind after a fork."""
+"""Which descriptors this process has, and leaving a parent's behind after a fork."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Collection
 
-__all__ = ["close_all_but"]
+__all__ = ["close_all_but", "open_descriptors"]
 
 _END = 1 << 20
 
@@ -23,3 +24,12 @@ def close_all_but(keep: Collection[int] = ()) -> None:
         os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, _END)
+
+
+def open_descriptors() -> dict[int, str]:
+    """Return what is open in this process, as the kernel names it."""
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that the folder itself was read by
+            found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
+    return found

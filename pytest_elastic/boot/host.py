@@ -15,11 +15,12 @@ import os
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_elastic.boot import ending, interpreter, proc_title
+from pytest_elastic.boot import descriptors, ending, interpreter, proc_title
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError, UsageError
@@ -60,6 +61,10 @@ def serve(clean_path: tuple[str, ...]) -> None:
         _serve(clean_path)
     except SystemExit as error:
         _exit_normally(error)
+    except KeyboardInterrupt:
+        # A program that was interrupted before its first line; a host ignores this signal.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except UsageError as error:
         sys.stderr.write(f"pytest-elastic: {error}\n")
         _flush()
@@ -88,8 +93,13 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     supported, reason = interpreter.is_supported()
     # The first to be registered is the last to be called.
     atexit.register(ending.settle)
+    own = descriptors.open_descriptors()
     # Our own values (one thread in each pool) are in force until everything is imported.
     _import_all(order, environ.get("PYTHONPATH", ""))
+    held = _opened_since(own)
+    if supported and held:
+        # It is closed when a program begins, behind the back of the module that opened it.
+        supported, reason = False, f"something preloaded has opened {held}, and may go on using it"
     restore(order, os.environ)
     _current = Host(
         environ=environ,
@@ -117,14 +127,34 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
     for name in order.preload:
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # something that the module itself needs: its traceback says who
-            raise UsageError(f"cannot preload {name!r}: {error}") from error
+        except Exception as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing is None or not f"{name}.".startswith(f"{missing}."):
+                # Something that the module itself does or needs: its own frames say where.
+                traceback.print_exception(error.with_traceback(_frames_below_import(error)))
+            said = str(error).strip().partition("\n")[0]
+            kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+            raise UsageError(f"cannot preload {name!r}: {kind}{said}") from error
     # What is here stays for good: the children's collector and exit need not look at it.
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def _frames_below_import(error: BaseException) -> types.TracebackType | None:
+    """Leave our frames and those of the import system out, as CPython does."""
+    frame = error.__traceback__
+    while frame is not None and (
+        frame.tb_frame.f_code.co_filename.startswith("<frozen importlib")
+        or frame.tb_frame.f_globals.get("__name__") in {__name__, "importlib"}
+    ):
+        frame = frame.tb_next
+    return frame
+
+
+def _opened_since(before: Mapping[int, str]) -> str:
+    found = descriptors.open_descriptors()
+    return next((file for fd, file in found.items() if fd not in before), "")
 
 
 def _loaded_since(before: frozenset[str]) -> dict[str, str]:

@@ -69,6 +69,7 @@ class KeeperRole:
         self._lease_until: float | None = None
         self._lease_timer: Timer | None = None
         self._tombstone: Tombstone | None = None
+        self._cold_reason = ""  # why nothing can be forked from this interpreter
         self._is_ending = False  # the agent is dead, or has dismissed us
 
     def run(self) -> Role | Program:
@@ -114,7 +115,7 @@ class KeeperRole:
         self._host = host.current()
         is_warm, reason = _can_fork_programs(self._host)
         if not is_warm:
-            self._host = None
+            self._host, self._cold_reason = None, reason
         self._report(KeeperReady(pid=os.getpid(), is_warm=is_warm, reason=reason))
 
     def _watch_children(self) -> None:
@@ -214,7 +215,12 @@ class KeeperRole:
     def _choose_start(self, order: StartGroup) -> tuple[bool, str]:
         if order.start == "exec":
             return False, "exec was asked for"
-        reason = ""
+        if self._host is None:
+            return False, self._cold_reason
+        # Looked at again: what was preloaded may have begun a thread meanwhile.
+        is_warm, reason = _can_fork_programs(self._host)
+        if not is_warm:
+            return False, reason
         seen: dict[str, frozenset[str]] = {}
         for spec in order.workers:
             warm, reason = warmth.warm_reason(spec, self._host, warmth.look_around(spec, seen))

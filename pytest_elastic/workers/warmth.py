@@ -14,18 +14,23 @@ from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 
 from pytest_elastic.boot.host import Host
+from pytest_elastic.workers.own_source import SetVariable, sources_of, variables_set
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Reach", "look_around", "warm_reason"]
 
-# Read by the interpreter, the C library or an imported library while it starts.
-_READ_AT_START = (
-    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
+# Read by what is preloaded, while it is imported: a script may set them before that.
+_READ_BY_IMPORTS = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMPY_", "NPY"),
     *("TORCH", "PYTORCH", "ATEN_", "C10_"),
 )
+# Read by the interpreter, the C library or an imported library while it starts.
+_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", *_READ_BY_IMPORTS)
 # Of those: read later, by what they concern, or given to each worker anew.
-_READ_LATER = ("TORCHELASTIC_", "TORCH_ELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_WORKER_")
+_READ_LATER = (
+    *("TORCHELASTIC_", "TORCH_ELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_WORKER_"),
+    *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST"),
+)
 # Of those: `boot.interpreter` does in the child what a fresh start would have done.
 _MENDED = frozenset(
     {
@@ -41,6 +46,13 @@ _SEEN_AT_START = (
 )
 # Coverage begins before the program; its `.pth` file begins it in the warm interpreter, too.
 _COVERAGE = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+# Programs that run another one to see what it does: its imports are part of that.
+_OBSERVERS = frozenset(
+    {
+        *("cProfile", "profile", "trace", "coverage", "memray", "scalene", "viztracer"),
+        *("pyinstrument", "memory_profiler", "kernprof"),
+    }
+)
 # The longest first: `x.cpython-311-x86_64-linux-gnu.so` is the module x.
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
@@ -51,10 +63,12 @@ class Reach:
     """What a script could import from its own surroundings.
 
     `folders` are the script's folder and the entries of PYTHONPATH in the order of `sys.path`,
-    each with the names of the modules in it.
+    each with the names of the modules in it. `early` is a variable that the program's own source
+    sets, and that what is preloaded has read already.
     """
 
     folders: Sequence[tuple[str, frozenset[str]]]
+    early: SetVariable | None = None
 
 
 def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool, str]:
@@ -71,6 +85,7 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
         or _different_start(spec.environ, host.environ)
         or _counted_processors(spec)
         or _shadowed_module(reach, host.modules)
+        or _set_by_program(reach)
         or _missing_folder(spec, host)
     )
     return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
@@ -86,7 +101,12 @@ def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None)
     for entry in entries:
         if entry not in seen:
             seen[entry] = _modules_in(entry)
-    return Reach(folders=[(entry, seen[entry]) for entry in entries])
+    _, target = _split(spec.command[1:])
+    text, files = sources_of(target, spec.cwd, entries)
+    return Reach(
+        folders=[(entry, seen[entry]) for entry in entries],
+        early=variables_set(text, files, entries, _is_read_by_imports),
+    )
 
 
 def _odd_command(arguments: Sequence[str]) -> str:
@@ -95,7 +115,11 @@ def _odd_command(arguments: Sequence[str]) -> str:
     if not target or target[0] == "-":
         return "the program comes from standard input"
     if target[0] in {"-m", "-c"}:
-        return "" if len(target) > 1 else f"{target[0]} names nothing"
+        if len(target) == 1:
+            return f"{target[0]} names nothing"
+        if target[0] == "-m" and target[1].partition(".")[0] in _OBSERVERS:
+            return f"{target[1]} observes a program, and what it imports is a part of that"
+        return ""
     if target[0].startswith("-"):
         return f"the interpreter option {target[0]} needs a fresh interpreter"
     return ""
@@ -153,6 +177,18 @@ def _shadowed_module(reach: Reach, modules: Mapping[str, str]) -> str:
             if not _lies_in(modules[name], folder):
                 return f"{name} in {folder} would hide a module that is already loaded"
     return ""
+
+
+def _is_read_by_imports(name: str) -> bool:
+    return name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER)
+
+
+def _set_by_program(reach: Reach) -> str:
+    early = reach.early
+    if early is None:
+        return ""
+    where = f"{os.path.basename(early.file)}:{early.line}"
+    return f"{where} names {early.name}, which is read when torch and its like are imported"
 
 
 def _missing_folder(spec: WorkerSpec, host: Host) -> str:

@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 class AgentProcess:
     """A small agent with a keeper; ends both on leaving the context, whatever happened."""
 
-    def __init__(self, *, warm: bool = True, **settings: float) -> None:
+    def __init__(self, *, warm: bool = True, **settings: object) -> None:
         ours, theirs = socket.socketpair()
         self.loop = Loop()
         self.reports: list[Report] = []

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from pytest_elastic.boot.spawn import command_and_environ
+from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkersRunning
+from tests.integration.small_agent import AgentProcess, python_worker
 
 _ROOT = Path(__file__).parents[2]
 
@@ -38,3 +43,31 @@ def test_a_launcher_forked_from_a_warm_server_runs_a_job(tmp_path: Path) -> None
         "store open",
         "workers warm",
     ]
+
+
+LATE_THREAD = """
+import os, signal, threading
+def begin(*_):
+    threading.Thread(target=signal.sigwait, args=([signal.SIGALRM],), daemon=True).start()
+    open("begun", "w").close()
+signal.signal(signal.SIGALRM, begin)
+"""
+
+
+def test_a_keeper_that_got_a_thread_forks_no_programs_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was preloaded may begin one at any time; a lock it holds would stay locked for ever."""
+    (tmp_path / "begins_late.py").write_text(LATE_THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with AgentProcess(preload=["begins_late"]) as agent:
+        worker = python_worker(["-c", "pass"], cwd=str(tmp_path))
+        for round_, start, said in ((1, "warm", "nothing tells"), (2, "exec", "has 2 threads")):
+            agent.send(StartGroup(round=round_, workers=[worker]))
+            agent.wait_for(GroupGone)
+            running = agent.wait_for(WorkersRunning)
+            assert running.start == start
+            assert said in running.start_reason
+            os.kill(agent.keeper_pid, signal.SIGALRM)
+            agent.wait_until((tmp_path / "begun").exists)

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from pytest_elastic.boot import interpreter, pools, proc_title
 from pytest_elastic.boot.spawn import command_and_environ
 from tests.unit.boot.held import LIMIT_S, ROLE, hold
@@ -98,3 +100,50 @@ def test_a_process_shows_the_command_line_it_was_given() -> None:
             ]
         os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_module_that_keeps_a_file_open_is_not_shared_with_programs(tmp_path: Path) -> None:
+    """Its program would find the descriptor closed, or somebody else's file under its number."""
+    (tmp_path / "writes_a_log.py").write_text("FILE = open('log', 'w')\n")
+    body = "from pytest_elastic.boot import host; print(host.current().cannot_become); sys.exit(0)"
+    role = ROLE.format(body=body)
+    for preload, said in (
+        (["writes_a_log"], f"something preloaded has opened {tmp_path / 'log'}, and may"),
+        (["json"], "\n"),
+    ):
+        ended = hold(role, tmp_path, preload=preload, cwd=tmp_path)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import is_not_there", "No module named 'is_not_there'"),
+        ("this is no python", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_preloaded_is_the_users(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """Its own lines are shown, none of ours, and the code is that of a wrong command."""
+    (tmp_path / "broken.py").write_text(f"{text}\n")
+    ended = hold(ROLE.format(body="sys.exit(0)"), tmp_path, preload=["broken"])
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith(
+        f"pytest-elastic: cannot preload 'broken': {said}"
+    )
+    assert 'broken.py", line 1' in ended.stderr
+    assert "pytest_elastic/" not in ended.stderr
+
+
+def test_a_program_that_is_interrupted_before_its_first_line_dies_of_it(tmp_path: Path) -> None:
+    """As it would a moment later, and without a word about us."""
+    body = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); "
+        "os.kill(os.getpid(), signal.SIGINT); "
+        "return Program(argv=['-c', 'print(1)'], environ=dict(os.environ))"
+    )
+    ended = hold(ROLE.format(body=body), tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-2, "", "")

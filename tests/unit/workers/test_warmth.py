@@ -226,3 +226,25 @@ def test_what_does_not_show_at_the_start_is_no_reason(name: str, value: str) -> 
     """Ignored warnings are shown by nobody, and an empty variable means nothing to Python."""
     environ = {name: value}
     assert warm_reason(worker(environ=environ), host(environ), NOWHERE)[0]
+
+
+def test_a_program_that_sets_what_torch_has_read_needs_a_fresh_interpreter(tmp_path: Path) -> None:
+    """Above its `import torch`, or anywhere: that is not told apart."""
+    script = tmp_path / "train.py"
+    for name, is_early in (
+        *(("OMP_NUM_THREADS", True), ("TORCH_LOGS", True), ("PYTORCH_ALLOC_CONF", True)),
+        *(("TORCH_HOME", False), ("NCCL_DEBUG", False), ("CUDA_VISIBLE_DEVICES", False)),
+    ):
+        script.write_text(f"import os\nos.environ[{name!r}] = '2'\nimport torch\n")
+        spec = worker(cwd=str(tmp_path))
+        is_warm, reason = warm_reason(spec, host(), look_around(spec))
+        assert (is_warm, f"train.py:2 names {name}" in reason) == (not is_early, is_early)
+    spec = worker(["-c", "import os; os.environ['MKL_X'] = '1'"], cwd=str(tmp_path))
+    assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec))[1]
+
+
+@pytest.mark.parametrize("module", ["cProfile", "trace", "coverage", "memray.run"])
+def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> None:
+    """A profile without torch's import is another one."""
+    is_warm, reason = warm_reason(worker(["-m", module, "train.py"]), host(), NOWHERE)
+    assert (is_warm, reason[: len(module) + 9]) == (False, f"{module} observes")
