@@ -203,7 +203,10 @@ PURE = (
     Pure(holds="elastic_harness.faults.recipe"),
     Pure(holds="elastic_harness.faults.recipes"),
     Pure(holds="elastic_harness.history"),
-    Pure(holds="elastic_harness.simulation", drivers=("__main__", "cluster", "run", "stage")),
+    Pure(
+        holds="elastic_harness.simulation",
+        drivers=("__main__", "cluster", "ledger", "run", "stage"),
+    ),
     Pure(holds="elastic_harness.report", drivers=("html", "run_directory")),
 )
 

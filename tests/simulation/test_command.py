@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from elastic_harness.simulation.__main__ import main
+from elastic_harness.simulation.campaign import run_seeds
+from elastic_harness.simulation.ledger import Ledger
+from elastic_harness.simulation.plan import Options
 
 from tests.simulation.planted import PLANTED
 
@@ -55,9 +60,61 @@ def test_jobs_share_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "150 storms, 0 broken" in capsys.readouterr().out
 
 
+def test_a_campaign_goes_on_where_its_ledger_ends(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No seed is run twice, and the totals are those of all that were."""
+    ledger = tmp_path / "ledger.jsonl"
+    campaign = ["--swarm", "--brisk", "--quiet", "--ledger", str(ledger)]
+    assert main(["--seeds", "50..130", *campaign]) == 0
+    assert main(["--seeds", "0..150", *campaign]) == 0
+    assert main(["--seeds", "0..20", "--swarm", "--ledger", str(ledger)]) == 0  # of another kind
+    capsys.readouterr()
+    done = [(entry.kind, entry.seeds) for entry in Ledger(ledger).entries]
+    brisk = [seeds for kind, seeds in done if kind == "--swarm --brisk"]
+    assert sorted(seed for seeds in brisk for seed in seeds) == list(range(150))
+    assert main(["ledger", str(ledger)]) == 0
+    plain, other, total = capsys.readouterr().out.splitlines()
+    assert plain.startswith("--swarm --seeds 0..20: ")
+    assert other.startswith("--swarm --brisk --seeds 0..150: ")
+    assert ", 0 violations; " in total
+    assert _counted(total) == _counted(plain) + _counted(other)
+
+
+def _counted(line: str) -> int:
+    return int(line.partition(": ")[2].split()[0])
+
+
+def test_a_ledger_names_the_seeds_that_broke_a_promise(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also when they are not run any more."""
+    campaign = ["--seeds", "0..20", "--swarm", "--quiet", "--ledger", str(tmp_path / "ledger")]
+    with PLANTED["too-few"].planted():
+        assert main(campaign) == 1
+    capsys.readouterr()
+    assert main(campaign) == 1
+    total, repeat = capsys.readouterr().out.splitlines()
+    seed = total.partition("(seeds ")[2].split(",")[0].rstrip(")").split(")")[0]
+    assert repeat == f"repeat: python -m elastic_harness.simulation --seed {seed} --swarm --trace"
+
+
+def test_brisk_storms_are_short_and_most_of_them_count() -> None:
+    """What campaigns are made of."""
+    plain, brisk = (
+        run_seeds(range(60), Options(quorum="majority", nodes=5, is_brisk=is_brisk))
+        for is_brisk in (False, True)
+    )
+    assert brisk.virtual_s < plain.virtual_s
+    assert brisk.counted > max(plain.counted, brisk.storms / 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["ledger", "nowhere"], "cannot sum up 'nowhere'"),
+        (["ledger", __file__], "cannot read line 1 of the ledger"),
+        (["crowd", "ledger.jsonl"], "only `ledger` takes files"),
         (["--seeds", "5"], "cannot take '5' for seeds"),
         (["--kinds", "flood"], "cannot draw faults of the kind 'flood'"),
         (["--nodes", "0"], "cannot have 0 nodes"),

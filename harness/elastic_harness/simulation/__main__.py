@@ -3,6 +3,8 @@
     --seed 812 --trace        one storm, told again with a column for each node
     --seeds 0..10000 -j 2     many storms; one line for each that breaks a promise, one for all
     --swarm                   each seed has fault kinds of its own; without it, all may come
+    --brisk --ledger FILE     a campaign of short storms, that can be stopped and goes on
+    ledger FILE...            what campaigns have come to, a line for each kind
     crowd --nodes 10000       one round of many nodes: time, and messages for each node
     explore --depth 6         every order of things in small worlds, up to so many choices
 
@@ -17,11 +19,13 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from elastic_harness.simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
 from elastic_harness.simulation.campaign import shrink as shrink_plan
 from elastic_harness.simulation.crowd import form_crowd
 from elastic_harness.simulation.explorer import SITUATIONS, explore, play
+from elastic_harness.simulation.ledger import Entry, Ledger, shown_seeds, summary
 from elastic_harness.simulation.plan import KINDS, QUORUMS, Options, Plan, draw_plan
 from elastic_harness.simulation.storm import Storm
 from elastic_harness.simulation.trace import told_again
@@ -50,14 +54,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("storms", "crowd", "explore"),
+        choices=("storms", "crowd", "explore", "ledger"),
         default="storms",
         help="default: storms",
     )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="ledgers to be summed up")
     parser.add_argument("--seed", type=int, metavar="N", help="one storm (default: 0)")
     parser.add_argument("--seeds", metavar="A..B", help="the storms from A up to, not with, B")
     parser.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--swarm", action="store_true", help="few fault kinds for each seed")
+    parser.add_argument("--brisk", action="store_true", help="short storms, most of which count")
+    parser.add_argument("--ledger", metavar="FILE", type=Path, help="go on where FILE ends")
+    parser.add_argument("--quiet", action="store_true", help="with --seeds: only the totals")
     parser.add_argument("--kinds", metavar="A,B", help=f"fault kinds: {', '.join(KINDS)}")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
     parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
@@ -74,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> int:
+    if given.files and given.what != "ledger":
+        raise UsageError(f"cannot do anything with {given.files[0]!r}: only `ledger` takes files")
+    if given.what == "ledger":
+        return _sum_up([Path(name) for name in given.files])
     if given.what == "crowd":
         return _crowd(given.nodes or 10_000)
     if given.what == "explore":
@@ -92,17 +104,28 @@ def _options(given: argparse.Namespace) -> Options:
         )
     if given.nodes is not None and given.nodes < 1:
         raise UsageError(f"cannot have {given.nodes} nodes: at least 1 is expected")
-    return Options(nodes=given.nodes, quorum=given.quorum, kinds=tuple(kinds), is_swarm=given.swarm)
+    return Options(
+        nodes=given.nodes,
+        quorum=given.quorum,
+        kinds=tuple(kinds),
+        is_swarm=given.swarm,
+        is_brisk=given.brisk,
+    )
 
 
 def _repeat(given: argparse.Namespace, seed: int) -> str:
-    words = [_PROGRAM, f"--seed {seed}"]
-    words += [f"--nodes {given.nodes}"] if given.nodes else []
+    return " ".join([_PROGRAM, f"--seed {seed}", *_words(given), "--trace"])
+
+
+def _words(given: argparse.Namespace) -> list[str]:
+    """Return the options that say which storms are drawn, as a command has them."""
+    words = [f"--nodes {given.nodes}"] if given.nodes else []
     words += [f"--quorum {given.quorum}"] if given.quorum else []
     words += [f"--kinds '{given.kinds}'"] if given.kinds else []
     words += ["--swarm"] if given.swarm else []
+    words += ["--brisk"] if given.brisk else []
     words += [f"--agent {given.agent}"] if given.agent != "played" else []
-    return " ".join([*words, "--trace"])
+    return words
 
 
 # --- one storm -----------------------------------------------------------------------------------
@@ -142,31 +165,56 @@ def _one(given: argparse.Namespace) -> int:
 
 
 def _campaign(given: argparse.Namespace) -> int:
-    seeds = _seeds(given.seeds)
-    options = _options(given)
-    began_s, tally, cpu_s = time.monotonic(), Tally(), 0.0
-    for part, part_cpu_s in _parts(seeds, options, given.agent, given.jobs):
-        for finding in part.findings:
+    seeds, kind = _seeds(given.seeds), " ".join(_words(given))
+    ledger = Ledger(given.ledger)
+    begin = seeds.start - seeds.start % _CHUNK  # the same chunks, wherever a range begins
+    chunks = [
+        range(max(first, seeds.start), min(first + _CHUNK, seeds.stop))
+        for first in range(begin, seeds.stop, _CHUNK)
+    ]
+    began_s = time.monotonic()
+    for entry in _entries(ledger.missing(kind, chunks), _options(given), given, kind):
+        ledger.add(entry)
+        for finding in entry.tally.findings:
             _say(f"seed {finding.seed}: BROKEN: {finding.complaint} ({finding.where})")
-        tally.merge(part)
-        cpu_s += part_cpu_s
-    wall_s = time.monotonic() - began_s
+    entries = ledger.of(kind)
+    if not given.quiet:
+        _say(_described(entries, time.monotonic() - began_s))
+    _say(f"total: {summary(entries)}")
+    findings = [finding for entry in entries for finding in entry.tally.findings]
+    if findings:
+        _say(f"repeat: {_repeat(given, findings[0].seed)}")
+    return 1 if findings else 0
+
+
+def _described(entries: Sequence[Entry], wall_s: float) -> str:
+    tally, cpu_s = Tally(), 0.0
+    for entry in entries:
+        tally.merge(entry.tally)
+        cpu_s += entry.cpu_s
     endings = ", ".join(f"{count} {ending}" for ending, count in sorted(tally.endings.items()))
     kept = max(tally.storms - len(tally.findings), 1)
-    _say(
+    return (
         f"{tally.storms} storms, {len(tally.findings)} broken: {tally.counted} schedules with a "
-        f"fault and two rounds, {kept - tally.counted} without ({endings})"
-    )
-    _say(
+        f"fault and two rounds, {kept - tally.counted} without ({endings})\n"
         f"{tally.counted / cpu_s:.0f} schedules a second of processor time "
-        f"({tally.storms / cpu_s:.0f} storms; {cpu_s:.1f} s used in {wall_s:.1f} s); a storm has "
-        f"{tally.blows / kept:.1f} blows, {tally.rounds / kept:.1f} rounds and "
+        f"({tally.storms / cpu_s:.0f} storms; {cpu_s:.1f} s used, {wall_s:.1f} s passed); a storm "
+        f"has {tally.blows / kept:.1f} blows, {tally.rounds / kept:.1f} rounds and "
         f"{tally.virtual_s / kept:.1f} s"
     )
-    if tally.findings:
-        _say(f"repeat: {_repeat(given, tally.findings[0].seed)}")
-        return 1
-    return 0
+
+
+def _sum_up(paths: Sequence[Path]) -> int:
+    entries: list[Entry] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"cannot sum up {str(path)!r}: there is no such file")
+        entries += Ledger(path).entries
+    for kind in sorted({entry.kind for entry in entries}):
+        own = [entry for entry in entries if entry.kind == kind]
+        _say(f"{kind} --seeds {shown_seeds(own)}: {summary(own)}")
+    _say(f"total: {summary(entries)}")
+    return 1 if any(entry.tally.findings for entry in entries) else 0
 
 
 def _seeds(text: str) -> range:
@@ -179,17 +227,23 @@ def _seeds(text: str) -> range:
 _Job = tuple[range, Options, str]
 
 
-def _parts(seeds: range, options: Options, agent: str, jobs: int) -> Iterator[tuple[Tally, float]]:
-    """Run in chunks, in order; yield what each came to, and the processor time it took."""
-    chunks: list[_Job] = [
-        (range(first, min(first + _CHUNK, seeds.stop)), options, agent)
-        for first in range(seeds.start, seeds.stop, _CHUNK)
-    ]
-    if jobs <= 1:
-        yield from map(_chunk, chunks)
+def _entries(
+    chunks: Sequence[range], options: Options, given: argparse.Namespace, kind: str
+) -> Iterator[Entry]:
+    """Run in chunks, in order; yield what each came to."""
+    jobs: list[_Job] = [(chunk, options, given.agent) for chunk in chunks]
+    if given.jobs <= 1:
+        results = map(_chunk, jobs)
+        yield from (_entry(kind, seeds, each) for seeds, each in zip(chunks, results, strict=True))
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(_chunk, chunks)
+    with multiprocessing.get_context("fork").Pool(given.jobs) as pool:
+        for seeds, result in zip(chunks, pool.imap(_chunk, jobs), strict=True):
+            yield _entry(kind, seeds, result)
+
+
+def _entry(kind: str, seeds: range, result: tuple[Tally, float]) -> Entry:
+    tally, cpu_s = result
+    return Entry(kind=kind, seeds=seeds, tally=tally, cpu_s=cpu_s)
 
 
 def _chunk(job: _Job) -> tuple[Tally, float]:

@@ -6,14 +6,12 @@ back is open then. A frozen agent answers when it goes on, and whoever asked may
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous import wire
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry
@@ -100,11 +98,9 @@ class Doors:
         target = next(p for p in world.every_process if p.node.incarnation == incarnation)
         number = world.next_id()
         self._calls[number] = _Call(caller=caller, target=target, tell=tell)
-        world.note(caller, target, question)
-        world.later(
-            2 * world.draw_latency_s(), lambda: self._arrive(number, question, self._keeper_s)
-        )
-        world.later(within_s, lambda: self._end(number, None, v.Outcome.SILENT))
+        question = world.carry(caller, target, question)
+        world.later(2 * world.draw_latency_s(), self._arrive, number, question, self._keeper_s)
+        world.later(within_s, self._end, number, None, v.Outcome.SILENT)
 
     def _arrive(
         self, number: int, question: m.VoteRequest | m.PlaceRequest, patience_s: float
@@ -116,7 +112,7 @@ class Doors:
         outcome = world.outcome(call.caller, target)
         if outcome is v.Outcome.REFUSED and target.agent.is_mourned and patience_s:
             # The keeper holds the port and answers once it is done.
-            world.later(patience_s, lambda: self._arrive(number, question, 0.0))
+            world.later(patience_s, self._arrive, number, question, 0.0)
         elif outcome is v.Outcome.ALIVE or (target.is_alive and target.is_frozen):
             if outcome is v.Outcome.ALIVE or not world.is_apart(call.caller, target):
                 target.feed("member", v.Asked(connection=number, question=question))
@@ -128,11 +124,8 @@ class Doors:
         if call is None:
             return
         world = self._world
-        world.note(process, call.caller, message)
-        text = json.dumps(wire.encode(message))
-        answer = wire.decode(json.loads(text))
-        assert isinstance(answer, m.VoteAnswer | m.PlaceAnswer), "a question has its answer"
-        world.later(world.draw_latency_s(), lambda: self._return(number, answer))
+        answer = world.carry(process, call.caller, message)
+        world.later(world.draw_latency_s(), self._return, number, answer)
 
     def _return(self, number: int, answer: m.Answer) -> None:
         call = self._calls.get(number)
@@ -178,8 +171,7 @@ class Doors:
                 target.feed("coordinator", v.JobFound(place=place))
                 target.feed("member", v.Announced(place=place))
 
-        announcement = m.Announcement(run_id=world.config.run_id, place=place)
-        world.note(process, target, announcement)
+        world.carry(process, target, m.Announcement(run_id=world.config.run_id, place=place))
         world.later(2 * world.draw_latency_s(), arrive)
 
     def _watch_endpoint(self, process: Process, place: m.Place) -> None:
@@ -200,7 +192,7 @@ class Doors:
                         p for p in world.every_process if p.node.incarnation == found.incarnation
                     )
                     self._announce(process, old, place)
-        world.later(world.config.beat_interval_s, lambda: self._watch_endpoint(process, place))
+        world.later(world.config.beat_interval_s, self._watch_endpoint, process, place)
 
 
 def place_of(process: Process) -> m.Place:

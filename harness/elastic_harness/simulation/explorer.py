@@ -115,11 +115,11 @@ class _Chosen(World):
             self._faults_left -= 1
             self._strike(*faults[number - len(due)])
             return
-        at, _, act = due[number]
         self._queue.remove(due[number])
         heapq.heapify(self._queue)
+        at, _, act, arguments = due[number]
         self.time = max(self.time, at)
-        act()
+        act(*arguments)
         if self.is_changed:
             self.is_changed = False
             for watch in self.watchers:
@@ -321,8 +321,8 @@ def _state_of(world: _Chosen) -> int:
     """Return a number that is the same, to 10 ms, for worlds in which the same can happen."""
     seen: dict[int, int] = {}
     queue = sorted(
-        (round(max(at, world.time) - world.time, 2), repr(_frozen(act, seen)))
-        for at, _, act in world._queue  # noqa: SLF001 (a world of our own)
+        (round(max(at, world.time) - world.time, 2), repr(_frozen((act, arguments), seen)))
+        for at, _, act, arguments in world._queue  # noqa: SLF001 (a world of our own)
     )
     processes = tuple(_frozen(p, seen) for p in world.every_process)
     return hash((repr(processes), tuple(queue), world._faults_left))  # noqa: SLF001

@@ -27,8 +27,11 @@ _OUTAGES_S = (0.1, 0.7, 1.3, 3.0)
 class Target:
     """A world that blows fall on, with what the judges must know of them."""
 
-    def __init__(self, world: World, watch: Watch, *, stops_at: float) -> None:
+    def __init__(
+        self, world: World, watch: Watch, *, stops_at: float, keeps_enough: bool = False
+    ) -> None:
         self.world = world
+        self.keeps_enough = keeps_enough
         self.watch = watch
         self.stops_at = stops_at
         self.is_host_hit = False
@@ -78,6 +81,24 @@ class Target:
         process = self.world.processes[self.pick(blow)]
         may_be = self.has_succession or process.name != self.host
         return process if process.is_alive and may_be else None
+
+    def is_needed(self, process: Process) -> bool:
+        """Tell whether no round could follow without a node, where plans keep enough of them."""
+        if not self.keeps_enough:
+            return False
+        world = self.world
+        left = [
+            p
+            for p in world.every_process
+            if p.is_alive and p.agent.over is None and p is not process
+        ]
+        if len(left) < world.config.min_nodes:
+            return True
+        if not (self.has_succession and world.starts):
+            return False
+        roster = max((a for _, a in world.starts), key=lambda a: a.round).roster
+        present = {p.node.incarnation for p in left if p.agent.drain_grace_s is None}
+        return 2 * sum(entry.incarnation in present for entry in roster) <= len(roster)
 
 
 def may_come(world: World) -> bool:
@@ -148,7 +169,7 @@ def _succeed(target: Target, blow: Blow) -> str:
 def _lose(way: Callable[[World, str], None], word: str, target: Target, blow: Blow) -> str:
     """Let a living agent be lost in one of the ways that there are."""
     victim = target.victim(blow)
-    if victim is None:
+    if victim is None or target.is_needed(victim):
         return ""
     way(target.world, victim.name)
     return f"{word} {victim.name}"
@@ -178,6 +199,8 @@ def _drain(target: Target, blow: Blow) -> str:
     victim = target.victim(blow)
     # Held workers of a node that is told to leave go on, to save what they have (R5).
     if victim is None or victim.agent.over is not None or victim.agent.is_held:
+        return ""
+    if target.is_needed(victim):
         return ""
     victim.agent.drain(grace_s=_choose(blow, [0.1, 2.0]), takes_s=(0.05, 1.0)[blow.who % 2])
     return f"drain {victim.name}"
@@ -209,7 +232,9 @@ def _lose_host(target: Target, blow: Blow) -> str:
         if target.world.time < target.stops_at - 1.0 or target.is_host_hit:
             return ""
         target.is_host_hit = True
-    elif not target.world.processes[name].is_alive:
+    elif not target.world.processes[name].is_alive or target.is_needed(
+        target.world.processes[name]
+    ):
         return ""
     way = _choose(blow, [World.kill_agent, World.crash, World.cut_power])
     way(target.world, name)

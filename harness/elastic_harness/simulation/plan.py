@@ -47,8 +47,18 @@ _PACES = {
     "coordinator": ((0.25, 1.2), (0.5, 1.2), (0.5, 2.0), (1.0, 2.5)),
     "majority": ((0.25, 1.2), (0.4, 1.25), (0.5, 2.0), (0.8, 2.5)),
 }
+# Mostly as few beats for a lease as there may be: beats are what a storm's time goes into.
+_BRISK_PACES = ((0.25, 1.2), (0.4, 1.25), (0.4, 1.25), (0.6, 1.9), (0.6, 1.9), (0.8, 2.5))
 QUORUMS: tuple[str, ...] = tuple(_PACES)
 KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
+# A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
+WELL_S = 2.0
+
+
+# What ends a round for certain.
+_LAST = ("crash", "drain", "fail", "kill", "power")
+# Of brisk storms, so many leave enough nodes: a job that only waits has not much to be judged by.
+_LEFT_ENOUGH = 0.875
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +82,10 @@ class Plan:
     message takes at least, `jitter_s` what it may take beyond, drawn from `seed`. `damage` stays
     when everything else is healed: a node that is "deaf" (hears nothing of the host), "mute" or
     "apart"; the others must go on without it.
+
+    `last` is the kind of one more blow, which comes once a round runs, if no other has ended one.
+    With `keeps_enough`, a blow that would leave too few nodes for another round does nothing. A
+    job that was well for `well_s` in the calm is believed to stay so.
     """
 
     seed: int
@@ -82,6 +96,9 @@ class Plan:
     clock_rates: Sequence[float]
     calm_before_s: float
     damage: str = ""
+    last: str = ""
+    keeps_enough: bool = False
+    well_s: float = WELL_S
     blows: Sequence[Blow]
 
     @property
@@ -95,12 +112,14 @@ class Options:
     """What a draw may choose from; None leaves it to the seed.
 
     Without `is_swarm` every kind of `kinds` may come in every plan; with it, each plan has a few.
+    `is_brisk` is for campaigns: short storms, most of which leave enough nodes for another round.
     """
 
     nodes: int | None = None
     quorum: str | None = None
     kinds: Sequence[str] = field(default=KINDS)
     is_swarm: bool = True
+    is_brisk: bool = False
 
 
 def draw_plan(seed: int, options: Options | None = None) -> Plan:
@@ -108,11 +127,13 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
     options = options or Options()
     draw = random.Random(seed)
     count = options.nodes or draw.randint(2, 5)
-    settings = _draw_settings(draw, count, options.quorum)
+    settings = _draw_settings(
+        draw, count, options.quorum or "coordinator", is_brisk=options.is_brisk
+    )
     latency_s = draw.choice([0.0005, 0.005, 0.05])
     jitter_s = draw.choice([0.0, latency_s, 0.05])
     damage = draw.choice(["", "", "", "", "", "deaf", "mute", "apart"])
-    calm_before_s = draw.choice([0.0, 0.5, 2.0])
+    calm_before_s = draw.choice([0.0, 0.5, 1.0] if options.is_brisk else [0.0, 0.5, 2.0])
     arrivals_s = tuple(draw.choice([0.0, draw.random()]) for _ in range(count))
     clock_rates = tuple(draw.uniform(0.93, 1.07) for _ in range(count))
     kinds = list(options.kinds)
@@ -121,20 +142,19 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         wanted = draw.sample(kinds, min(draw.randint(0, 5), len(kinds)))
         kinds = sorted({draw.choice(enders), *wanted})
     # Some storms are short and thick, some long enough for every deadline of the protocol.
-    length_s = draw.choice([1.0, 2.0, 3.0, 5.0, 10.0])
-    pause_s = draw.choice([0.1, 0.3, 1.0])
+    length_s = draw.choice([0.5, 1.0, 2.0, 3.0] if options.is_brisk else [1.0, 2.0, 3.0, 5.0, 10.0])
+    pause_s = draw.choice([0.1, 0.3] if options.is_brisk else [0.1, 0.3, 1.0])
     blows: list[Blow] = []
     while (length_s := length_s - (after_s := draw.expovariate(1 / pause_s))) > 0:
-        blows.append(
-            Blow(
-                after_s=after_s,
-                kind=draw.choice(kinds),
-                who=draw.randrange(64),
-                how=draw.random(),
-            )
-        )
+        blows.append(_draw_blow(draw, after_s, kinds))
+    well_s = WELL_S
+    if options.is_brisk:
+        well_s = max(2 * settings.beat_interval_s, settings.min_round_s)
     return Plan(
         seed=seed,
+        last=draw.choice(_LAST) if options.is_brisk else "",
+        keeps_enough=options.is_brisk and draw.random() < _LEFT_ENOUGH,
+        well_s=well_s,
         settings=settings,
         latency_s=latency_s,
         jitter_s=jitter_s,
@@ -146,7 +166,11 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
     )
 
 
-def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Settings:
+def _draw_blow(draw: random.Random, after_s: float, kinds: Sequence[str]) -> Blow:
+    return Blow(after_s=after_s, kind=draw.choice(kinds), who=draw.randrange(64), how=draw.random())
+
+
+def _draw_settings(draw: random.Random, count: int, quorum: str, *, is_brisk: bool) -> Settings:
     if quorum == "majority":
         # Two groups must not both be large enough, or whoever comes back at the endpoint may begin
         # the job anew beside its survivors (R12).
@@ -155,12 +179,12 @@ def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Setti
     else:
         minimum = draw.choice([1, 1, 2, count])
         maximum = draw.choice([count, count + 1, count + 3, max(minimum, count - 1)])
-    beat_interval_s, lease_s = draw.choice(_PACES[quorum or "coordinator"])
+    beat_interval_s, lease_s = draw.choice(_BRISK_PACES if is_brisk else _PACES[quorum])
     return Settings(
         run_id="job",
         min_nodes=minimum,
         max_nodes=maximum,
-        max_restarts=draw.choice([0, 1, 3, 8]),
+        max_restarts=draw.choice([0, 1, 1, 3, 3, 8, 8, 8] if is_brisk else [0, 1, 3, 8]),
         beat_interval_s=beat_interval_s,
         lease_s=lease_s,
         drift_s=0.2 + lease_s / 8,  # what the clock rates above can differ by, and the killing
@@ -171,5 +195,5 @@ def _draw_settings(draw: random.Random, count: int, quorum: str | None) -> Setti
         newcomer_window_s=0.2,
         linger_s=5.0,
         store_timeout_s=1.0,
-        quorum=quorum or "coordinator",
+        quorum=quorum,
     )

@@ -92,7 +92,7 @@ class PlayedAgent:
         return [notice for _, notice in self.timed_notices]
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
-        self.process.world.later(delay_s, lambda: self._act(act))
+        self.process.world.later(delay_s, self._act, act)
 
     def _act(self, act: Callable[[], None]) -> None:
         if self.process.is_suspended:

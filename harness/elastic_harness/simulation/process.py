@@ -87,8 +87,18 @@ class Process:
         One at a time, as in the real driver: the commands of one step are performed before the
         next input. A frozen agent does not get to its queue.
         """
-        if self.is_alive:
+        if not self.is_alive:
+            return
+        if self._inbox or self._is_pumping or self.is_frozen:
             self._inbox.append((which, given))
+            self._pump()
+            return
+        self._is_pumping = True
+        try:
+            self._step(which, given)
+        finally:
+            self._is_pumping = False
+        if self._inbox:
             self._pump()
 
     def resume(self) -> None:
@@ -125,7 +135,7 @@ class Process:
         if at is None or not self.is_alive or self._alarms.get(which, math.inf) <= at:
             return
         self._alarms[which] = at
-        self.world.later(self.until(at), lambda: self._ring(which, at))
+        self.world.later(self.until(at), self._ring, which, at)
 
     def _ring(self, which: str, at: float) -> None:
         if self._alarms.get(which) == at:
@@ -152,16 +162,17 @@ class Process:
         if which == "agent":
             self.agent.take(given)
             return
-        now = self.world.time * self._rate + self._offset_s
+        world = self.world
+        now = world.time * self._rate + self._offset_s
         if given is _TIME_PASSED:
             wake = self._wake_at(which)
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
         if which == "member":
             for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
-                self.world.perform_member(self, command)
+                world.perform_member(self, command)
             self._set_alarm(which, self.member.wake_at())
         elif self.coordinator is not None:
             for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
-                self.world.perform_coordinator(self, order)
+                world.perform_coordinator(self, order)
             self.set_alarm(which)  # it may have stepped down

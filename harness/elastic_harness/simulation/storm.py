@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, may_come, strike
 from elastic_harness.simulation.health import problem_of, seems_over
-from elastic_harness.simulation.plan import Plan, draw_plan
+from elastic_harness.simulation.plan import Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
 from elastic_harness.simulation.world import World
 
@@ -17,9 +17,9 @@ __all__ = ["Outcome", "Storm", "run_storm", "weather"]
 
 # The longest honest way back: a lease, a stop with its eviction, a join window, and some rounds.
 CALM_S = 25.0
-# A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
-_WELL_S = 2.0
 _LOOK_S = 0.25
+# A job whose nodes are well forms within this.
+_LAST_WITHIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Storm:
             self.world,
             self.watch,
             stops_at=plan.calm_before_s + sum(blow.after_s for blow in plan.blows),
+            keeps_enough=plan.keeps_enough,
         )
 
     def run(self) -> Outcome:
@@ -87,10 +88,9 @@ class Storm:
         world.run(plan.calm_before_s)
         for blow in plan.blows:
             world.run(blow.after_s)
-            did = strike(self._target, blow)
-            if did:
-                self._blows += 1
-                self.said.append((world.time, did))
+            self._strike(blow)
+        if plan.last:
+            self._strike_last()
         self._calm_down()
         return Outcome(
             blows=self._blows,
@@ -98,6 +98,25 @@ class Storm:
             ending=self._ending(),
             virtual_s=world.time,
         )
+
+    def _strike(self, blow: Blow) -> bool:
+        did = strike(self._target, blow)
+        if did:
+            self._blows += 1
+            self.said.append((self.world.time, did))
+        return bool(did)
+
+    def _strike_last(self) -> None:
+        """See that the first round ends, if no blow has seen to that."""
+        world = self.world
+        until = world.time + _LAST_WITHIN_S
+        while world.time < until and len({a.round for _, a in world.starts}) < 2:
+            running = [p for p in world.every_process if p.agent.progresses]
+            for kind in (self.plan.last, "fail") if running else ():
+                for who in range(len(world.processes)):
+                    if self._strike(Blow(after_s=0.0, kind=kind, who=who, how=0.5)):
+                        return
+            world.run(_LOOK_S)
 
     def _starter(self, name: str, rate: float) -> Callable[[], None]:
         return lambda: self.world.start(name, clock_rate=rate)
@@ -125,7 +144,7 @@ class Storm:
                 break
             elif well_since is None:
                 well_since = world.time
-            if well_since is not None and world.time >= well_since + _WELL_S:
+            if well_since is not None and world.time >= well_since + self.plan.well_s:
                 break
             if world.time >= deadline:
                 if problem is None:

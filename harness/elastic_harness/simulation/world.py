@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, cast
 
 from elastic_harness.simulation.doors import Doors, place_of
 from elastic_harness.simulation.played_agent import PlayedAgent
@@ -28,6 +29,10 @@ from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
 
+T = TypeVar("T", bound=m.Message)
+
+# What comes when: the time, a number that keeps the order of equal times, what is done with what.
+_Due = tuple[float, int, Callable[..., None], tuple[object, ...]]
 LATENCY_S = 0.0005
 # A keeper kills and reports within this; then its tombstone can be read.
 KEEPER_S = 0.03
@@ -98,16 +103,16 @@ class World:
         self._newest_dial: dict[str, int] = {}  # by incarnation
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[_Due] = []
         self._count = 0
         self._terms = 0
 
     # --- time --------------------------------------------------------------------------------
 
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do something after a while."""
+    def later(self, delay_s: float, act: Callable[..., None], *arguments: object) -> None:
+        """Do something after a while: `act(*arguments)`."""
         self._count += 1
-        heapq.heappush(self._queue, (self.time + delay_s, self._count, act))
+        heapq.heappush(self._queue, (self.time + delay_s, self._count, act, arguments))
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -126,9 +131,9 @@ class World:
         return self.time - start
 
     def _next(self) -> None:
-        at, _, act = heapq.heappop(self._queue)
+        at, _, act, arguments = heapq.heappop(self._queue)
         self.time = max(self.time, at)
-        act()
+        act(*arguments)
         if self.is_changed:
             self.is_changed = False
             for watch in self.watchers:
@@ -275,23 +280,23 @@ class World:
             self._end(pipe.down, "reset")
 
     def is_cut(self, source: Process, target: Process) -> bool:
-        links = self.cut_links
-        return bool(links) and (source.name, target.name) in links and source is not target
+        return (source.name, target.name) in self.cut_links and source is not target
 
     def _send(self, direction: Direction, item: m.Message | str) -> None:
         source, target = direction.source, direction.target
         if not isinstance(item, str):
-            self.note(source, target, item)
-            if self._checks_wire:
-                item = wire.decode(json.loads(json.dumps(wire.encode(item))))
+            item = self.carry(source, target, item)
         direction.items.append(item)
         latency_s = 0.0 if source is target else self.draw_latency_s()
-        self.later(latency_s, lambda: self._deliver(direction))
+        self.later(latency_s, self._deliver, direction)
 
-    def note(self, source: Process, target: Process, message: m.Message) -> None:
-        """Write down what one process says to another."""
+    def carry(self, source: Process, target: Process, message: T) -> T:
+        """Write down what one process says to another, and return what the other one hears."""
         if self._keeps_messages:
             self.sent.append((self.time, source.name, target.name, message))
+        if not self._checks_wire:
+            return message
+        return cast("T", wire.decode(json.loads(json.dumps(wire.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""
@@ -301,12 +306,13 @@ class World:
 
     def _flush(self, direction: Direction) -> None:
         for _ in range(len(direction.items)):
-            self.later(self.draw_latency_s(), lambda: self._deliver(direction))
+            self.later(self.draw_latency_s(), self._deliver, direction)
 
     def _deliver(self, direction: Direction) -> None:
-        if not direction.items or self.is_cut(direction.source, direction.target):
+        source, target = direction.source, direction.target
+        if not direction.items or (self.cut_links and self.is_cut(source, target)):
             return
-        if not (direction.source.has_power and direction.target.has_power):
+        if not (source.has_power and target.has_power):
             return
         item = direction.items.popleft()
         if not direction.is_open:
@@ -314,12 +320,12 @@ class World:
         pipe = direction.pipe
         if isinstance(item, str):
             self._end(direction, item)
-        elif direction is pipe.up and direction.target.coordinator is None:
+        elif direction is pipe.down:
+            target.feed("member", v.MessageReceived(message=item))
+        elif target.coordinator is None:
             self._close(pipe.down, pipe.up, "nobody decides here")
-        elif direction is pipe.up:
-            direction.target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
         else:
-            direction.target.feed("member", v.MessageReceived(message=item))
+            target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
 
     def _end(self, direction: Direction, reason: str) -> None:
         """Tell the receiving end of a direction that the connection is over."""
@@ -355,21 +361,21 @@ class World:
 
     def perform_member(self, process: Process, command: v.MemberCommand) -> None:
         match command:
+            case v.Send(message=message):
+                if process.pipe is not None:
+                    self._send(process.pipe.up, message)
             case v.Notify(notice=notice):
                 process.agent.notice(notice)
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.FindCoordinator(peers=peers):
-                self.later(self.draw_latency_s(), lambda: self._found(process))
+                self.later(self.draw_latency_s(), self._found, process)
                 if peers:
                     self.doors.perform(process, command)
             case v.Dial():
                 self._hang_up(process)
                 dial = self._newest_dial[process.node.incarnation] = self.next_id()
-                self.later(2 * self.draw_latency_s(), lambda: self._dialled(process, command, dial))
-            case v.Send(message=message):
-                if process.pipe is not None:
-                    self._send(process.pipe.up, message)
+                self.later(2 * self.draw_latency_s(), self._dialled, process, command, dial)
             case v.Hangup():
                 self._hang_up(process)
             case _:
@@ -457,9 +463,7 @@ class World:
                 if pipe is not None:
                     self._close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
-                self.later(
-                    2 * self.draw_latency_s(), lambda: self._probed(process, command, KEEPER_S)
-                )
+                self.later(2 * self.draw_latency_s(), self._probed, process, command, KEEPER_S)
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):
