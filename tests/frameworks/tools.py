@@ -1,4 +1,4 @@
-"""Tools that look into workers: coverage of their processes, and a sampler from outside.
+"""Tools that look into workers: debuggers, coverage of their processes, a sampler from outside.
 
 Run by `tox -e frameworks`, with the frameworks.
 """
@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.conformance.launchers import OURS, Running, address
+from tests.frameworks.debugger import Debugger
 from tests.frameworks.jobs import run_job
 
 LIMIT_S = 60.0
@@ -28,6 +32,73 @@ def here():
 if os.environ["RANK"] == "0":
     here()
 """
+# Line 6 is where debuggers are to stop.
+_DEBUGGED = """\
+import os
+import torch
+
+def step(rank):
+    total = torch.ones(3).sum() + rank
+    return total
+
+print("result", float(step(int(os.environ["RANK"]))))
+"""
+_LISTENS = """\
+import os, sys
+import debugpy
+debugpy.listen((sys.argv[1], 5678 + int(os.environ["LOCAL_RANK"])))
+debugpy.wait_for_client()
+import work
+"""
+
+
+@pytest.mark.parametrize("start", ["auto", "exec"])
+@pytest.mark.parametrize("way", ["by the command line", "by the script"])
+def test_a_debugger_attaches_to_each_worker(way: str, start: str, tmp_path: Path) -> None:
+    """Each waits for its own client, stops at the line, tells what is there, and goes on."""
+    host = address(96)
+    file = tmp_path / "work.py"
+    file.write_text(_DEBUGGED)
+    (tmp_path / "listens.py").write_text(_LISTENS)
+    if way == "by the script":
+        program = ["listens.py", host]
+    else:
+        listen = f"{host}:567${{local_rank}}"
+        program = ["-m", "debugpy", "--listen", listen, "--wait-for-client", "work.py"]
+    first_port = 5678 if way == "by the script" else 5670
+    events = tmp_path / "events"
+    job = Running(
+        tmp_path,
+        *(*OURS, f"--worker-start={start}", "--standalone", "--nproc-per-node=2", *program),
+        environ={"PYTEST_ELASTIC_EVENTS": f"file:{events}"},
+    )
+    try:
+        debuggers = [Debugger(host, first_port + rank) for rank in (0, 1)]
+        for debugger in debuggers:
+            debugger.attach({str(file): 6})
+        for rank, debugger in enumerate(debuggers):
+            thread, frame = debugger.stop()
+            assert debugger.frames(thread)[:2] == [("step", 6), ("<module>", 8)]
+            assert debugger.evaluate("(float(total), rank)", frame) == f"({3.0 + rank}, {rank})"
+            debugger.go_on(thread)
+        assert job.wait() == 0, job.printed
+        for debugger in debuggers:
+            debugger.close()
+    finally:
+        job.end()
+    assert sorted(line for line in job.printed.splitlines() if line.startswith("result")) == [
+        "result 3.0",
+        "result 4.0",
+    ]
+    assert f'"start":"{"warm" if start == "auto" else "exec"}"' in events.read_text()
+
+
+def test_coverage_run_in_a_worker_measures_what_it_runs(tmp_path: Path) -> None:
+    """`-m coverage run` observes a program, its imports too: such workers are fresh ones."""
+    (tmp_path / "script.py").write_text(_BRANCHES)
+    ran = run_job(tmp_path, "-m", "coverage", "run", "--parallel-mode", "script.py")
+    assert (ran.exit_code, ran.starts) == (0, ("exec",)), ran.output
+    assert len(list(tmp_path.glob(".coverage.*"))) == 2
 
 
 def test_coverage_of_processes_sees_every_worker(tmp_path: Path) -> None:
