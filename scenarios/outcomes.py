@@ -2,6 +2,7 @@
 
     python scenarios/outcomes.py                              # all of them, under all launchers
     python scenarios/outcomes.py --launcher pytest-elastic scenarios/worker scenarios/long
+    python scenarios/outcomes.py --jobs 2                     # so many at a time (pytest-xdist)
 
 Rows of scenarios that were not run keep what they said. `tests/plugin/test_scenario_library.py`
 sees to it that every scenario has a row.
@@ -33,23 +34,25 @@ def main(arguments: Sequence[str]) -> int:
     """Run what is asked for, and write the table anew."""
     parser = argparse.ArgumentParser(description="Run scenarios and write their outcomes down.")
     parser.add_argument("--launcher", action="append", choices=LAUNCHERS)
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run at a time")
     parser.add_argument("paths", nargs="*", default=[str(HERE), str(HERE / "long")])
     options = parser.parse_args(arguments)
     for launcher in options.launcher or LAUNCHERS:
         found = read_table(README.read_text(encoding="utf-8"))
-        for scenario, outcome in run(launcher, options.paths).items():
+        for scenario, outcome in run(launcher, options.paths, jobs=options.jobs).items():
             found.setdefault(scenario, {})[launcher] = outcome
         write_table(found)
     return 0
 
 
-def run(launcher: str, paths: Iterable[str]) -> Mapping[str, str]:
+def run(launcher: str, paths: Iterable[str], *, jobs: int = 1) -> Mapping[str, str]:
     """Run scenarios under a launcher; returns what became of each."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
             sys.executable, "-m", "pytest", *paths, f"--elastic-launcher={launcher}",
             f"--junitxml={report}", "-p", "no:cacheprovider",
+            *(["-n", str(jobs)] if jobs > 1 else []),
         ]  # fmt: skip
         subprocess.run(command, cwd=HERE.parent, check=False)
         cases = ET.parse(report).getroot().iter("testcase")  # noqa: S314 (written by ourselves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from elastic_harness.history.events import NodeStarted, NodeStopped, ProcessExited, ProcessStarted
@@ -17,6 +18,9 @@ from elastic_harness.scenario.situation import (
 from pytest_elastic.events.model import CoordinatorStarted, Record
 
 __all__ = ["LauncherView", "ObservedRun"]
+
+# How a launcher ends that has done what SIGTERM asks for.
+_OBEDIENT = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,13 +91,14 @@ class ObservedRun:
     def outcome(self) -> str:
         """How the job ended, by the launchers that count: succeeded or failed.
 
-        Drained, when every node has left with success because it was told to.
+        Drained, when every node has left because it was told to: with success, or as programs end
+        that obey SIGTERM (status 143, or by the signal itself).
         """
         counting = [each.exit_code for each in self.launchers.values() if not each.is_excused]
         if counting:
             return "succeeded" if all(code == 0 for code in counting) else "failed"
         codes = [each.exit_code for each in self.launchers.values()]
-        return "drained" if codes and all(code == 0 for code in codes) else "failed"
+        return "drained" if codes and all(code in _OBEDIENT for code in codes) else "failed"
 
     def describe(self) -> str:
         """Say in one line where the job stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,9 @@ from elastic_harness.network.proxied import ProxyPlan, environ_name
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
+
+# What leads to the run's own observer: the probe in workers, and the events of our launcher.
+_OBSERVING = frozenset({"ELASTIC_PROBE_SOCKET", "PYTEST_ELASTIC_EVENTS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +94,15 @@ def launcher_spec(
 
 
 def command_spec(plan: StagePlan, node: str, argv: Sequence[str], *, name: str) -> ProcessSpec:
-    """Return another command on a node, in a launcher's surroundings; it writes into `name`.log."""
+    """Return another command on a node, in a launcher's surroundings; it writes into `name`.log.
+
+    `python` is this interpreter there, as it is the launchers'. Nobody observes what it starts.
+    """
     log = os.path.join(plan.log_dir_of(node), f"{name.replace('#', '-')}.log")
-    environ = {key: text for key, text in _environ(plan, node).items() if "PROBE" not in key}
+    environ = {key: text for key, text in _environ(plan, node).items() if key not in _OBSERVING}
+    environ["PATH"] = os.pathsep.join(
+        filter(None, (os.path.dirname(sys.executable), environ.get("PATH")))
+    )
     return ProcessSpec(argv=argv, environ=environ, cwd=plan.cwd, stdout=log, stderr=log)
 
 
@@ -100,4 +110,10 @@ def _environ(plan: StagePlan, node: str) -> dict[str, str]:
     more: dict[str, str] = {}
     for environ_for in plan.launch_environs:
         more.update(environ_for(plan.log_dir_of(node)))
-    return {**plan.environ, "ELASTIC_NODE": node, "HOSTNAME": node, **more}
+    return {
+        **plan.environ,
+        "ELASTIC_NODE": node,
+        "ELASTIC_LAUNCHER": plan.launcher.name,
+        "HOSTNAME": node,
+        **more,
+    }

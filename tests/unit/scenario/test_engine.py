@@ -743,3 +743,21 @@ def test_entries_without_an_id_are_called_by_their_place() -> None:
     bench = Bench(scenario({"at": "1s", "kill": "rank 0"}), is_open=True)
     bench.add(at="1s", kill="rank 0")
     assert [entry.id for entry in bench.engine.entries] == ["entry-1", "entry-2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(0, "drained"), (143, "drained"), (-15, "drained"), (1, "failed")]
+)
+def test_a_job_is_drained_when_every_node_left_because_it_was_told_to(
+    code: int, outcome: str
+) -> None:
+    """A launcher that obeys SIGTERM ends with 0, with 143, or by the signal itself."""
+    bench = Bench(scenario({"at": "1s", "id": "bye", "leave": "all"}, nodes=2))
+    bench.start_nodes("n1", "n2")
+    bench.pass_time(1)
+    bench.in_force("bye")
+    bench.prove("bye")
+    bench.end_job(code)
+    bench.pass_time(1)
+    assert bench.end is not None
+    assert bench.end.outcome == outcome
