@@ -43,6 +43,10 @@ class Injected:
         """The moment when it has been undone, for `after=`."""
         return f"{self.id}.healed"
 
+    def heal(self) -> Injected:
+        """Undo it now; returns the healing. It fails if there is nothing in force to heal."""
+        return self.job.add({"at": "0s"}, "heal", self.id)
+
     def __str__(self) -> str:
         return self.id
 
@@ -111,7 +115,11 @@ class Job:
     # Waiting
 
     def wait(self) -> JobOutcome:
-        """Wait for the job to end, heal what is in force before, and return how it ended."""
+        """Wait for the job to end and return how it ended.
+
+        Faults with a time of their own (`lasting`) end by themselves meanwhile, all others stay in
+        force: heal before what the job cannot end with. Once it has ended, everything is healed.
+        """
         run = self._started()
         if self._result is None:
             run.thread.call(lambda: run.run.tell(m.TimelineClosed()))

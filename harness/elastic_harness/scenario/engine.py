@@ -101,8 +101,8 @@ class Decision:
 class EngineMachine:
     """One run of one plan. The first input of any kind starts its clock.
 
-    With `is_open` the timeline may still grow (a Python test): nothing is healed automatically and
-    the run is not calm until `TimelineClosed`.
+    With `is_open` the timeline may still grow (a Python test): nothing is healed automatically that
+    has no time of its own, and the run is not calm until `TimelineClosed`.
     """
 
     def __init__(self, plan: Plan, catalog: ActionCatalog, *, is_open: bool = False) -> None:
@@ -119,7 +119,9 @@ class EngineMachine:
         self._woken_at: float | None = None
         self._out: list[EngineCommand] = []
         self._decisions: list[Decision] = []
-        self._flow = FaultFlow(plan, catalog, self._run, put=self._put, decide=self._decide)
+        self._flow = FaultFlow(
+            plan, catalog, self._run, put=self._put, decide=self._decide, is_open=is_open
+        )
 
     # --- what others may look at ---------------------------------------------------------------
 
@@ -187,6 +189,7 @@ class EngineMachine:
                 self._shift(seconds)
             case TimelineClosed():
                 self._is_open = False
+                flow.close_timeline()
             case _:
                 assert_never(input)
         self._look_around(now)
@@ -357,7 +360,10 @@ class EngineMachine:
             return True
         if now >= self._started_at + self._plan.scenario.limit:
             limit = format_duration(self._plan.scenario.limit)
-            self._end("limit", f"the job did not end within {limit}: {self._run.describe()}", now)
+            where = self._run.describe()
+            if in_force := self._flow.in_force:
+                where += f"; still in force: {', '.join(in_force)}"
+            self._end("limit", f"the job did not end within {limit}: {where}", now)
             return True
         return False
 

@@ -24,6 +24,7 @@ from elastic_harness.scenario.selectors import SelectionEmpty
 from elastic_harness.scenario.situation import Targets
 from elastic_harness.scenario.timeline import (
     CHECK_ACTION,
+    HEAL_ACTION,
     OWN_ACTIONS,
     EntryPhase,
     EntryState,
@@ -38,7 +39,8 @@ class FaultFlow:
     """The entries of one run.
 
     `put` takes commands, `decide(what, reason, now)` notes what was chosen and why. `resolved` is
-    whom each entry hit whose words leave a choice, for a replay.
+    whom each entry hit whose words leave a choice, for a replay. `is_open`: the timeline is a
+    running test's, which says itself what is healed; what it does not, stays until the end.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class FaultFlow:
         *,
         put: Callable[[EngineCommand], None],
         decide: Callable[[str, str, float], None],
+        is_open: bool = False,
     ) -> None:
         self._plan = plan
         self._catalog = catalog
         self._run = run
         self._put = put
         self._decide = decide
+        self._is_a_test = self._is_open = is_open
         self.started_at = 0.0  # the engine's clock, set when it starts
         self.entries: list[EntryState] = []
         self.resolved: dict[str, PinnedTargets] = {}
@@ -242,9 +246,9 @@ class FaultFlow:
         entry.become(EntryPhase.FIRED)
         if has_choice(entry.action):
             self.resolved[entry.id] = PinnedTargets.of(targets)
-        if not entry.action.is_healable or entry.entry.until == "end":
-            for node in entry.action.excuses(targets):
-                self._run.excuse(node)
+        entry.hit = entry.action.excuses(targets)
+        if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
+            self._excuse(entry)
         spec = entry.entry.action
         fired = FaultFired(
             id=entry.id,
@@ -254,6 +258,30 @@ class FaultFlow:
         )
         self._put_fact(fired)
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
+
+    def _stays(self, entry: EntryState) -> bool:
+        """Tell whether a fault is in force until the end, unless an entry heals it before."""
+        spec = entry.entry
+        if spec.until is not None or spec.for_s is not None:
+            return spec.until == "end"
+        return self._is_a_test and not any(
+            other.phase is EntryPhase.WAITING and entry in self._chosen_by(other)
+            for other in self.entries
+        )
+
+    def _excuse(self, entry: EntryState) -> None:
+        for node in entry.hit:
+            self._run.excuse(node)
+
+    def close_timeline(self) -> None:
+        """Take note that nothing is added any more: what nobody will heal stays as it is.
+
+        So what becomes of the launchers that it has hit says nothing about the job.
+        """
+        self._is_open = False
+        for entry in self.entries:
+            if entry.can_be_healed and self._stays(entry):
+                self._excuse(entry)
 
     def _targets(self, entry: EntryState) -> Targets:
         """Return whom an entry hits: whom the plan says if it is a replay's, else by its words."""
@@ -273,18 +301,25 @@ class FaultFlow:
             self._put(Judge(entry_id=entry.id, clauses=read_check(wanted)))
             return
         self._decide(f"{entry.id} heals", why, now)
-        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
-        chosen = [
-            other
-            for other in self.entries
-            if other.can_be_healed and ("all" in names or other.name in names or other.id in names)
-        ]
+        chosen = [other for other in self._chosen_by(entry) if other.can_be_healed]
         if not chosen:
             self._fail(entry, f"heal: {wanted}: there is nothing in force to heal")
             return
         for other in reversed(chosen):
             self.heal(other, "action")
         self._finish_own(entry, now)
+
+    def _chosen_by(self, entry: EntryState) -> list[EntryState]:
+        """Return the entries that an entry is to heal; none if it does something else."""
+        if entry.entry.action.name != HEAL_ACTION:
+            return []
+        wanted = entry.entry.action.value
+        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+        return [
+            other
+            for other in self.entries
+            if "all" in names or other.name in names or other.id in names
+        ]
 
     def _finish_own(self, entry: EntryState, now: float) -> None:
         entry.in_force_at = entry.healed_at = now
@@ -302,9 +337,14 @@ class FaultFlow:
     def heal_everything(self, why: str, now: float) -> None:
         """Undo what can be undone, the newest first, save what is to stay until the end."""
         for entry in reversed(self.entries):
-            if entry.can_be_healed and entry.entry.until != "end":
+            if entry.can_be_healed and not self._stays(entry):
                 self._decide(f"heal {entry.id}", why, now)
                 self.heal(entry, "schedule")
+
+    @property
+    def in_force(self) -> list[str]:
+        """What is being done to the job right now: each entry with the name of its fault."""
+        return [f"{e.id} ({e.entry.action.name})" for e in self.entries if e.can_be_healed]
 
     @property
     def is_healing(self) -> bool:

@@ -138,10 +138,10 @@ class TimeStoodStill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineClosed:
-    """Nothing will be added any more: what is still in force may be healed and the job may end.
+    """Nothing will be added any more, and the job may end.
 
     A scenario file's timeline is closed from the start; a running test closes it when it waits for
-    the end of the job.
+    the end of the job. What is in force then, and is not healed by the timeline, stays so.
     """
 
 

@@ -72,7 +72,8 @@ class EntryState:
     """What the engine knows about one firing. `proved` is None until it is known either way.
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
-    an `until` is waited for. `is_armed`: a rank is, or would be, held for it. `action` is None for
+    an `until` is waited for. `hit` are the nodes whose launcher's end it may be to blame for.
+    `is_armed`: a rank is, or would be, held for it. `action` is None for
     the engine's own `heal` and `check`.
     """
 
@@ -94,6 +95,7 @@ class EntryState:
     heal_at: float | None = None
     heal_watcher: Watcher | None = None
     healed_by: str = "teardown"
+    hit: tuple[str, ...] = ()
 
     @property
     def step(self) -> AtStep | None:
