@@ -16,7 +16,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.scenario.engine import RunPhase
 from elastic_harness.scenario.holds import HOLD_LIMIT_S
-from elastic_harness.scenario.messages import ArmHold, DisarmHold, WakeAt, WatchLog
+from elastic_harness.scenario.messages import ArmHold, DisarmHold, EndRun, WakeAt, WatchLog
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import CoordinatorStarted, RoundSealed
