@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.errors import ElasticError, InternalError
-from pytest_elastic.launch import launch
 from pytest_elastic.rendezvous.model import Failure
 
 __all__ = ["CONFIG_FILE", "main", "read_outcome"]
@@ -64,6 +63,9 @@ def main(argv: Sequence[str]) -> int:
     if os.path.abspath(config.program.python) == os.path.abspath(sys.executable):
         # The same interpreter by another path: workers may be forked from ours.
         config = replace(config, program=replace(config.program, python=sys.executable))
+    # Here and not above: the caller imports this module too, and runs no agent.
+    from pytest_elastic.launch import launch
+
     found: list[Outcome] = []
     try:
         launch(config, process_ends=True, on_outcome=found.append)

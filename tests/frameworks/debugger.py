@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import select
 import socket
 import time
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Debugger:
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline, f"no debugger listens at {host}:{port}"
-                time.sleep(_PAUSE_S)
+                select.select([], [], [], _PAUSE_S)
         self._file = self._sock.makefile("rb")
         self._numbers = itertools.count(1)
         self._events: list[Mapping[str, Any]] = []
