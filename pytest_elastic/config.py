@@ -30,6 +30,7 @@ __all__ = [
     "parse_nnodes",
     "parse_rdzv_conf",
     "parse_signals",
+    "store_type_of",
 ]
 
 # torchrun's default port of a c10d endpoint.
@@ -84,6 +85,7 @@ class RendezvousConf:
     read_timeout_s: float = 60.0
     is_host: bool | None = None
     quorum: str = "auto"
+    store_type: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ class LaunchConfig:
     `origins` says for each option where its value came from: "command line", "environment PET_…"
     or "default". `node_name` is None unless the user named the node. `error_file` is where whoever
     started this agent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are
-    what the user said to a backend that is torch's or somebody else's, as text.
+    what the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
+    the file in which nodes find each other, if it is not the endpoint's store.
     """
 
     run_id: str
@@ -130,6 +133,7 @@ class LaunchConfig:
     standalone: bool = False
     handler_endpoint: str = ""
     handler_conf: Mapping[str, str] = field(default_factory=dict)
+    registry_file: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def said(self, setting: str) -> str:
@@ -195,7 +199,7 @@ _CONF_FIELDS: dict[str, str | None] = {
     "heartbeat_timeout": None,  # beats have no thread that could hang
     "timeout": None,  # torchrun's c10d ignores it as well
     "rank": None,  # torchrun overwrites it with --node-rank
-    "store_type": None,  # checked below
+    "store_type": "store_type",
 }
 # Settings of torchrun's etcd backends.
 _ETCD_SETTINGS = (
@@ -221,11 +225,6 @@ def parse_rdzv_conf(text: str) -> RendezvousConf:
                 + guess
             )
         values[key] = value
-    if values.get("store_type", "tcp").lower() != "tcp":
-        raise UsageError(
-            f"--rdzv-conf store_type={values['store_type']}: nodes meet in a TCPStore only "
-            "(store_type=tcp); a store in a file cannot tell a dead node from a silent one"
-        )
     fields: dict[str, float | bool | str] = {}
     for key, value in values.items():
         name = _CONF_FIELDS[key]
@@ -262,12 +261,21 @@ def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping
 
     Of handlers, only torch's own settings are known by name.
     """
-    if backend in ("c10d", "static"):
-        return parse_rdzv_conf(text), {}
     values = dict(_conf_items(text))
+    if backend in ("c10d", "static"):
+        conf = parse_rdzv_conf(text)
+        if backend == "c10d" and conf.store_type == "file":
+            _refuse_quorum(values, "store_type=file: the file says who decides")
+        return conf, {}
     if backend == "etcd-v3":
         theirs = {key: value for key, value in values.items() if key in _ETCD_V3_SETTINGS}
         ours = ",".join(f"{key}={value}" for key, value in values.items() if key not in theirs)
+        for key in ("is_host", "store_type"):
+            if key in values:
+                raise UsageError(
+                    f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
+                )
+        _refuse_quorum(values, "etcd-v3: etcd says who decides")
         return replace(parse_rdzv_conf(ours), quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)
     for key in values:
@@ -277,6 +285,16 @@ def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping
                 f"{', '.join(sorted(known))}"
             )
     return RendezvousConf(), {"timeout": _HANDLER_TIMEOUT_S, **values}
+
+
+def store_type_of(text: str) -> str:
+    """Return how `--rdzv-conf` says that nodes find each other: "tcp" or "file"."""
+    return dict(_conf_items(text)).get("store_type", "tcp").lower()
+
+
+def _refuse_quorum(values: Mapping[str, str], why: str) -> None:
+    if "quorum" in values:
+        raise UsageError(f"--rdzv-conf quorum={values['quorum']} has no effect with {why}")
 
 
 def _conf_items(text: str) -> Iterator[tuple[str, str]]:
@@ -297,6 +315,13 @@ def _conf_value(key: str, name: str, value: str) -> float | bool | str:
                 "without any other), coordinator (the job ends with its host's node), or auto"
             )
         return value
+    if name == "store_type":
+        if value.lower() not in ("tcp", "file"):
+            raise UsageError(
+                f"--rdzv-conf store_type={value}: expected tcp (nodes meet at a port of one of "
+                "them) or file (in a file that all of them see, which --rdzv-endpoint names)"
+            )
+        return value.lower()
     if name == "is_host":
         if value.lower() in _TRUE:
             return True

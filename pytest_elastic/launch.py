@@ -20,10 +20,10 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
+from pytest_elastic.backends.own_address import own_address
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
-from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import (
     AgentExited,
@@ -43,6 +43,7 @@ from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
@@ -146,7 +147,8 @@ class _Launch:
     def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
-        address = _own_address(config)
+        towards = [config.endpoint] if config.registry_file is None else []
+        address = own_address(config.local_addr, towards, said=config.said("local_addr"))
         self._plan.open()
         agent = Agent(
             self._loop,
@@ -212,33 +214,60 @@ class _Launch:
             listener.close()
 
     def _rendezvous(self, node: Node, agent: Agent, listener: socket.socket) -> ports.Rendezvous:
+        registry = self._registry(node, agent)
+        if registry is None:
+            return self._bridge(node, agent)
+        return NodeRendezvous(
+            self._loop,
+            node=node,
+            settings=settings_of(self._config),
+            registry=registry,
+            listener=listener,
+            on_notice=agent.on_notice,
+            on_event=self._emit,
+            credentials=self._credentials,
+        )
+
+    def _registry(self, node: Node, agent: Agent) -> Registry | None:
+        """Return where the coordinator is found; None where somebody else's handler knows."""
         config = self._config
-        if config.backend in ("c10d", "static"):
-            settings, choice = settings_of(config), quorum_of(config)
+        if config.registry_file is None and config.backend in ("c10d", "static"):
+            choice = quorum_of(config)
             if config.max_nodes > 1:
                 self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
-            registry: Registry = EndpointRegistry(
+            return EndpointRegistry(
                 self._loop,
                 node=node,
-                settings=settings,
+                settings=settings_of(config),
                 endpoint=config.endpoint,
                 is_host=config.rendezvous.is_host,
                 store=agent.stores,
                 credentials=self._credentials,
             )
-            return self._node_rendezvous(node, agent, listener, registry)
-        if config.backend == ETCD:
-            from pytest_elastic.backends.granted_registry import GrantedRegistry, etcd_place
+        if config.registry_file is None and config.backend != ETCD:
+            return None
+        from pytest_elastic.backends.granted_registry import (  # for few launches only
+            GrantedRegistry,
+            where_in_etcd,
+            where_in_file,
+        )
 
-            registry = GrantedRegistry(
-                self._loop,
-                node=node,
-                settings=settings_of(config),
-                etcd=etcd_place(config.handler_endpoint, config.handler_conf),
-                calls=agent.stores,
-                credentials=self._credentials,
-            )
-            return self._node_rendezvous(node, agent, listener, registry)
+        if config.registry_file is not None:
+            registry_file.prepare(config.registry_file, said=config.said("rdzv_endpoint"))
+            where = where_in_file(config.registry_file, config.run_id)
+        else:
+            where = where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
+        return GrantedRegistry(
+            self._loop,
+            node=node,
+            settings=settings_of(config),
+            where=where,
+            calls=agent.stores,
+            credentials=self._credentials,
+        )
+
+    def _bridge(self, node: Node, agent: Agent) -> ports.Rendezvous:
+        config = self._config
         from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
 
         bridge = TorchBridge(
@@ -260,20 +289,6 @@ class _Launch:
         )
         bridge.start()
         return bridge
-
-    def _node_rendezvous(
-        self, node: Node, agent: Agent, listener: socket.socket, registry: Registry
-    ) -> NodeRendezvous:
-        return NodeRendezvous(
-            self._loop,
-            node=node,
-            settings=settings_of(self._config),
-            registry=registry,
-            listener=listener,
-            on_notice=agent.on_notice,
-            on_event=self._emit,
-            credentials=self._credentials,
-        )
 
     def _emit(self, event: Event) -> None:
         record = Record(
@@ -335,37 +350,6 @@ class _Launch:
         """Write to the console; whoever read it may have gone, and a job does not end by that."""
         with contextlib.suppress(OSError):
             os.write(2, f"{text}\n".encode(errors="backslashreplace"))
-
-
-def _own_address(config: LaunchConfig) -> str:
-    """Return the IP address that other nodes shall use for this one (R14).
-
-    It is what the user said, or the address that this machine would use towards the endpoint: that
-    needs no name of its own, and picks the right one of several interfaces.
-    """
-    if config.local_addr is not None:
-        try:
-            return str(socket.getaddrinfo(config.local_addr, None)[0][4][0])
-        except OSError as error:
-            raise UsageError(
-                f"{config.said('local_addr')}={config.local_addr}: no such address "
-                f"({error.strerror})",
-                hint="Expected a name or an IP address of this machine, as `ip address` shows.",
-            ) from error
-    try:
-        family, _, _, _, towards = socket.getaddrinfo(
-            config.endpoint.host, config.endpoint.port or 9, type=socket.SOCK_DGRAM
-        )[0]
-    except OSError:
-        # The name may become known later, when the host is up: the store service tries again.
-        family, towards = socket.AF_INET, ("192.0.2.1", 9)
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        try:
-            # Connecting a datagram socket sends nothing; it only asks the routing table.
-            sock.connect(towards)
-        except OSError:
-            return "127.0.0.1"
-        return str(sock.getsockname()[0])
 
 
 def _plain(config: LaunchConfig) -> dict[str, object]:

@@ -96,17 +96,18 @@ class StoreCalls:
         """Close a worker store."""
         self._call("close", {"port": port}, lambda _, __: None)
 
-    def etcd(
+    def ask_registry(
         self,
+        kind: str,
         call: str,
         arguments: Mapping[str, Any],
         *,
         timeout_s: float,
         on_done: Callable[[Any, str], None],
     ) -> None:
-        """Make a call of `workers.etcd_client`; calls back with (value, error)."""
+        """Call `workers.etcd_client` or `registry_file`; calls back with (value, error)."""
         self._call(
-            f"etcd_{call}",
+            f"{kind}_{call}",
             {**arguments, "timeout_s": timeout_s},
             on_done,
             timeout_s=timeout_s + _MARGIN_S,

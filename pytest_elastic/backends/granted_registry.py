@@ -1,11 +1,11 @@
-"""Our rendezvous where etcd says who decides: nobody hosts anything, and no node has to stay.
+"""The registry that names one coordinator at a time: nobody hosts anything, no node has to stay.
 
-A key of etcd, bound to a lease, names the coordinator. Whoever looks for it and finds none takes it
-by a transaction; the revision at which the key was created is the coordinator's term. The lease is
-its mandate: one that cannot renew it grants nothing beyond it and steps down before it is over, and
-members fence by the leases that they have of the coordinator. Each round is written down, under the
-condition that the key is still ours, before any member hears that it is committed; whoever follows
-goes on with that.
+A key that stands for a lease, in etcd or in a file, names the coordinator. Whoever looks for it and
+finds none takes it; the coordinator's term is a number that rises with each (in etcd, the revision
+at which the key was created). The key is its mandate: one that cannot renew it grants nothing
+beyond it and steps down before it is over, and members fence by the leases that they have of the
+coordinator. Each round is written down, under the condition that the key is still ours, before any
+member hears that it is committed; whoever follows goes on with that.
 
 Nothing is watched. Members look when they have lost their coordinator, the coordinator four times
 in each lease; so an etcd that is slow, restarted or compacted is noticed by asking it.
@@ -17,6 +17,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_elastic.backends.names import etcd_endpoints
@@ -32,19 +33,29 @@ from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.registry import NodeSide
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
-__all__ = ["EtcdCalls", "GrantedRegistry", "etcd_place"]
+__all__ = ["GrantedRegistry", "RegistryCalls", "Where", "where_in_etcd", "where_in_file"]
 
 # How soon a renewal that failed is tried again: a connection that is refused is so at once.
 _RETRY_S = 0.5
-# How long the end waits for etcd to take the lease back; it runs out by itself otherwise.
+# How long the end waits for the key to be given back; it runs out by itself otherwise.
 _RESIGN_S = 1.0
 
 
-class EtcdCalls(Protocol):
-    """Calls of `workers.etcd_client`, made where they may block."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the key is: which `kind` of calls, what they need to get there, and how to say it."""
 
-    def etcd(
+    kind: str
+    arguments: Mapping[str, Any]
+    name: str
+
+
+class RegistryCalls(Protocol):
+    """Calls of `workers.etcd_client` and `workers.registry_file`, made where they may block."""
+
+    def ask_registry(
         self,
+        kind: str,
         call: str,
         arguments: Mapping[str, Any],
         *,
@@ -63,15 +74,15 @@ class GrantedRegistry:
         *,
         node: Node,
         settings: Settings,
-        etcd: Mapping[str, Any],
-        calls: EtcdCalls,
+        where: Where,
+        calls: RegistryCalls,
         credentials: Credentials | None = None,
     ) -> None:
         assert settings.is_granted, "members have to know that another coordinator may be named"
         self._loop = loop
         self._node = node
         self._settings = settings
-        self._etcd = etcd
+        self._where = where
         self._calls = calls
         self._credentials = credentials
         self._side: NodeSide
@@ -89,14 +100,21 @@ class GrantedRegistry:
 
     # --- who decides ---------------------------------------------------------------------------
 
-    @property
-    def _keys(self) -> dict[str, Any]:
-        prefix = f"/pytest-elastic/{self._settings.run_id}"
-        return {
-            "etcd": self._etcd,
-            "key": f"{prefix}/coordinator",
-            "record_key": f"{prefix}/round",
-        }
+    def _ask(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_done: Callable[[Any, str], None],
+    ) -> None:
+        self._calls.ask_registry(
+            self._where.kind,
+            call,
+            {**self._where.arguments, **arguments},
+            timeout_s=timeout_s,
+            on_done=on_done,
+        )
 
     @property
     def _ttl_s(self) -> int:
@@ -106,12 +124,12 @@ class GrantedRegistry:
     def find(self, within_s: float) -> None:
         """Look who decides, or be the one if nobody does."""
         asked_at = self._loop.now()
-        # Its term is at least this, should etcd have lost its data and count from 1 again.
+        # Its term is at least this, should the data be lost, and numbers begin at 1 again.
         place = place_of(self._node, self._highest_term + 1)
         value = as_text(place, self._settings.run_id, self._credentials)
-        self._calls.etcd(
+        self._ask(
             "campaign",
-            {**self._keys, "value": value, "ttl_s": self._ttl_s},
+            {"value": value, "ttl_s": self._ttl_s},
             timeout_s=within_s,
             on_done=lambda found, error: self._on_campaigned(found, error, asked_at),
         )
@@ -124,8 +142,11 @@ class GrantedRegistry:
         run_id = self._settings.run_id
         place = None if error else read_place(found["value"], run_id, self._credentials)
         if place is None:
-            where = f"{', '.join(self._etcd['endpoints'])}"
-            reason = error or f"etcd at {where} holds {found['value']!r:.80} as coordinator"
+            signed = "" if self._credentials is None else "signed "
+            reason = error or (
+                f"{self._where.name} holds {found['value']!r:.80}, which names no coordinator in a "
+                f"{signed}record of this job"
+            )
             self._side.tell_member(v.CoordinatorNotFound(reason=reason))
             return
         term = max(int(found["create_revision"]), place.term)
@@ -133,9 +154,8 @@ class GrantedRegistry:
         if found["is_won"]:
             until = asked_at + int(found["ttl_s"]) - self._settings.drift_s
             if until <= self._loop.now():
-                self._side.tell_member(
-                    v.CoordinatorNotFound(reason="etcd took longer than its lease")
-                )
+                reason = f"{self._where.name} took longer than its lease"
+                self._side.tell_member(v.CoordinatorNotFound(reason=reason))
                 return
             self._take_office(term, found, until)
         elif place.incarnation == self._node.incarnation:
@@ -145,7 +165,7 @@ class GrantedRegistry:
 
     def _take_office(self, term: int, found: Mapping[str, Any], until: float) -> None:
         self._office = {
-            **self._keys,
+            "value": found["value"],
             "lease": found["lease"],
             "create_revision": found["create_revision"],
         }
@@ -154,7 +174,7 @@ class GrantedRegistry:
         after = f" after {heritage.lost}" if heritage is not None else ""
         self._side.coordinate(
             term,
-            f"etcd names this node{after}",
+            f"{self._where.name} names this node{after}",
             heritage=heritage,
             mandate=GrantedMandate(until),
         )
@@ -207,7 +227,7 @@ class GrantedRegistry:
             self._side.tell_coordinator(v.MandateExtended(until=until))
             self._renew_at(asked_at + self._ttl_s / 4)
 
-        self._calls.etcd("renew", office, timeout_s=self._ttl_s / 4, on_done=on_done)
+        self._ask("renew", office, timeout_s=self._ttl_s / 4, on_done=on_done)
 
     def end(self) -> None:
         """Give the key back, so that another can be named at once."""
@@ -221,7 +241,7 @@ class GrantedRegistry:
         if office is None:
             on_done()
             return
-        self._calls.etcd(
+        self._ask(
             "resign",
             {**office, "is_over": is_over},
             timeout_s=_RESIGN_S,
@@ -235,7 +255,7 @@ class GrantedRegistry:
     # --- what stands ---------------------------------------------------------------------------
 
     def pass_on(self, command: v.CoordinatorCommand) -> None:
-        """Hold a commit back, and what follows it, until etcd has the round."""
+        """Hold a commit back, and what follows it, until the round is written down."""
         match command:
             case v.SendTo(message=Seal() as seal):
                 self._seals = {seal.round: seal}
@@ -274,7 +294,7 @@ class GrantedRegistry:
             else:
                 self._side.tell_coordinator(v.MandateExtended(until=self._loop.now()))
 
-        self._calls.etcd(
+        self._ask(
             "record",
             {**office, "record": json.dumps(written)},
             timeout_s=self._ttl_s / 4,
@@ -282,7 +302,21 @@ class GrantedRegistry:
         )
 
 
-def etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
+def where_in_etcd(endpoints: str, conf: Mapping[str, str], run_id: str) -> Where:
+    """Return which keys of an etcd a job uses; raises UsageError."""
+    place = _etcd_place(endpoints, conf)
+    prefix = f"/pytest-elastic/{run_id}"
+    keys = {"key": f"{prefix}/coordinator", "record_key": f"{prefix}/round"}
+    name = f"etcd at {', '.join(place['endpoints'])}"
+    return Where(kind="etcd", arguments={"etcd": place, **keys}, name=name)
+
+
+def where_in_file(path: str, run_id: str) -> Where:
+    """Return which entry of a file a job uses."""
+    return Where(kind="file", arguments={"path": path, "run_id": run_id}, name=path)
+
+
+def _etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
     """Return how to get to etcd, as `workers.etcd_client` reads it; raises UsageError."""
     place: dict[str, Any] = {**conf, "endpoints": [str(each) for each in etcd_endpoints(endpoints)]}
     if place.setdefault("protocol", "http") not in ("http", "https"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from importlib import metadata, util
 
 from pytest_elastic.config import Endpoint, parse_endpoint
@@ -15,6 +17,7 @@ __all__ = [
     "check_backend",
     "etcd_endpoints",
     "handler_endpoint",
+    "registry_file",
 ]
 
 # Where packages offer rendezvous handlers to torchrun, and under which name this one does.
@@ -71,6 +74,29 @@ def handler_endpoint(text: str, backend: str) -> Endpoint:
         if backend in _TORCH_ETCD:
             raise
         return Endpoint(host="localhost", port=0)
+
+
+def registry_file(text: str, *, is_needed: bool) -> str:
+    """Return the path of the file that an endpoint names with store_type=file; raises UsageError.
+
+    As with torchrun it is taken as it is: from here, where it does not begin with a slash. A job
+    that may be of one node needs none.
+    """
+    if not text and not is_needed:
+        return ""
+    if not text:
+        raise UsageError(
+            "--rdzv-endpoint names no file: with --rdzv-conf store_type=file, the file that all "
+            "nodes can write is expected",
+            hint="As in --rdzv-endpoint=/shared/nightly.rdzv, the same on every node.",
+        )
+    if re.fullmatch(r"[^/]*:\d{1,5}", text):
+        raise UsageError(
+            f"--rdzv-endpoint={text}: with --rdzv-conf store_type=file the path of a file is "
+            "expected, and this is a host and a port",
+            hint=f"Leave store_type=file out; or write ./{text} if a file of that name is meant.",
+        )
+    return os.path.abspath(text)
 
 
 def etcd_endpoints(text: str) -> list[Endpoint]:

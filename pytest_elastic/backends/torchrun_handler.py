@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from pytest_elastic.backends.names import OWN_HANDLER
+from pytest_elastic.backends.own_address import own_address
 from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.channel import listen
 from pytest_elastic.config import parse_endpoint, parse_rdzv_conf
@@ -65,7 +66,7 @@ class TorchrunHandler:
     ) -> None:
         self._settings = settings
         place = parse_endpoint(endpoint or "localhost")
-        address = _own_address(local_addr, place.host, place.port)
+        address = own_address(local_addr, [place], said="--local-addr")
         self._listener = listen(address, 0)
         self._node = Node(
             name=socket.gethostname(),
@@ -114,6 +115,11 @@ class TorchrunHandler:
         given = {key: str(value) for key, value in parameters.config.items()}
         max_restarts = int(given.pop("max_restarts", _max_restarts_of_torchrun()))
         conf = parse_rdzv_conf(",".join(f"{key}={value}" for key, value in given.items()))
+        if conf.store_type == "file":
+            raise UsageError(
+                f"--rdzv-conf store_type=file: {OWN_HANDLER} meets at a port under torchrun",
+                hint="Use pytest-elastic run, or give a host and a port.",
+            )
         choice = choose_quorum(
             conf.quorum,
             min_nodes=parameters.min_nodes,
@@ -340,19 +346,3 @@ def _max_restarts_of_torchrun() -> int:
     from torch.distributed.run import get_args_parser
 
     return int(get_args_parser().parse_args(sys.argv[1:]).max_restarts)
-
-
-def _own_address(local_addr: str | None, host: str, port: int) -> str:
-    """Return the IP address that the others shall use: what was said, or the one towards them."""
-    try:
-        if local_addr:
-            return str(socket.getaddrinfo(local_addr, None)[0][4][0])
-        family, _, _, _, towards = socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM)[0]
-    except OSError as error:
-        raise UsageError(f"{local_addr or host}: no such address ({error.strerror})") from error
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(towards)  # sends nothing; it only asks the routing table
-        except OSError:
-            return "127.0.0.1"
-        return str(sock.getsockname()[0])

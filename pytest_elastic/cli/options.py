@@ -17,12 +17,17 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.machinery import all_suffixes
 from typing import NoReturn
 
 from pytest_elastic.agent.environ import visible_device
-from pytest_elastic.backends.names import OWN_HANDLER, check_backend, handler_endpoint
+from pytest_elastic.backends.names import (
+    OWN_HANDLER,
+    check_backend,
+    handler_endpoint,
+    registry_file,
+)
 from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT
+from pytest_elastic.cli.script import check_script
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
     DEFAULT_SHUTDOWN_TIMEOUT_S,
@@ -35,6 +40,7 @@ from pytest_elastic.config import (
     parse_filters,
     parse_nnodes,
     parse_signals,
+    store_type_of,
 )
 from pytest_elastic.errors import UsageError
 from pytest_elastic.workers.logs import parse_streams
@@ -45,6 +51,8 @@ __all__ = ["build_parser", "parse_run_command"]
 
 # Above this somebody has mistaken another number for it; each worker is a process.
 _MAX_WORKERS = 10_000
+# What stands for an endpoint where nodes meet in a file; without a file, nobody is to be met.
+_PLACES = {True: "localhost", False: "localhost:0"}
 # Of a complaint: its beginning and its end are what it is about.
 _MAX_COMPLAINT = 600
 
@@ -131,6 +139,8 @@ def _parse(
         conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
+    if file := _registry_file(values):
+        conf = replace(conf, quorum="granted")
     workers = _nproc(values, count_devices)
     if values.is_set("virtual_local_rank"):
         visible_device(environ, workers - 1)
@@ -169,6 +179,7 @@ def _parse(
         standalone=values.is_set("standalone"),
         handler_endpoint=values.text("rdzv_endpoint"),
         handler_conf=handler_conf,
+        registry_file=file or None,
         origins=values.origins,
     )
 
@@ -189,7 +200,8 @@ def _meeting_point(values: Values, max_nodes: int) -> tuple[str, Endpoint, bool 
             f"{values.name('rdzv_id')}= names no job: expected any text that all its nodes give"
         )
     backend = values.text("rdzv_backend")
-    endpoint = values.text("rdzv_endpoint")
+    file = _registry_file(values)
+    endpoint = values.text("rdzv_endpoint") if file is None else _PLACES[bool(file)]
     master_port = values.optional("master_port")
     if values.is_set("standalone"):
         if max_nodes > 1:
@@ -230,6 +242,18 @@ def _master(values: Values) -> Endpoint:
     if port > 65535:
         raise UsageError(f"{values.name('master_port')}={port}: ports end at 65535")
     return Endpoint(host=host, port=port)
+
+
+def _registry_file(values: Values) -> str | None:
+    """Return the file in which nodes find each other (empty: none is named), if they do so."""
+    if values.text("rdzv_backend") not in ("c10d", OWN_HANDLER) or values.is_set("standalone"):
+        return None
+    with values.blamed("rdzv_conf"):
+        if store_type_of(values.text("rdzv_conf")) != "file":
+            return None
+    with values.blamed("rdzv_endpoint"):
+        min_nodes, _ = parse_nnodes(values.text("nnodes"))
+        return registry_file(values.text("rdzv_endpoint"), is_needed=min_nodes > 1)
 
 
 def _node_rank(values: Values, backend: str) -> int | None:
@@ -278,7 +302,7 @@ def _program(
     python = environ.get("PYTHON_EXEC")
     if kind == "run_path" or (kind == "script" and not python):
         # What PYTHON_EXEC names may look for the script elsewhere, as in a container.
-        _check_script(fill_in(target, local_rank=0))
+        check_script(fill_in(target, local_rank=0))
     args = tuple(arguments.training_script_args)
     return ProgramConfig(
         kind=kind,
@@ -286,29 +310,6 @@ def _program(
         args=("--local-rank=${local_rank}", *args) if passes_local_rank else args,
         python=sys.executable if kind == "run_path" or not python else python,
     )
-
-
-def _check_script(path: str) -> None:
-    if not os.path.exists(path):
-        raise UsageError(
-            f"there is no script {path!r} (looked from {os.getcwd()})",
-            hint="Use -m for a module, --no-python for a program that is not Python.",
-        )
-    if not os.access(path, os.R_OK):
-        raise UsageError(
-            f"the script {path!r} cannot be read: no permission",
-            hint=f"Try 'chmod a+r', or start as the user who may (this is user {os.geteuid()}).",
-        )
-    if os.path.isdir(path) and not _has_main(path):
-        raise UsageError(
-            f"the script {path!r} is a folder without a __main__.py",
-            hint="Name a file in it, or use -m for a package.",
-        )
-
-
-def _has_main(folder: str) -> bool:
-    """Tell whether Python can run a folder."""
-    return any(os.path.exists(os.path.join(folder, f"__main__{s}")) for s in all_suffixes())
 
 
 def _check_what_has_no_effect(values: Values) -> None:

@@ -22,7 +22,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers import etcd_client, messages, torch_store
+from pytest_elastic.workers import etcd_client, messages, registry_file, torch_store
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
 
 __all__ = ["StoreServiceRole"]
@@ -155,6 +155,12 @@ def _etcd(
     )
 
 
+def _file(
+    call: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    return lambda _stores, arguments: call(arguments)
+
+
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "wake": _wake,
     "host_endpoint": _host_endpoint,
@@ -166,6 +172,10 @@ _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "etcd_record": _etcd(etcd_client.record),
     "etcd_renew": _etcd(etcd_client.renew),
     "etcd_resign": _etcd(etcd_client.resign),
+    "file_campaign": _file(registry_file.campaign),
+    "file_record": _file(registry_file.record),
+    "file_renew": _file(registry_file.renew),
+    "file_resign": _file(registry_file.resign),
 }
 
 

@@ -109,7 +109,7 @@ def test_a_job_whose_store_host_is_gone_is_lost(tmp_path: Path) -> None:
     [
         ("--nnodes=4:2",),
         ("--logs-specs=mine",),
-        ("--rdzv-conf=store_type=file",),
+        ("--rdzv-conf=store_type=disk",),
         ("--numa-binding=near",),
         ("--virtual-local-rank", "--nproc-per-node=2"),
         ("--no-such-option",),

@@ -74,14 +74,14 @@ def test_another_takes_over_from_a_coordinator_that_freezes_and_from_one_that_le
     try:
         for each in agents.values():
             each.wait_for("started 1 2 0 ")
-        first = next(each for each in agents.values() if "etcd names this node" in each.printed)
+        first = next(each for each in agents.values() if "names this node" in each.printed)
         second = next(each for each in agents.values() if each is not first)
         first.process.send_signal(signal.SIGSTOP)
         second.wait_for("started ", times=2)
         ((_, _, _, old_term, old_pid),) = starts(first)
         assert not is_running(old_pid), "two rounds ran at once"
         *_, (round_, size, restarts, term, _) = starts(second)
-        assert "etcd names this node" in second.printed
+        assert "names this node" in second.printed
         assert round_ > 1
         assert (size, restarts) == (1, 0)
         assert term > old_term

@@ -163,6 +163,23 @@ def test_settings_that_only_torchrun_needs_are_accepted(script: str) -> None:
     assert parse("--numa_binding", "core-complex", script).numa_binding == "core-complex"
 
 
+def test_nodes_can_meet_in_a_file_as_with_torchrun(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint is its path, from here; a job of one node needs none, a static one no file."""
+    monkeypatch.chdir(tmp_path)
+    c10d = ("--rdzv-backend=c10d", "--nnodes=2", "--rdzv-conf", "store_type= FILE ,is_host=1")
+    config = parse(*c10d, "--rdzv-endpoint=shared:1/job 7", script)
+    assert config.registry_file == f"{tmp_path}/shared:1/job 7"
+    assert config.rendezvous.quorum == "granted"
+    one = parse("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", script)
+    assert (one.registry_file, one.endpoint.port, one.rendezvous.quorum) == (None, 0, "auto")
+    alone = parse("--standalone", "--rdzv-endpoint=/f", "--rdzv-conf=store_type=file", script)
+    assert (alone.registry_file, alone.endpoint.port) == (None, 0)
+    static = parse("--nnodes=2", "--rdzv-conf=store_type=file", script)
+    assert (static.registry_file, static.endpoint.port) == (None, 29500)
+
+
 def test_signals_can_be_named_that_do_not_end_the_job(script: str) -> None:
     """SIGUSR1 and SIGUSR2, as Slurm sends them."""
     config = parse("--signals-to-handle=SIGTERM, sigusr1", script)
@@ -230,7 +247,18 @@ REFUSED = [
     (("--redirects=4",), "--redirects=4 names no streams"),
     (("-t", "0:1,x:2"), "--tee=0:1,x:2 names no streams"),
     (("--log-dir=/dev/zero",), "--log-dir=/dev/zero: it is not a folder"),
-    (("--rdzv-conf=store_type=file",), "nodes meet in a TCPStore only"),
+    (("--rdzv-conf=store_type=disk",), "store_type=disk: expected tcp (nodes meet at a port"),
+    (("--rdzv-backend=c10d", "--nnodes=2", "--rdzv-conf=store_type=file"), "names no file"),
+    (
+        ("--rdzv-backend=c10d", "--rdzv-endpoint=n0:29400", "--rdzv-conf=store_type=file"),
+        "the path of a file is expected, and this is a host and a port",
+    ),
+    (
+        ("--rdzv-backend=c10d", "--rdzv-endpoint=/f", "--rdzv-conf=store_type=file,quorum=auto"),
+        "quorum=auto has no effect with store_type=file: the file says who decides",
+    ),
+    (("--rdzv-backend=etcd-v3", "--rdzv-conf=quorum=majority"), "no effect with etcd-v3"),
+    (("--rdzv-backend=etcd-v3", "--rdzv-conf=is_host=true"), "is_host is a setting of c10d"),
     (("--rdzv-conf=protocol=https",), "protocol is a setting of etcd"),
     (("--use-env", "--pass-local-rank"), "contradict each other"),
     (("--max-restart=1", "--max-restrats=2"), "there is no option --max-restrats"),

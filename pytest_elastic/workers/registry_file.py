@@ -1,0 +1,248 @@
+"""What a job needs of a file that all nodes see: who decides, for how long, which round stands.
+
+Here are the calls of `etcd_client` with a file in etcd's place. Nobody counts a lease down: the
+coordinator adds one to a count while it decides, and whoever has seen the count stand still for as
+long as the lease is, by its own clock, may take its place. No clock of one machine is compared with
+another's.
+
+Each call reads the file and writes it again under `flock`, so the file has to be on one machine, or
+on a file system whose locks hold on all nodes (NFS version 4 does). All but `prepare` is called on
+threads of the store service only: a file server that is gone blocks.
+
+The file is one line of JSON, with an entry for each job that uses it, and empty when none does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_elastic.errors import StoreUnreachable, UsageError
+
+__all__ = ["campaign", "prepare", "record", "renew", "resign"]
+
+_FORMAT = "pytest-elastic registry 1"
+# A roster of a thousand nodes has a quarter of this.
+_MAX_BYTES = 1024 * 1024
+# How often a lock that somebody holds is tried again: it is held for a millisecond.
+_LOCK_RETRY_S = 0.01
+
+# When this process first saw a coordinator's count, by file and job: (what was seen, when).
+_seen: dict[tuple[str, str], tuple[object, float]] = {}
+
+
+def prepare(path: str, *, said: str) -> None:
+    """Create the file if there is none, and see that it can be used; raises UsageError.
+
+    `said` is the option or variable that named it.
+    """
+    what = f"{said}={path}"
+    try:
+        with _locked(path, deadline=time.monotonic()) as fd:
+            _read(fd, path)
+    except _Busy:
+        pass  # that is how it is used
+    except OSError as error:
+        folder = os.path.dirname(os.path.abspath(path))
+        hint = "With --rdzv-conf store_type=file it names a file that all nodes can write."
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            hint = "Files cannot be locked there, which the nodes need: try another file system."
+        elif error.errno == errno.ENOENT:
+            raise UsageError(f"{what}: there is no folder {folder}", hint=hint) from error
+        raise UsageError(f"{what}: {error.strerror}", hint=hint) from error
+    except (ValueError, StoreUnreachable) as error:
+        raise UsageError(
+            f"{what}: {error}", hint="Name a file that is not there yet, or an empty one."
+        ) from error
+
+
+def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mapping[str, Any]:
+    """Find who decides, or be the one if nobody does; as `etcd_client.campaign`.
+
+    `path`, `run_id`, `value` (JSON text with the candidate's `incarnation`), `ttl_s`. In the place
+    of the revision is a number that rises with each coordinator of the job. `now` is on this
+    machine's monotonic clock, which is read where nobody says it.
+    """
+    value, ttl_s = str(arguments["value"]), int(arguments["ttl_s"])
+    with _entry(arguments) as entry:
+        holder = entry.get("holder", "")
+        is_ours = _incarnation(holder) == _incarnation(value)
+        at = time.monotonic() if now is None else now
+        if holder and not is_ours and not _is_over(arguments, entry, at):
+            return {"is_won": False, "value": holder, "create_revision": entry["term"]}
+        if not is_ours:
+            entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
+            entry["count"] = 0
+        entry.update(holder=value, ttl_s=ttl_s, count=int(entry["count"]) + 1)
+        return {
+            "is_won": True,
+            "value": value,
+            "create_revision": entry["term"],
+            "lease": "",
+            "ttl_s": ttl_s,
+            "record": entry.get("record", ""),
+        }
+
+
+def renew(arguments: Mapping[str, Any]) -> int:
+    """Count on; return for how many seconds that holds, 0 if somebody else decides."""
+    # Whoever reads it reads it on this machine, or after the file server has it.
+    with _entry(arguments, is_lasting=False) as entry:
+        if not _is_ours(arguments, entry):
+            return 0
+        entry["count"] += 1
+        return int(entry["ttl_s"])
+
+
+def record(arguments: Mapping[str, Any]) -> bool:
+    """Write `record` down if we still decide, and tell whether we do."""
+    with _entry(arguments) as entry:
+        if not _is_ours(arguments, entry):
+            return False
+        entry["record"] = str(arguments["record"])
+        return True
+
+
+def resign(arguments: Mapping[str, Any]) -> None:
+    """Decide no more, so that another can at once; with `is_over`, forget the job."""
+    with _entry(arguments) as entry:
+        if not _is_ours(arguments, entry):
+            return
+        if arguments["is_over"]:
+            entry.clear()
+        else:
+            entry["holder"] = ""
+
+
+# --- one entry -----------------------------------------------------------------------------------
+
+
+def _is_ours(arguments: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    is_same = _incarnation(entry.get("holder", "")) == _incarnation(str(arguments["value"]))
+    return is_same and entry.get("term") == arguments["create_revision"]
+
+
+def _is_over(arguments: Mapping[str, Any], entry: Mapping[str, Any], now: float) -> bool:
+    """Tell whether the coordinator has been seen not to count for as long as it may decide."""
+    key = (str(arguments["path"]), str(arguments["run_id"]))
+    sight = (entry["holder"], entry["count"])
+    if key not in _seen or _seen[key][0] != sight:
+        _seen[key] = (sight, now)
+    return now - _seen[key][1] > float(entry["ttl_s"])
+
+
+@contextlib.contextmanager
+def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator[dict[str, Any]]:
+    """Give the job's entry, and write the file again if it was changed; raises StoreUnreachable.
+
+    `is_lasting`: it is to be there after the machine has lost its power.
+    """
+    path, run_id = str(arguments["path"]), str(arguments["run_id"])
+    timeout_s = float(arguments["timeout_s"])
+    try:
+        with _locked(path, deadline=time.monotonic() + timeout_s) as fd:
+            runs, old = _read(fd, path)
+            entry = dict(runs.get(run_id, {}))
+            yield entry
+            runs[run_id] = entry
+            new = _text({name: each for name, each in runs.items() if each})
+            if new != old:
+                _write(fd, new, old)
+                if is_lasting:
+                    os.fsync(fd)
+    except _Busy as busy:
+        raise StoreUnreachable(
+            f"{path} was locked by another process for {timeout_s:g} s: is one that uses it frozen?"
+        ) from busy
+    except OSError as error:
+        raise StoreUnreachable(f"{path}: {error.strerror}") from error
+
+
+def _incarnation(value: str) -> str:
+    try:
+        return str(json.loads(value)["incarnation"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _term(value: str) -> int:
+    try:
+        return int(json.loads(value)["term"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+class _Busy(Exception):
+    """Somebody else has the lock."""
+
+
+@contextlib.contextmanager
+def _locked(path: str, *, deadline: float) -> Iterator[int]:
+    """Open the file, which is made if need be, and hold its lock; raises OSError and _Busy."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise _Busy from error
+            time.sleep(_LOCK_RETRY_S)
+        yield fd
+    finally:
+        os.close(fd)  # this gives the lock back
+
+
+def _read(fd: int, path: str) -> tuple[dict[str, Any], str]:
+    """Return the entries by job, and the text they are in; raises StoreUnreachable."""
+    data = os.pread(fd, _MAX_BYTES + 1, 0)
+    line, end, _ = data.partition(b"\n")
+    if not data:
+        return {}, ""
+    try:
+        found = json.loads(line)
+        if found["format"] != _FORMAT or not end:
+            raise ValueError("another format")
+        runs = {str(name): dict(entry) for name, entry in found["runs"].items()}
+        for entry in runs.values():
+            if entry.get("holder"):
+                entry.update(
+                    term=int(entry["term"]), count=int(entry["count"]), ttl_s=int(entry["ttl_s"])
+                )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreUnreachable(
+            f"{path} holds {data[:40]!r}, which no pytest-elastic wrote"
+        ) from error
+    return runs, line.decode() + "\n"
+
+
+def _text(runs: Mapping[str, Any]) -> str:
+    return json.dumps({"format": _FORMAT, "runs": runs}) + "\n" if runs else ""
+
+
+def _write(fd: int, new: str, old: str) -> None:
+    """Put a text in the place of another; one that finds no room leaves the old one."""
+    data = new.encode()
+    try:
+        written = os.pwrite(fd, data, 0)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.pwrite(fd, old.encode(), 0)
+        os.ftruncate(fd, len(old.encode()))
+        raise
+    os.ftruncate(fd, len(data))

@@ -1,0 +1,119 @@
+"""Jobs whose nodes find each other in a file: `--rdzv-conf store_type=file`, real agents."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.launchers import OURS, Running, write
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+# Nothing here makes an optimizer, or counts how soon workers start.
+LEAN = ("--worker-start=exec",)
+CONF = "store_type=file,beat_interval=0.3,lease=2,drift=0.2,min_round=0.1,last_call_timeout=600"
+
+# Ends well when told to, badly when told to once.
+STAY = """
+import os, sys, time
+names = ("PYTEST_ELASTIC_ROUND", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PYTEST_ELASTIC_TERM")
+sys.stdout.write(" ".join(["started", *(os.environ[name] for name in names)]) + "\\n")
+sys.stdout.flush()
+while not os.path.exists("done"):
+    if os.path.exists("fail") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(5)
+    time.sleep(0.05)
+"""
+
+
+def agent(folder: Path, name: str, *more: str) -> Running:
+    """Start one node of the job; the file is named from where it runs."""
+    script = write(folder / "stay.py", STAY)
+    return Running(
+        folder,
+        *(*OURS, *LEAN, "--nnodes=1:2", "--max-restarts=1", "--rdzv-backend=c10d"),
+        *("--rdzv-endpoint=job.rdzv", "--rdzv-id=job", f"--rdzv-conf={CONF}", *more),
+        *(f"--node-name={name}", script),
+    )
+
+
+def starts(running: Running) -> list[tuple[int, ...]]:
+    """Return (round, world size, restarts, term) of each start of a node's worker."""
+    found = re.findall(r"^started (\d+) (\d+) (\d+) (\d+)$", running.printed, re.MULTILINE)
+    return [tuple(map(int, numbers)) for numbers in found]
+
+
+def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path: Path) -> None:
+    """A failed worker, a killed host, then all nodes lost: the same job, and an empty file."""
+    agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
+    try:
+        for each in agents.values():
+            each.wait_for("started 1 2 0 1")
+        (tmp_path / "fail").touch()
+        for each in agents.values():
+            each.wait_for("started 2 2 1 1")
+        host = next(each for each in agents.values() if "names this node" in each.printed)
+        other = next(each for each in agents.values() if each is not host)
+        host.process.kill()
+        other.wait_for("started 3 1 1 2")
+        assert f"{tmp_path}/job.rdzv names this node after " in other.printed
+        other.process.kill()
+        other.wait()
+        # What was left is nobody's after a lease, and not forgotten.
+        agents["n3"] = late = agent(tmp_path, "n3")
+        agents["n4"] = latest = agent(tmp_path, "n4")
+        for each in (late, latest):
+            each.wait_for(" 2 1 3\n")
+        assert starts(late)[-1] == starts(latest)[-1]
+        assert starts(late)[-1][0] > 3
+        (tmp_path / "done").touch()
+        assert [late.wait(), latest.wait()] == [0, 0], late.printed + latest.printed
+        assert (tmp_path / "job.rdzv").read_bytes() == b""
+    finally:
+        for each in agents.values():
+            each.end()
+
+
+def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:
+    """It counts no more, so another may; what it says then is said under a term that is over."""
+    agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
+    try:
+        for each in agents.values():
+            each.wait_for("started 1 2 0 1")
+        host = next(each for each in agents.values() if "names this node" in each.printed)
+        other = next(each for each in agents.values() if each is not host)
+        host.process.send_signal(signal.SIGSTOP)
+        other.wait_for("started ", times=2)
+        assert starts(other)[-1][1:] == (1, 0, 2)
+        host.process.send_signal(signal.SIGCONT)
+        host.wait_for("started ", times=2)
+        other.wait_for("started ", times=3)
+        assert starts(host)[-1] == starts(other)[-1]
+        (tmp_path / "done").touch()
+        assert [host.wait(), other.wait()] == [0, 0], host.printed + other.printed
+    finally:
+        for each in agents.values():
+            each.process.send_signal(signal.SIGCONT)
+            each.end()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rdzv-endpoint=.",), "--rdzv-endpoint={}: Is a directory"),
+        (("--rdzv-endpoint=no/job",), "--rdzv-endpoint={}/no/job: there is no folder {}/no"),
+        (("--rdzv-endpoint=stay.py",), "stay.py holds b'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_before_the_node_joins(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    """Exit code 2, one line and what to try."""
+    ended = agent(tmp_path, "n1", *words)
+    assert ended.wait() == 2
+    assert message.format(tmp_path, tmp_path) in ended.printed
+    assert len(ended.printed.splitlines()) == 2

@@ -1,0 +1,175 @@
+"""Who decides, in a file: one at a time, while it counts; and nothing else is overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_elastic.errors import StoreUnreachable, UsageError
+from pytest_elastic.workers.registry_file import campaign, prepare, record, renew, resign
+
+TTL_S = 6
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the file is to be."""
+    return tmp_path / "job.rdzv"
+
+
+def candidate(path: Path, name: str, run_id: str = "job", term: int = 1) -> dict[str, Any]:
+    """Return what a node campaigns with."""
+    value = json.dumps({"incarnation": name, "term": term})
+    where = {"path": str(path), "run_id": run_id}
+    return {**where, "value": value, "ttl_s": TTL_S, "timeout_s": 5.0}
+
+
+def office(path: Path, name: str, won: Mapping[str, Any], run_id: str = "job") -> dict[str, Any]:
+    """Return what a coordinator asks with."""
+    return {**candidate(path, name, run_id), **won}
+
+
+def test_one_wins_and_what_it_writes_stands_while_it_decides(path: Path) -> None:
+    """Another has to wait until it resigns; its term is higher, and the last round is there."""
+    won = campaign(candidate(path, "a"))
+    assert (won["is_won"], won["create_revision"], won["record"]) == (True, 1, "")
+    lost = campaign(candidate(path, "b"))
+    assert (lost["is_won"], lost["value"]) == (False, won["value"])
+    assert campaign(candidate(path, "a"))["create_revision"] == 1, "it did not hear that it won"
+    assert record({**office(path, "a", won), "record": "round 7"})
+    assert renew(office(path, "a", won)) == TTL_S
+    resign({**office(path, "a", won), "is_over": False})
+    second = campaign(candidate(path, "b"))
+    assert (second["is_won"], second["create_revision"]) == (True, 2)
+    assert second["record"] == "round 7"
+    # The first one does not know yet.
+    assert renew(office(path, "a", won)) == 0
+    assert not record({**office(path, "a", won), "record": "round 8"})
+    resign({**office(path, "a", won), "is_over": True})
+    assert campaign(candidate(path, "c"))["value"] == second["value"]
+
+
+def test_whoever_counts_no_more_is_followed_after_its_lease(path: Path) -> None:
+    """By the clock of who looks, from when it first saw the count; a term is never used twice."""
+    won = campaign(candidate(path, "a", term=41))
+    assert won["create_revision"] == 41, "what the others know of before counts too"
+    assert not campaign(candidate(path, "b"), now=100.0)["is_won"]
+    assert renew(office(path, "a", won)) == TTL_S
+    assert not campaign(candidate(path, "b"), now=100.0 + TTL_S + 1)["is_won"], "it has counted on"
+    assert not campaign(candidate(path, "b"), now=100.0 + 2 * TTL_S)["is_won"]
+    second = campaign(candidate(path, "b"), now=100.0 + 2 * TTL_S + 2)
+    assert (second["is_won"], second["create_revision"]) == (True, 42)
+    assert renew(office(path, "a", won)) == 0
+
+
+def test_jobs_share_a_file_and_leave_nothing_in_it(path: Path) -> None:
+    """It is empty when the last one is over, and is not removed: others may have it open."""
+    first = campaign(candidate(path, "a", "one"))
+    second = campaign(candidate(path, "b", "two"))
+    assert (first["is_won"], second["is_won"]) == (True, True)
+    resign({**office(path, "a", first, "one"), "is_over": True})
+    assert renew(office(path, "b", second, "two")) == TTL_S
+    resign({**office(path, "b", second, "two"), "is_over": True})
+    assert path.read_bytes() == b""
+
+
+ROUNDS, NODES = 40, 4
+
+
+def campaign_at_once(path: Path, name: str, barrier: Barrier, results: Any) -> None:  # noqa: ANN401
+    """Campaign for one job after the other, each time when all are ready."""
+    found = []
+    for round_ in range(ROUNDS):
+        barrier.wait(60)
+        found.append(campaign(candidate(path, name, f"job {round_}")))
+    results.put(found)
+
+
+def test_of_those_who_come_at_once_one_wins(path: Path) -> None:
+    """From as many processes; all the others are told who, and no job loses its entry."""
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(NODES), context.Queue()
+    processes = [
+        context.Process(target=campaign_at_once, args=(path, f"n{n}", barrier, results))
+        for n in range(NODES)
+    ]
+    for process in processes:
+        process.start()
+    answers = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    for found in zip(*answers, strict=True):
+        assert [each["is_won"] for each in found].count(True) == 1
+        assert len({each["value"] for each in found}) == 1
+
+
+def test_a_file_that_holds_something_else_is_left_as_it_is(path: Path) -> None:
+    """A file of torch's, a text, half a line of ours: nobody wins, and what is there is said."""
+    for data in (
+        b"\x05\0\0\0\0\0\0\0init/",
+        b"notes\n",
+        b'{"format": "pytest-elastic regi',
+        b"{}\n",
+    ):
+        path.write_bytes(data)
+        with pytest.raises(StoreUnreachable, match=r"which no pytest-elastic wrote"):
+            campaign(candidate(path, "a"))
+        with pytest.raises(UsageError, match=r"--rdzv-endpoint=.*which no pytest-elastic wrote"):
+            prepare(str(path), said="--rdzv-endpoint")
+        assert path.read_bytes() == data
+
+
+def test_a_file_that_finds_no_room_stays_as_it_was(path: Path) -> None:
+    """Whoever could not write does not decide longer than it did."""
+    won = campaign(candidate(path, "a"))
+    before = path.read_bytes()
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(StoreUnreachable, match=r"job\.rdzv: (File too large|No space left)"):
+            record({**office(path, "a", won), "record": "x" * 5000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+    assert renew(office(path, "a", won)) == TTL_S
+
+
+def test_a_lock_that_nobody_gives_back_is_told_in_time(path: Path) -> None:
+    """Instead of a call that hangs with whoever holds it; a node that begins does not wait."""
+    path.touch()
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StoreUnreachable, match=r"was locked by another process for 0\.05 s"):
+            campaign({**candidate(path, "a"), "timeout_s": 0.05})
+        prepare(str(path), said="--rdzv-endpoint")
+    assert campaign(candidate(path, "a"))["is_won"]
+
+
+def test_a_path_that_no_file_can_have_is_refused_before_the_node_joins(tmp_path: Path) -> None:
+    """What was said, what is wrong with it, and what is expected."""
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in {
+        "": "Is a directory",
+        "no/folder": f"there is no folder {tmp_path}/no",
+        "pipe": "it is no plain file",
+        "pipe/x": "Not a directory",
+        "n" * 300: "File name too long",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            prepare(f"{tmp_path}/{name}", said="--rdzv-endpoint")
+        assert str(caught.value).startswith(f"--rdzv-endpoint={tmp_path}/{name}: {why}\n")
+        assert "names a file that all nodes can write" in str(caught.value)
+    prepare(str(tmp_path / "fresh"), said="--rdzv-endpoint")
+    assert (tmp_path / "fresh").read_bytes() == b""
