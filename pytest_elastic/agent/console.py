@@ -54,7 +54,10 @@ def describe_event(event: events.Event) -> str | None:
         case events.RoundSealed():
             return f"round {event.round}: {' '.join(event.roster)} ({event.reason})"
         case events.NodeSpared():
-            return f"waiting as a spare: round {event.round} is full"
+            return f"waiting as a spare: {event.reason}"
+        case events.PeersUnreached():
+            gaps = ", ".join(f"{name} ({how})" for name, how in event.unreached.items())
+            return f"node {event.member} cannot reach {gaps}; who reaches whom decides the round"
         case events.WorkersHeld():
             return f"workers of round {event.round} are held: {event.reason}"
         case events.WorkersReleased():

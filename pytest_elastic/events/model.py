@@ -27,6 +27,7 @@ __all__ = [
     "MemberLeft",
     "MemberLost",
     "NodeSpared",
+    "PeersUnreached",
     "QuorumChosen",
     "QuorumMissed",
     "Record",
@@ -159,10 +160,21 @@ class MemberJoined(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpared(Event):
-    """A round was sealed at max_nodes without this node: it waits as a spare."""
+    """A round was sealed without this node, for that reason: it waits as a spare."""
 
     kind: ClassVar[str] = "node_spared"
     round: int
+    reason: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersUnreached(Event):
+    """A node dialled other nodes and did not reach these: `unreached` says how for each name."""
+
+    kind: ClassVar[str] = "peers_unreached"
+    member: str
+    unreached: Mapping[str, str]
 
 
 @register

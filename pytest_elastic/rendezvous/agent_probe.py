@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pytest_elastic.agent_channel import AgentChannel
 from pytest_elastic.channel import JsonObject, connect
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.loop import Loop
+from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous.messages import (
     Answer,
     Message,
@@ -29,6 +29,9 @@ __all__ = ["Call", "ask_agent", "tell_agent"]
 # Between two dials to a port that hung up on us without a word: long enough for what is dying there
 # to be dead, so that the next dial is refused.
 _REDIAL_S = 0.02
+# How often somebody who does not answer is dialled within the time that there is: a packet that is
+# lost is sent again by the kernel only after a second, and a link may have healed meanwhile.
+_DIALS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,27 +90,41 @@ class _Questioner:
         self._tell = tell
         self._is_answered = False
         self._channel: AgentChannel | None = None
+        self._dials: list[Callable[[], None]] = []  # each gives one up
         self._deadline = loop.now() + call.within_s
         self._timer = loop.call_at(self._deadline, lambda: self._answer(Outcome.SILENT))
+        self._redial: Timer | None = None
 
     def dial(self) -> None:
-        """Connect, for as long as there is time."""
-        left_s = self._deadline - self._loop.now()
-        if self._is_answered or left_s <= 0:
+        """Connect, for as long as there is time; besides those dials that were not answered yet."""
+        now = self._loop.now()
+        if self._is_answered or now >= self._deadline:
             return
-        connect(
+
+        def on_connected(sock: socket.socket) -> None:
+            self._dials.remove(give_up)
+            self._stop_dialling()
+            self._ask(sock)
+
+        give_up = connect(
             self._loop,
             self._call.address,
             self._call.port,
-            timeout_s=left_s,
-            on_connected=self._on_connected,
+            timeout_s=self._deadline - now,
+            on_connected=on_connected,
             on_failed=self._on_failed,
         )
+        self._dials.append(give_up)
+        self._redial = self._loop.call_at(now + self._call.within_s / _DIALS, self.dial)
 
-    def _on_connected(self, sock: socket.socket) -> None:
-        if self._is_answered:
-            sock.close()
-            return
+    def _stop_dialling(self) -> None:
+        if self._redial is not None:
+            self._redial.cancel()
+        for give_up in self._dials:
+            give_up()
+        self._dials.clear()
+
+    def _ask(self, sock: socket.socket) -> None:
         self._channel = AgentChannel(
             self._loop,
             sock,
@@ -152,6 +169,7 @@ class _Questioner:
             return
         self._is_answered = True
         self._timer.cancel()
+        self._stop_dialling()
         if self._channel is not None:
             self._channel.close()
         self._tell(answer if outcome is Outcome.ALIVE else None, outcome)

@@ -46,6 +46,7 @@ from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
+from pytest_elastic.rendezvous.reachability import Reachability
 from pytest_elastic.rendezvous.round import inherited_round
 from pytest_elastic.rendezvous.running import Running
 from pytest_elastic.rendezvous.sealing import Sealing
@@ -94,6 +95,9 @@ class CoordinatorMachine:
         self._members = Membership(
             settings=settings, own=node, term=term, outbox=self._out, mandate=self._mandate
         )
+        self._reach = Reachability(
+            self._out, term=term, answer_within_s=settings.lease_s, is_on=True
+        )
         self._desk = desk = Desk(
             settings=settings,
             node=node,
@@ -102,6 +106,7 @@ class CoordinatorMachine:
             members=self._members,
             mandate=self._mandate,
             deadlines=self._deadlines,
+            reach=self._reach,
         )
         self._gathering = Gathering(desk, now)
         self._sealing = Sealing(desk, now)
@@ -161,6 +166,7 @@ class CoordinatorMachine:
                 self._step_down(self._mandate.why_over)
                 return
             self._judge_silence(now)
+            self._look_at_gaps(now)
             has_news = bool(self._members.changes)
             while self._members.changes:
                 self._on_change(self._members.changes.popleft(), now)
@@ -180,6 +186,14 @@ class CoordinatorMachine:
             return
         if self._deadlines.is_due(judgement, now):
             self._members.drop_silent(now)
+
+    def _look_at_gaps(self, now: float) -> None:
+        """Have members dial again whom they did not reach (R13)."""
+        if self._farewell.ending is not None:
+            return
+        retries_at = self._reach.retries_at(now)
+        if retries_at is not None and self._deadlines.is_due(retries_at, now):
+            self._reach.retry(self._members.peers)
 
     def _look(self, now: float) -> None:
         match self.phase:
@@ -212,8 +226,8 @@ class CoordinatorMachine:
             self._end("lost", self._own_leave, now)
             return
         match self._gathering.look(self._running.round, now):
-            case Enough(reason=reason):
-                problem = self._sealing.begin(self._running.round, reason, now)
+            case Enough(roster=roster, reason=reason):
+                problem = self._sealing.begin(roster, self._running.round, reason, now)
                 if problem is None:
                     self._become(Phase.SEALING)
                 else:
@@ -228,6 +242,7 @@ class CoordinatorMachine:
         if store is not None:
             self._running.round = self._sealing.commit(self._running.round, store, now)
             self._gathering.forget_spares()
+            self._reach.end_sweep()
             self._running.tell_spares(self._sealing.newest)
             self._become(Phase.RUNNING)
         elif self._sealing.seal is None:
@@ -238,9 +253,10 @@ class CoordinatorMachine:
         assert committed is not None, "there is a committed round while it runs"
         for peer in self._leaving.overdue(now):
             committed.stop_because(f"{peer.node.name} leaves and its grace is over")
-        self._running.look_for_newcomers(now)
+        self._running.look_for_newcomers(self._gathering.may_join, now)
         if committed.stop_reason is not None:
             self._sealing.count_idle(has_run=self._running.stop(now))
+            self._gathering.look_ahead(committed)
             self._become(Phase.STOPPING)
         elif not committed.unfinished:
             self._end("succeeded", "the workers of all nodes succeeded", now)
@@ -287,6 +303,8 @@ class CoordinatorMachine:
                 self._members.take_beat(peer, message, now)
             case m.SealAcknowledged(term=self.term, round=round_):
                 self._sealing.take_acknowledgement(peer, round_)
+            case m.PeersChecked(term=self.term):
+                self._on_peers_checked(peer, message)
             case m.EndAcknowledged(term=self.term):
                 self._farewell.take_acknowledgement(peer)
             case ports.StoreOpened() | ports.StoreFailed():
@@ -304,6 +322,13 @@ class CoordinatorMachine:
             case _:
                 self._members.lose_connection(connection, f"it sent {type(message).__name__}")
                 self._out.disconnect(connection)
+
+    def _on_peers_checked(self, peer: Peer, report: m.PeersChecked) -> None:
+        peers = self._members.peers
+        news = self._reach.take(peer, report, peers)
+        if news:
+            unreached = {peers[incarnation].node.name: how for incarnation, how in news.items()}
+            self._out.emit(events.PeersUnreached(member=peer.node.name, unreached=unreached))
 
     def _on_workers_gone(self, peer: Peer, round_: int, now: float) -> None:
         if not self._running.take_gone(peer, round_):
@@ -397,6 +422,7 @@ class CoordinatorMachine:
 
     def _on_suspected(self, peer: Peer, now: float) -> None:
         self._sealing.suspect(peer)
+        self._reach.set_aside(peer.node.incarnation)
         self._farewell.lose(peer.node.incarnation, now)
         is_ending = self._farewell.ending is not None
         can_return = self.settings.outlives_coordinator  # it gives a round up like any other member
@@ -425,6 +451,7 @@ class CoordinatorMachine:
             self._farewell.forget(gone.peer.node.incarnation)
         self._sealing.close_gate(gone.safe_at)
         self._leaving.forget(gone.peer.node.incarnation)
+        self._reach.forget(gone.peer.node.incarnation)
         self._sealing.lose(gone.peer, gone.reason)
         self._running.miss(gone)
 

@@ -10,6 +10,7 @@ from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.reachability import Reachability
 
 __all__ = ["Desk"]
 
@@ -25,6 +26,7 @@ class Desk:
     members: Membership
     mandate: Mandate
     deadlines: Deadlines
+    reach: Reachability
 
     def is_own(self, peer: Peer) -> bool:
         """Tell whether a member is the coordinator's own."""

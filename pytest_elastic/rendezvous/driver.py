@@ -239,6 +239,8 @@ class NodeRendezvous:
                 self._uplink.send(message)
             case v.Hangup():
                 self._uplink.hang_up()
+            case v.Probe():
+                self._inquiries.probe_for_member(command)
             case v.Emit(event=event):
                 self._on_event(event)
             case v.AskVote():
@@ -263,7 +265,7 @@ class NodeRendezvous:
             case v.Disconnect(connection=connection):
                 self._disconnect(connection)
             case v.Probe():
-                self._inquiries.probe(command)
+                self._inquiries.probe_for_coordinator(command)
             case v.Emit(event=event):
                 self._on_event(event)
             case v.Finished():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.ordering import natural_key
+from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.reachability import mutually_reachable
 from pytest_elastic.rendezvous.round import CommittedRound, choose_roster
 
 __all__ = ["Enough", "Gathering", "TooFew"]
@@ -13,8 +16,9 @@ __all__ = ["Enough", "Gathering", "TooFew"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enough:
-    """A round can be sealed of those who are ready."""
+    """A round can be sealed of this roster, in rank order, all of which reach each other."""
 
+    roster: Sequence[Peer]
     reason: str
 
 
@@ -29,10 +33,12 @@ class Gathering:
     """Looks at who is ready, and remembers since when they were too few, or enough."""
 
     def __init__(self, desk: Desk, now: float) -> None:
+        self._desk = desk
         self._settings = desk.settings
         self._members = desk.members
         self._mandate = desk.mandate
         self._deadlines = desk.deadlines
+        self._reach = desk.reach
         self._too_few_since: float | None = now
         self._enough_since: float | None = None
         self._spares_until: float | None = None
@@ -47,12 +53,15 @@ class Gathering:
 
     def look(self, last: CommittedRound | None, now: float) -> Enough | TooFew | None:
         """Decide what follows the `last` committed round; None: wait."""
-        ready, wanted = self._members.ready, self._settings
+        wanted = self._settings
         if last is not None and any(
             incarnation in last.incarnation_set for incarnation in self._members.suspects
         ):
             return None  # until its fate is known: it decides what the last round costs
-        if len(ready) < wanted.min_nodes or not self._is_allowed(last):
+        if self._reach.is_pending:
+            return None
+        ready = self._together(self._members.ready.values(), last)
+        if len(ready) < wanted.min_nodes or not self._is_allowed(ready, last):
             return self._wait_for_more(last, now)
         is_due = self._deadlines.is_due
         waits_for_spares = self._spares_until is not None and len(ready) < wanted.max_nodes
@@ -70,13 +79,63 @@ class Gathering:
             reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
         else:
             reason += ", and nobody else is left of the last round"
-        return Enough(reason=reason)
+        roster = choose_roster(ready, last, wanted.max_nodes)
+        if not self._reach.covers(roster):
+            self._reach.sweep(roster)
+            return None
+        return Enough(roster=roster, reason=reason)
 
-    def _is_allowed(self, last: CommittedRound | None) -> bool:
-        """Tell whether those who are ready may be a round, by whoever has a say in it."""
+    def look_ahead(self, last: CommittedRound) -> None:
+        """Find out who can reach whom while the workers of the `last` round are being stopped."""
+        members = self._members.peers.values()
+        here = [one for one in members if not one.is_suspect and not one.is_leaving]
+        together = self._together(here, last)
+        self._reach.sweep(choose_roster(together, last, self._settings.max_nodes))
+
+    def may_join(self, last: CommittedRound) -> Sequence[Peer]:
+        """Return who waits and could be in a round with those that are in the `last` one (R7).
+
+        Nobody, until it is known who reaches whom.
+        """
+        if self._reach.is_pending:
+            return ()
+        ready = self._members.ready
+        present = [
+            peer
+            for peer in last.roster
+            if not peer.is_suspect and peer.node.incarnation in self._members.peers
+        ]
+        together = tuple(self._together((*present, *ready.values()), last))
+        if not self._reach.covers(together):
+            self._reach.sweep(together)
+            return ()
+        return [peer for peer in together if peer.node.incarnation in ready]
+
+    def _together(self, peers: Collection[Peer], last: CommittedRound | None) -> Collection[Peer]:
+        """Return those of whom, as far as is known, everybody reaches everybody (R13).
+
+        The coordinator's own node goes before the members of the `last` round, in the order of
+        their ranks, and those before newcomers, in the order in which they came.
+        """
+        if not self._reach.unreached:
+            return peers
+        ranks = [entry.incarnation for entry in last.seal.roster] if last is not None else []
+        own = [one.node.incarnation for one in peers if self._desk.is_own(one)]
+        here = {one.node.incarnation for one in peers} - set(own)
+        survivors = [incarnation for incarnation in ranks if incarnation in here]
+        newcomers = [
+            one.node.incarnation
+            for one in sorted(peers, key=lambda peer: peer.came_at)
+            if one.node.incarnation in here and one.node.incarnation not in ranks
+        ]
+        kept = mutually_reachable(own + survivors, newcomers, unreached=self._reach.unreached)
+        return [self._members.peers[incarnation] for incarnation in kept]
+
+    def _is_allowed(self, ready: Iterable[Peer], last: CommittedRound | None) -> bool:
+        """Tell whether these may be a round, by whoever has a say in it."""
         if not self._mandate.electorates:
             return True
-        roster = choose_roster(self._members.ready.values(), last, self._settings.max_nodes)
+        roster = choose_roster(ready, last, self._settings.max_nodes)
         return self._mandate.allows({peer.node.incarnation for peer in roster})
 
     def _wait_for_more(self, last: CommittedRound | None, now: float) -> TooFew | None:
@@ -91,9 +150,11 @@ class Gathering:
             f"{len(here)} of at least {wanted.min_nodes} nodes were ready within "
             f"{wanted.join_timeout_s:g} s: {', '.join(here) or 'none'}"
         )
-        if len(here) >= wanted.min_nodes:
+        if len(here) >= wanted.min_nodes and not self._reach.unreached:
             reason += ", which is no majority of the last round"
         if last is not None:
             missing = [name for name in last.names if name not in here]
             reason += f"; missing since round {last.number}: {', '.join(missing)}"
+        if gaps := self._reach.described(self._members.peers):
+            reason += f"; {gaps}"
         return TooFew(reason=reason)

@@ -38,11 +38,17 @@ class Inquiries:
         self._tell_member = tell_member
         self._tell_coordinator = tell_coordinator
 
-    def probe(self, order: v.Probe) -> None:
+    def probe_for_coordinator(self, order: v.Probe) -> None:
         """Ask whether a suspect's agent lives."""
+        self._probe(order, self._tell_coordinator)
 
+    def probe_for_member(self, order: v.Probe) -> None:
+        """Ask whether a neighbour's agent can be reached."""
+        self._probe(order, self._tell_member)
+
+    def _probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
         def tell(_: Answer | None, outcome: v.Outcome) -> None:
-            self._tell_coordinator(
+            pass_on(
                 v.ProbeAnswered(name=order.name, incarnation=order.incarnation, outcome=outcome)
             )
 

@@ -26,6 +26,7 @@ from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, 
 from pytest_elastic.rendezvous.model import Failure, Node, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
 from pytest_elastic.rendezvous.part import RoundPart
+from pytest_elastic.rendezvous.peer_check import PeerCheck
 from pytest_elastic.rendezvous.succession import Succession
 
 __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
@@ -51,6 +52,7 @@ class MemberMachine:
         self._patient_until = 0.0
         self._drain: ports.DrainRequested | None = None
         self._ending: m.JobEnding | None = None
+        self._peer_check = PeerCheck()
 
     @property
     def link(self) -> Link:
@@ -104,6 +106,8 @@ class MemberMachine:
                 self._on_dial_failed(input, now)
             case v.ConnectionLost(reason=reason):
                 self._on_connection_lost(reason, now)
+            case v.ProbeAnswered():
+                self._tell_checked(self._peer_check.take(input))
             case v.MessageReceived(message=message):
                 self._on_message(message, now)
             case v.TimePassed():
@@ -146,10 +150,13 @@ class MemberMachine:
                 self._on_commit(message, now)
             case m.StopOrder() if message.term == term:
                 self._part.take_stop_order(message)
-            case m.SpareNotice(round=round_, roster=roster) if message.term == term:
+            case m.CheckPeers() if message.term == term:
+                self._out.add(*self._peer_check.begin(message))
+                self._tell_checked(self._peer_check.answer())
+            case m.SpareNotice(round=round_, reason=reason, roster=roster) if message.term == term:
                 self._part.hear_of(round_)
                 self._succession.know(roster)
-                self._out.emit(events.NodeSpared(round=round_))
+                self._out.emit(events.NodeSpared(round=round_, reason=reason))
                 self._out.notify(ports.Spared(round=round_))
             case ports.PeerDraining():
                 self._out.notify(message)
@@ -165,6 +172,11 @@ class MemberMachine:
                 self._end_as_decided()
             case _:
                 pass  # of another term, or not for a member: it changes nothing
+
+    def _tell_checked(self, report: m.PeersChecked | None) -> None:
+        """Say whom this node does not reach; asked again after a welcome, if it was lost (R13)."""
+        if report is not None and self._link.is_joined and report.term == self._link.term:
+            self._out.send(report)
 
     # --- coming and going --------------------------------------------------------------------
 

@@ -217,13 +217,14 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareNotice:
-    """A round was sealed at max_nodes without you: wait for a place (R7).
+    """A round was sealed without you, for this reason: wait for a place (R7, R13).
 
     `roster` are those who can be asked who decides, should the coordinator be lost (R11).
     """
 
     term: int
     round: int
+    reason: str
     roster: Sequence[RosterEntry] = ()
 
 

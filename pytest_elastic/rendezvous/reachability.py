@@ -37,23 +37,33 @@ def neighbours(position: int, count: int, *, is_thorough: bool = False) -> tuple
 
 
 def mutually_reachable(
-    claims: Sequence[str], unreached: Mapping[str, Collection[str]]
+    *groups: Sequence[str], unreached: Mapping[str, Collection[str]]
 ) -> tuple[str, ...]:
-    """Return those of `claims` that may be in a round together, in the same order.
+    """Return those incarnations that may be in a round together.
 
-    `claims` are incarnations, the strongest claim first; `unreached[a]` are those that `a` did not
-    reach. While there are two that are apart, the one that is apart from most others is left out,
-    of several the one with the weakest claim. (The largest such set is not always found: that
-    problem is NP-hard. Where a network is cut into parts, it is.)
+    An earlier group goes before a later one: of a later one, nobody is taken who is apart from
+    somebody of an earlier one. `unreached[a]` are those that `a` did not reach. Within a group,
+    while there are two that are apart, the one that is apart from most others is left out; of
+    several, the last. (The largest such set is not always found: that problem is NP-hard. Where a
+    network is cut into parts, it is.)
     """
-    here = set(claims)
     apart: dict[str, set[str]] = {}
     for dialler, targets in unreached.items():
-        for target in here.intersection(targets) if dialler in here else ():
+        for target in targets:
             apart.setdefault(dialler, set()).add(target)
             apart.setdefault(target, set()).add(dialler)
+    kept: list[str] = []
+    for group in groups:
+        kept += _largest([one for one in group if apart.get(one, set()).isdisjoint(kept)], apart)
+    return tuple(kept)
+
+
+def _largest(claims: Sequence[str], apart: Mapping[str, Collection[str]]) -> Sequence[str]:
+    """Leave out who is apart from most others, until nobody is apart; keep the order."""
+    here = set(claims)
+    left = {one: here.intersection(apart[one]) for one in claims if one in apart}
+    left = {one: others for one, others in left.items() if others}
     strength = {incarnation: -position for position, incarnation in enumerate(claims)}
-    left = {one: set(others) for one, others in apart.items()}
     while left:
         worst = min(left, key=lambda one: (-len(left[one]), strength[one]))
         here.discard(worst)
@@ -64,7 +74,7 @@ def mutually_reachable(
     for one in claims:  # left out for the sake of somebody who was left out later
         if one not in here and here.isdisjoint(apart[one]):
             here.add(one)
-    return tuple(incarnation for incarnation in claims if incarnation in here)
+    return [one for one in claims if one in here]
 
 
 class Reachability:
@@ -87,19 +97,21 @@ class Reachability:
         self._is_thorough = False
         self._is_stale = False
         self._asked: dict[str, CheckPeers] = {}
+        self._waits_for: set[str] = set()
         self._retries_at: float | None = None
 
     # --- finding out -------------------------------------------------------------------------
 
-    def covers(self, roster: Iterable[str]) -> bool:
+    @property
+    def is_pending(self) -> bool:
+        """Whether a sweep goes on that is worth waiting for."""
+        return bool(self._waits_for) and not self._is_stale
+
+    def covers(self, roster: Iterable[Peer]) -> bool:
         """Tell whether all of a roster have answered since the last sweep began."""
         if not self._is_on:
             return True
-        return all(one in self._swept and one not in self._asked for one in roster)
-
-    def is_sweeping(self, roster: Iterable[str]) -> bool:
-        """Tell whether the sweep that goes on will cover a roster, so that it is waited for."""
-        return not self._is_stale and self._swept.issuperset(roster)
+        return not self._waits_for and all(one.node.incarnation in self._swept for one in roster)
 
     def sweep(self, roster: Sequence[Peer], *, is_thorough: bool = False) -> None:
         """Let each of a roster dial its neighbours; an earlier sweep is given up."""
@@ -110,19 +122,17 @@ class Reachability:
         self._is_thorough = is_thorough or len(roster) <= FULL_MESH
         self._is_stale = False
         self._asked.clear()
+        self._waits_for.clear()
         for position, peer in enumerate(roster):
             dials = neighbours(position, len(roster), is_thorough=is_thorough)
             if dials:
+                self._waits_for.add(peer.node.incarnation)
                 self._ask(peer, [roster[other] for other in dials])
 
     def end_sweep(self) -> None:
         """Take what was found for old: the next round wants a sweep of its own."""
         self._swept.clear()
-
-    def ask_again(self, peer: Peer) -> None:
-        """Repeat a question to a member that is back: it, or its answer, may have been lost."""
-        if (order := self._asked.get(peer.node.incarnation)) is not None:
-            self._out.send(peer, order)
+        self._waits_for.clear()
 
     def take(
         self, peer: Peer, report: PeersChecked, members: Mapping[str, Peer]
@@ -133,6 +143,7 @@ class Reachability:
         if order is None or order.number != report.number:
             return {}
         del self._asked[incarnation]
+        self._waits_for.discard(incarnation)
         known = self.unreached.pop(incarnation, {})
         asked = {entry.incarnation for entry in order.peers}
         fresh = {
@@ -141,10 +152,9 @@ class Reachability:
         links = {one: how for one, how in known.items() if one not in asked} | fresh
         if links:
             self.unreached[incarnation] = links
-        if not self._is_thorough and self.covers(self._swept) and self._has_gap():
-            self.sweep(
-                [one for one in self._roster if one.connection is not None], is_thorough=True
-            )
+        if not self._waits_for and not self._is_thorough and self._has_gap():
+            here = [one for one in self._roster if one.node.incarnation in self._swept]
+            self.sweep(here, is_thorough=True)
         return {one: how for one, how in fresh.items() if one not in known}
 
     def _has_gap(self) -> bool:
@@ -154,17 +164,35 @@ class Reachability:
             if dialler in self._swept
         )
 
-    def forget(self, incarnation: str) -> None:
-        """Drop what concerns a member that is gone; who still dials it, is not waited for."""
+    def set_aside(self, incarnation: str) -> None:
+        """Take a member out of the sweep that cannot be asked now, or that others may not reach."""
         self._asked.pop(incarnation, None)
+        self._waits_for.discard(incarnation)
         if incarnation in self._swept:
             self._swept.discard(incarnation)
-            self._is_stale |= bool(self._asked)
+            self._is_stale |= bool(self._waits_for)
+
+    def forget(self, incarnation: str) -> None:
+        """Drop what concerns a member that is gone."""
+        self.set_aside(incarnation)
         self.unreached.pop(incarnation, None)
         for dialler in [one for one, targets in self.unreached.items() if incarnation in targets]:
             del self.unreached[dialler][incarnation]
             if not self.unreached[dialler]:
                 del self.unreached[dialler]
+
+    def described(self, members: Mapping[str, Peer], one: str = "") -> str:
+        """Say which links failed, or which of `one` did, in words; empty if none."""
+        gaps = [
+            (members[dialler].node, members[target].node, how)
+            for dialler, targets in self.unreached.items()
+            for target, how in targets.items()
+            if one in {"", dialler, target}
+        ]
+        return "; ".join(
+            f"{dialler.name} cannot reach {target.name} at {target.address}:{target.port} ({how})"
+            for dialler, target, how in gaps
+        )
 
     # --- trying again ------------------------------------------------------------------------
 

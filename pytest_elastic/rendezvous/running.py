@@ -6,7 +6,7 @@ The records are in `round`; which phase the job is in, the coordinator knows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
@@ -33,6 +33,7 @@ class Running:
         self._out = desk.out
         self._members = desk.members
         self._deadlines = desk.deadlines
+        self._reach = desk.reach
 
     @property
     def _round(self) -> CommittedRound:
@@ -111,12 +112,14 @@ class Running:
 
     def tell_spare(self, peer: Peer, newest_round: int) -> None:
         """Tell a node that it is a spare, if it is one; and whom to ask, should we be lost."""
-        if not self._is_full:
+        gaps = self._reach.described(self._members.peers, peer.node.incarnation)
+        if not self._is_full and not gaps:
             return
+        reason = gaps or f"round {newest_round} is full"
         roster: Sequence[RosterEntry] = ()
         if self._settings.has_succession:
             roster = self._round.seal.roster
-        notice = m.SpareNotice(term=self._term, round=newest_round, roster=roster)
+        notice = m.SpareNotice(term=self._term, round=newest_round, reason=reason, roster=roster)
         self._out.send(peer, notice)
 
     def tell_spares(self, newest_round: int) -> None:
@@ -130,7 +133,9 @@ class Running:
 
     # --- going on, and stopping --------------------------------------------------------------
 
-    def look_for_newcomers(self, now: float) -> None:
+    def look_for_newcomers(
+        self, may_join: Callable[[CommittedRound], Sequence[Peer]], now: float
+    ) -> None:
         """End the round for nodes that wait, if there is room for them and nobody is done (R7)."""
         committed = self._round
         if committed.stop_reason is not None or not committed.unfinished:
@@ -140,8 +145,9 @@ class Running:
         first = next(iter(self._members.ready.values()))
         gathered_at = first.came_at + self._settings.newcomer_window_s
         earliest = max(gathered_at, committed.committed_at + self._settings.min_round_s)
-        if self._deadlines.is_due(earliest, now):
-            names = ", ".join(peer.node.name for peer in self._members.ready.values())
+        newcomers = may_join(committed) if self._deadlines.is_due(earliest, now) else ()
+        if newcomers:
+            names = ", ".join(peer.node.name for peer in newcomers)
             committed.stop_because(f"{names} came")
             committed.lost_or_gained = committed.lost_or_gained or f"{names} came"
 

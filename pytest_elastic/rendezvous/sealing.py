@@ -7,6 +7,7 @@ before which no worker may start, as one of a lost member may still run (R5, R6)
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -15,7 +16,7 @@ from pytest_elastic.rendezvous.ballot import electorate_of
 from pytest_elastic.rendezvous.budget import Budget, Verdict, judge
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.peer import Peer, Standing
-from pytest_elastic.rendezvous.round import CommittedRound, SealedRound, choose_roster
+from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 
 __all__ = ["Sealing"]
 
@@ -75,10 +76,11 @@ class Sealing:
 
     # --- a seal ------------------------------------------------------------------------------
 
-    def begin(self, last: CommittedRound | None, reason: str, now: float) -> str | None:
-        """Seal a round of those who are ready, to follow `last`; or say why the job fails (R3)."""
+    def begin(
+        self, roster: Sequence[Peer], last: CommittedRound | None, reason: str, now: float
+    ) -> str | None:
+        """Seal a round of this roster, to follow `last`; or say why the job fails (R3)."""
         ready = self._members.ready
-        roster = choose_roster(ready.values(), last, self._settings.max_nodes)
         incarnations = tuple(peer.node.incarnation for peer in roster)
         missing = set(incarnations)
         ended = last.as_ended() if last is not None else None

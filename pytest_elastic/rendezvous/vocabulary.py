@@ -110,6 +110,29 @@ class Emit:
     event: Event
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
+
+    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
+    """
+
+    name: str
+    incarnation: str
+    address: str
+    port: int
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswered:
+    """What dialling an agent showed; `name` and `incarnation` as in the `Probe`."""
+
+    name: str
+    incarnation: str
+    outcome: Outcome
+
+
 # --- inputs of the member (besides the agent's requests of `ports`) ------------------------------
 
 
@@ -198,7 +221,7 @@ class VoteAnswered:
 
 _News = Announced | Asked | VoteAnswered
 _Link = CoordinatorFound | CoordinatorNotFound | Connected | DialFailed | ConnectionLost
-MemberInput = Start | _News | _Link | MessageReceived | TimePassed | ports.Request
+MemberInput = Start | _News | _Link | MessageReceived | ProbeAnswered | TimePassed | ports.Request
 
 
 # --- commands of the member ----------------------------------------------------------------------
@@ -281,7 +304,17 @@ class Lead:
 
 
 MemberCommand = (
-    Notify | FindCoordinator | Dial | Send | Hangup | Emit | AskVote | AnswerTo | Supersede | Lead
+    Notify
+    | FindCoordinator
+    | Dial
+    | Send
+    | Hangup
+    | Probe
+    | Emit
+    | AskVote
+    | AnswerTo
+    | Supersede
+    | Lead
 )
 
 
@@ -306,15 +339,6 @@ class PeerLost:
 
     connection: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswered:
-    """What dialling a suspect's agent showed; `name` and `incarnation` as in the `Probe`."""
-
-    name: str
-    incarnation: str
-    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,20 +383,6 @@ class Disconnect:
     """End a connection, after what was sent to it has left; no `PeerLost` follows."""
 
     connection: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """Dial the agent of a suspect and ask for its incarnation (`ProbeRequest`).
-
-    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
-    """
-
-    name: str
-    incarnation: str
-    address: str
-    port: int
-    answer_within_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

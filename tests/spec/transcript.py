@@ -89,6 +89,8 @@ class _Reader:
             world.start(*names)
         elif verb == "heal":
             world.heal()
+        elif verb == "part":
+            world.isolate(names[0], names[1:])
         elif verb == "wait":
             world.run(float(names[0].removesuffix("s")))
             return

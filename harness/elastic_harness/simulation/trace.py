@@ -79,8 +79,10 @@ def _shown(value: object) -> str:
             return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"
         case list() | tuple():
             return ",".join(_shown(item) for item in value)
-        case dict():
+        case dict() if "rank" in value:
             return f"{value['node']}/rank{value['rank']}/{value['exit_code']}"
+        case dict():
+            return ",".join(f"{key}:{_shown(item)}" for key, item in value.items())
         case float():
             return f"{value:g}"
         case str() if " " in value:

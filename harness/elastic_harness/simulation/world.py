@@ -36,6 +36,8 @@ _Due = tuple[float, int, Callable[..., None], tuple[object, ...]]
 LATENCY_S = 0.0005
 # A keeper kills and reports within this; then its tombstone can be read.
 KEEPER_S = 0.03
+# How often an agent that does not answer is dialled within the time that a dial has.
+DIALS = 4
 
 
 def settings(
@@ -378,6 +380,8 @@ class World:
                 self.later(2 * self.draw_latency_s(), self._dialled, process, command, dial)
             case v.Hangup():
                 self._hang_up(process)
+            case v.Probe():
+                self._probe(process, command, "member")
             case _:
                 self.doors.perform(process, command)
 
@@ -463,7 +467,7 @@ class World:
                 if pipe is not None:
                     self._close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
-                self.later(2 * self.draw_latency_s(), self._probed, process, command, KEEPER_S)
+                self._probe(process, command, "coordinator")
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):
@@ -483,16 +487,26 @@ class World:
         if process.agent.over is not None:
             self.later(KEEPER_S, lambda: self.leave(process))
 
-    def _probed(self, process: Process, probe: v.Probe, patience_s: float) -> None:
+    def _probe(self, process: Process, probe: v.Probe, which: str) -> None:
+        delay_s = 2 * self.draw_latency_s()
+        until = self.time + delay_s + probe.answer_within_s
+        self.later(delay_s, lambda: self._probed(process, probe, which, until, KEEPER_S))
+
+    def _probed(
+        self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
+    ) -> None:
         suspect = next(p for p in self.every_process if p.node.incarnation == probe.incarnation)
         outcome = self.outcome(process, suspect)
         if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
             # The keeper holds the port and answers once it is done.
-            self.later(patience_s, lambda: self._probed(process, probe, 0.0))
+            self.later(patience_s, lambda: self._probed(process, probe, which, until, 0.0))
+            return
+        if outcome is v.Outcome.SILENT and self.time < until - 1e-9:
+            redial_s = min(probe.answer_within_s / DIALS, until - self.time)
+            self.later(redial_s, lambda: self._probed(process, probe, which, until, patience_s))
             return
         answer = v.ProbeAnswered(name=probe.name, incarnation=probe.incarnation, outcome=outcome)
-        delay_s = probe.answer_within_s if outcome is v.Outcome.SILENT else 0.0
-        self.later(delay_s, lambda: process.feed("coordinator", answer))
+        process.feed(which, answer)
 
     # --- what tests look at ------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def test_the_largest_part_is_kept_and_of_equals_the_strongest(
 ) -> None:
     """The order of the names is that of the claims."""
     claims = names.split()
-    assert " ".join(mutually_reachable(claims, unreached(claims, reaches))) == kept
+    assert " ".join(mutually_reachable(claims, unreached=unreached(claims, reaches))) == kept
 
 
 @given(
@@ -91,11 +91,19 @@ def test_whoever_is_kept_reaches_all_others_and_nobody_is_left_out_in_vain(
     """All of the set reach each other, it cannot be added to, and it keeps the order of claims."""
     names = [chr(ord("a") + index) for index in range(count)]
     pairs = {(names[a], names[b]) for a, b in missing if a != b and a < count and b < count}
-    kept = mutually_reachable(names, unreached(names, lambda a, b: (a, b) not in pairs))
+    kept = mutually_reachable(names, unreached=unreached(names, lambda a, b: (a, b) not in pairs))
     apart = pairs | {(b, a) for a, b in pairs}
     assert list(kept) == sorted(kept)
     assert not any((a, b) in apart for a in kept for b in kept)
     assert all(any((out, one) in apart for one in kept) for out in set(names) - set(kept))
+
+
+def test_newcomers_never_displace_survivors() -> None:
+    """However many they are, those who were in the last round go before them."""
+    survivors, newcomers = ["a", "b"], ["v", "w", "x", "y", "z"]
+    reaches = cut("a b z", "a v w x y z")
+    found = unreached([*survivors, *newcomers], reaches)
+    assert mutually_reachable(survivors, newcomers, unreached=found) == ("a", "b", "z")
 
 
 # --- a sweep -------------------------------------------------------------------------------------
@@ -120,9 +128,9 @@ class Bench:
                 assert isinstance(command.message, CheckPeers)
                 name = f"n{command.connection}"
                 if name != silent:
-                    self._answer(name, command.message)
+                    self.answer(name, command.message)
 
-    def _answer(self, name: str, order: CheckPeers) -> None:
+    def answer(self, name: str, order: CheckPeers) -> None:
         check, report = self.checks[name], None
         for probe in check.begin(order):
             self.dials += 1
@@ -148,21 +156,22 @@ def _peer(name: str, connection: int) -> Peer:
 def test_a_sweep_covers_its_roster_once_all_have_answered() -> None:
     """Not before; and a subset of it is covered too."""
     bench = Bench(4, cut("n0 n1 n2 n3"))
-    bench.reach.sweep([*bench.peers.values()])
+    everybody = [*bench.peers.values()]
+    bench.reach.sweep(everybody)
     bench.run(silent="n2")
-    assert not bench.reach.covers(bench.peers)
-    assert bench.reach.covers(["n0", "n1", "n3"])
-    assert bench.reach.is_sweeping(bench.peers)
-    bench.reach.ask_again(bench.peers["n2"])
+    assert bench.reach.is_pending
+    assert not bench.reach.covers(everybody[:1])
+    bench.reach.sweep(everybody)
     bench.run()
-    assert bench.reach.covers(bench.peers)
-    assert not bench.reach.unreached
+    assert not bench.reach.is_pending
+    assert bench.reach.covers(everybody)
+    assert bench.reach.covers(everybody[:1])
     bench.reach.end_sweep()
-    assert not bench.reach.covers(["n0"])
+    assert not bench.reach.covers(everybody[:1])
 
 
-def test_a_member_that_has_answered_says_it_again_when_asked_again() -> None:
-    """The answer may have been lost with the connection; nobody is dialled twice for that."""
+def test_an_order_that_is_said_again_is_answered_and_not_carried_out_again() -> None:
+    """The answer may have been lost with the connection."""
     bench = Bench(2, cut("n0 n1"))
     bench.reach.sweep([*bench.peers.values()])
     orders = bench.outbox.take()
@@ -170,22 +179,23 @@ def test_a_member_that_has_answered_says_it_again_when_asked_again() -> None:
         for command in orders:
             assert isinstance(command, SendTo)
             assert isinstance(command.message, CheckPeers)
-            bench._answer(f"n{command.connection}", command.message)
+            bench.answer(f"n{command.connection}", command.message)
     assert bench.dials == 2
-    assert bench.reach.covers(bench.peers)
 
 
-def test_a_member_that_is_gone_is_not_waited_for() -> None:
-    """Those who still dial it need not have answered: a new sweep is wanted at once."""
+@pytest.mark.parametrize("how", ["forget", "set_aside"])
+def test_a_member_that_is_lost_is_not_waited_for(how: str) -> None:
+    """Nor are those who still dial it: a new sweep is wanted at once."""
     bench = Bench(3, cut("n0 n1 n2"))
     bench.reach.sweep([*bench.peers.values()])
-    bench.reach.forget("n2")
+    getattr(bench.reach, how)("n2")
     del bench.peers["n2"]
-    assert not bench.reach.is_sweeping(bench.peers)
+    assert not bench.reach.is_pending
+    assert not bench.reach.covers(bench.peers.values())
     bench.outbox.take()
     bench.reach.sweep([*bench.peers.values()])
     bench.run()
-    assert bench.reach.covers(bench.peers)
+    assert bench.reach.covers(bench.peers.values())
 
 
 def test_a_large_roster_with_a_gap_is_looked_at_closely() -> None:
@@ -195,8 +205,8 @@ def test_a_large_roster_with_a_gap_is_looked_at_closely() -> None:
     bench = Bench(40, lambda a, b: (a in left) == (b in left))
     bench.reach.sweep([*bench.peers.values()])
     bench.run()
-    assert bench.reach.covers(names)
-    assert set(mutually_reachable(names, bench.reach.unreached)) == set(names) - left
+    assert bench.reach.covers(bench.peers.values())
+    assert set(mutually_reachable(names, unreached=bench.reach.unreached)) == set(names) - left
 
 
 def test_a_link_that_failed_is_known_until_its_own_end_has_tried_it_again() -> None:
