@@ -338,8 +338,12 @@ class ExpectationMet(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last record before teardown: `outcome` is succeeded, failed, drained or limit."""
+    """The last record before teardown: `outcome` is succeeded, failed, drained or limit.
+
+    `ended_by_faults` are the nodes whose launcher a fault has ended, so that its end says nothing.
+    """
 
     kind: ClassVar[str] = "run_ended"
     outcome: str
     exit_codes: Mapping[str, int] = field(default_factory=dict)
+    ended_by_faults: tuple[str, ...] = ()

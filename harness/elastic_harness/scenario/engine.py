@@ -60,7 +60,7 @@ from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.observed import LauncherView, ObservedRun
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.situation import ProcessRef, natural_key
 from elastic_harness.scenario.timeline import EntryPhase, EntryState
 from elastic_harness.scenario.triggers import LogCondition
 from pytest_elastic.errors import UsageError
@@ -408,7 +408,15 @@ class EngineMachine:
             for node, launcher in self._run.launchers.items()
             if launcher.exit_code is not None
         }
-        self._put(EndRun(outcome=outcome, reason=reason, exit_codes=exit_codes))
+        excused = [name for name, each in self._run.launchers.items() if each.is_excused]
+        self._put(
+            EndRun(
+                outcome=outcome,
+                reason=reason,
+                exit_codes=exit_codes,
+                ended_by_faults=tuple(sorted(excused, key=natural_key)),
+            )
+        )
 
     # --- a debugger ----------------------------------------------------------------------------
 

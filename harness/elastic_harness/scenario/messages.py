@@ -249,11 +249,13 @@ class EndRun:
     """The run is over: heal what is left, end the launchers, judge.
 
     `outcome` is succeeded, failed, drained, limit, or unmet (a clause cannot be met any more).
+    `ended_by_faults` are the nodes whose launcher a fault has ended.
     """
 
     outcome: str
     reason: str
     exit_codes: Mapping[str, int] = field(default_factory=dict)
+    ended_by_faults: tuple[str, ...] = ()
 
 
 EngineCommand = (

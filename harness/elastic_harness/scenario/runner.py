@@ -297,7 +297,10 @@ class Run:
                 "judged by all of it"
             )
         exit_codes = {**end.exit_codes, **self._stage.exit_codes}
-        self._on_fact("engine", "", RunEnded(outcome=end.outcome, exit_codes=exit_codes))
+        ended = RunEnded(
+            outcome=end.outcome, exit_codes=exit_codes, ended_by_faults=end.ended_by_faults
+        )
+        self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.
         self._loop.call_soon(self._undo_faults)
 

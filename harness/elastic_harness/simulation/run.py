@@ -304,4 +304,7 @@ class SimulatedRun:
         if self._end is None:
             self._end = end
             codes = {**end.exit_codes, **self._stage.exit_codes()}
-            self._on_fact("engine", "", RunEnded(outcome=end.outcome, exit_codes=codes))
+            ended = RunEnded(
+                outcome=end.outcome, exit_codes=codes, ended_by_faults=end.ended_by_faults
+            )
+            self._on_fact("engine", "", ended)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from elastic_harness.history.checkers.cut_short import nodes_ended_by_faults, not_observed
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
 from elastic_harness.history.events import (
     FaultEffective,
@@ -97,8 +98,8 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
     started = history.of_kind(WorkersStarted)
     if not hellos and not started:
         if any(entry.event.role == "launcher" for entry in history.of_kind(ProcessExited)):
-            return unknown("a launcher ran to its end and no worker said hello")
-        return unknown("no worker said hello")
+            return not_observed(history, "a launcher ran to its end and no worker said hello")
+        return not_observed(history, "no worker said hello")
     said = {
         (entry.record.run_id, entry.node, entry.event.round, entry.event.rank) for entry in hellos
     }
@@ -106,16 +107,19 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
         (entry.record.run_id, entry.node, entry.event.round, entry.event.rank)
         for entry in history.of_kind(WorkerExited)
     }
+    stopped = nodes_ended_by_faults(history)
+    unheard: list[str] = []
     for entry in started:
         for rank in entry.event.ranks:
             key = (entry.record.run_id, entry.node, entry.event.round, rank)
-            # One that died before its first line could not speak, and does no harm.
-            if key not in said and key not in ended:
-                return unknown(
-                    f"rank {rank} of round {entry.event.round} was started on {entry.node} "
-                    "and never said hello",
-                    (entry.seq,),
-                )
+            # One that died before its first line could not speak, and does no harm; nor could one
+            # whose node was ended.
+            if key in said or key in ended:
+                continue
+            who = f"rank {rank} of round {entry.event.round} was started on {entry.node}"
+            if entry.node not in stopped:
+                return unknown(f"{who} and never said hello", (entry.seq,))
+            unheard.append(f"; {who}, which a fault ended, and never said hello")
     for world in history.worlds.rounds:
         stepping = [worker for worker in world.workers.values() if worker.steps]
         missing = sorted(set(range(world.world_size)) - set(world.workers))
@@ -133,7 +137,7 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
                         f"round {world.ordinal} were not heard of: the harness was too slow",
                         (before.seq, after.seq),
                     )
-    return valid(f"{len(hellos)} workers said hello, and every step was heard of")
+    return valid(f"{len(hellos)} workers said hello, and every step was heard of{''.join(unheard)}")
 
 
 @checker("switch_clean", NoParameters, is_default=True)

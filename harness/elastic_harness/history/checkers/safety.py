@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
+from elastic_harness.history.checkers.cut_short import not_observed
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
 from elastic_harness.history.events import FaultFired, FaultHealed, RunStarted, WorkerHello
 from elastic_harness.history.history import History
@@ -35,7 +36,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
     """Ranks of a round are unique, contiguous from 0, and agreed by all ranks and nodes."""
     worlds = history.worlds.rounds
     if not worlds:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
         problem = problem or _wrong_ranks(world)
@@ -117,7 +118,7 @@ def agreement(history: History, _: NoParameters) -> Verdict:
     """All ranks of a round were told the same world size, address, restart count and budget."""
     worlds = history.worlds.rounds
     if not worlds:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     for world in worlds:
         told = [(worker, worker.hello) for worker in world.workers.values()]
         for name in ("world_size", "master_addr", "master_port", "restart_count", "max_restarts"):
@@ -161,7 +162,7 @@ def one_world(history: History, _: NoParameters) -> Verdict:
     """No step of an older round begins after all ranks of a newer one completed their first."""
     worlds = history.worlds.rounds
     if not worlds:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     for old, worker, seq, new in _late_steps(history):
         return invalid(
             f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after every "
@@ -234,7 +235,7 @@ def _has_overlap(worlds: list[World]) -> bool:
 def split_brain(history: History, _: NoParameters) -> Verdict:
     """Two rounds of one job made steps at the same time (an occurrence)."""
     if not history.worlds.rounds:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     for old, worker, seq, new in _late_steps(history):
         return valid(
             f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
@@ -250,7 +251,7 @@ def no_overlap(history: History, _: NoParameters) -> Verdict:
     """No worker of an older round is alive on a node when one of a newer round says hello there."""
     hellos = history.of_kind(WorkerHello)
     if not hellos:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     seqs: dict[int, int] = {}
     for entry in hellos:
         if entry.event.alive_before:
@@ -271,7 +272,7 @@ def budget(history: History, _: NoParameters) -> Verdict:
     run = history.run
     worlds = history.worlds.rounds
     if not worlds:
-        return unknown(_NOBODY)
+        return not_observed(history, _NOBODY)
     limits: list[int | None] = [run.event.max_restarts] if run is not None else []
     limits += [hello.event.max_restarts for hello in history.of_kind(WorkerHello)]
     limit = next((each for each in limits if each is not None), None)
@@ -309,7 +310,7 @@ def membership(history: History, _: NoParameters) -> Verdict:
         return unknown("the history does not say how many nodes were allowed")
     formed = [world for world in history.worlds.rounds if world.formed_at is not None]
     if not formed:
-        return unknown("no round formed")
+        return not_observed(history, "no round formed")
     low, high = run.event.nodes_min, run.event.nodes_max
     for world in formed:
         count = len(world.nodes)
