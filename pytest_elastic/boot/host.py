@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_elastic.boot import descriptors, ending, interpreter, proc_title
+from pytest_elastic.boot import descriptors, ending, interpreter, proc_title, sharing
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError, UsageError
@@ -35,8 +35,8 @@ class Host:
     `environ` is the environment the interpreter's own start saw, with the caller's values for what
     `spawn` replaced; `clean_path` is `sys.path` without any PYTHONPATH; `modules` maps each
     top-level module that a fresh interpreter would not have loaded yet to the file it came from
-    ("" when it has none); `ignored_signals` were ignored by the parent already. `can_become` says
-    why not, or is empty.
+    ("" when it has none); `ignored_signals` were ignored by the parent already; `cannot_become`
+    says why not, or is empty; `own` are our own modules.
     """
 
     environ: Mapping[str, str]
@@ -45,6 +45,7 @@ class Host:
     preload: tuple[str, ...]
     ignored_signals: tuple[int, ...]
     cannot_become: str
+    own: interpreter.OwnModules
 
 
 _current: Host | None = None
@@ -87,6 +88,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     global _current  # noqa: PLW0603 (one interpreter, one host)
     ignored = interpreter.ignored_signals()
     at_start = frozenset(sys.modules)
+    sharing.keep(at_start)
     order = take_order(os.environ)
     environ = dict(os.environ)
     restore(order, environ)
@@ -108,11 +110,18 @@ def _serve(clean_path: tuple[str, ...]) -> None:
         preload=order.preload,
         ignored_signals=ignored,
         cannot_become="" if supported else reason,
+        own=interpreter.own_modules(),
     )
     proc_title.show([f"pytest-elastic: {order.role}"], os.environ)
     program = play(_make_role(order))
+    sharing.keep(_current)
     host, _current = _current, None
-    interpreter.become(program, clean_path=host.clean_path, ignored_signals=host.ignored_signals)
+    interpreter.become(
+        program,
+        clean_path=host.clean_path,
+        own=host.own,
+        ignored_signals=host.ignored_signals,
+    )
     ending.settle_when_groups_end()
     if ending.can_end_early(host.preload, program.environ):
         ending.end_early()
@@ -124,7 +133,9 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
     sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
     # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
     gc.disable()
-    for name in order.preload:
+    # Our own first: what a node or a keeper consists of is to lie together, and not among torch's.
+    importlib.import_module(order.role.partition(":")[0])
+    for name in sorted(order.preload, key=interpreter.is_ours, reverse=True):
         try:
             importlib.import_module(name)
         except Exception as error:

@@ -7,7 +7,6 @@ with it. Forks happen in `run`, between two turns of the loop, where no callback
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from elastic_harness.cluster.node_table import STEP_LIMIT_S, ForkOrder, NodeTabl
 from elastic_harness.cluster.scratch import Scratch
 from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.network.switch import SwitchRole
+from pytest_elastic.boot import sharing
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
@@ -88,10 +88,8 @@ class ClusterServer:
         self._nodes.on_killed = lambda node: self._disks.end(node.name, node.incarnation)
         if plan.is_isolated:
             self._start_switch()
-        # What a server has imported since it was warm stays for good, too: children whose collector
-        # looks at it would have it in memory of their own.
-        gc.collect()
-        gc.freeze()
+        # What a server has imported and made since it was warm stays for good, too.
+        sharing.freeze()
         while True:
             if self._to_fork:
                 role = self._fork(self._to_fork.popleft())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_elastic.boot.host import Host
+from pytest_elastic.boot.interpreter import OwnModules
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.warmth import Reach, look_around, warm_reason
 
@@ -24,6 +25,7 @@ def host(environ: Mapping[str, str] | None = None, **fields: Any) -> Host:  # no
         "preload": ("torch",),
         "ignored_signals": (),
         "cannot_become": "",
+        "own": OwnModules(names=(), newest="torch"),
     }
     return Host(**{**values, **fields})
 
