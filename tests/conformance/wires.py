@@ -6,7 +6,6 @@ in which order, how late. The switch's packets are datagrams from one node to an
 
 from __future__ import annotations
 
-import random
 import select
 import socket
 import struct
@@ -74,7 +73,7 @@ class ModelWire:
     """The model, and the little that a driver adds to it: a queue for what is held."""
 
     def __init__(self) -> None:
-        self.link = Link(random.Random(f"{SEED}:link:{PAIR[0]}>{PAIR[1]}"))
+        self.link = Link(f"{SEED}:link:{PAIR[0]}>{PAIR[1]}")
         self.sent_at: list[float] = []
         self._now = 100.0
         self._held: list[int] = []

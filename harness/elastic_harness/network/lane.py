@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic_harness.network import packets
 from elastic_harness.network.capture import Capture
-from elastic_harness.network.link_model import NO_CLASS, Link, Traffic
+from elastic_harness.network.link_model import Link, Traffic
 from elastic_harness.network.traffic import TrafficTable
 
 __all__ = ["Lane", "Packet", "Port"]
@@ -55,9 +55,7 @@ class Lane:
         )
 
     def classes_of(self, frame: bytes, flow: bytes, table: TrafficTable) -> Traffic:
-        """Return the classes of a packet, if this link tells any apart."""
-        if not self.link.tells_apart:
-            return NO_CLASS
+        """Return the classes of a packet."""
         known = self.known_flows.get(flow)
         if known is None:
             if len(self.known_flows) >= _MAX_KNOWN_FLOWS:
@@ -69,15 +67,12 @@ class Lane:
 class Packet:
     """A packet that could not simply pass."""
 
-    __slots__ = ("flow", "frame", "lane", "traffic")
+    __slots__ = ("flow", "frame", "lane", "size", "traffic")
 
     def __init__(self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic) -> None:
         self.lane = lane
         self.frame = frame
         self.flow = flow
         self.traffic = traffic
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes, as a node sees it."""
-        return len(self.frame) - packets.FRAME_HEAD_BYTES
+        # In bytes, as a node sees it.
+        self.size = len(frame) - packets.FRAME_HEAD_BYTES

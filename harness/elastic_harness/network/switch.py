@@ -13,7 +13,6 @@ import contextlib
 import errno
 import heapq
 import os
-import random
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -127,8 +126,9 @@ class Switch:
     def _pass_slowly(self, lane: Lane, frame: bytes) -> None:
         flow = packets.flow_of(frame)
         link = lane.link
-        packet = Packet(lane, frame, flow, lane.classes_of(frame, flow, self._traffic))
-        link.count_offer(packet.size, packet.traffic)
+        traffic = lane.classes_of(frame, flow, self._traffic) if link.tells_apart else NO_CLASS
+        packet = Packet(lane, frame, flow, traffic)
+        link.count_offer(packet.size, traffic)
         now = self._loop.now()
         if self._on_way and self._on_way[0][0] <= now:
             self._deliver_due()  # its timer is late, and this packet must not overtake any
@@ -136,19 +136,19 @@ class Switch:
             link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             return
         if link.is_transparent:
-            lane.clear_up(
-                now
-            )  # the last one that has to look, unless something is still on its way
+            # The last one that has to look, unless something is still on its way.
+            lane.clear_up(now)
         self._decide(packet, now)
 
     def _decide(self, packet: Packet, now: float) -> None:
         lane, frame = packet.lane, packet.frame
-        fate = lane.link.decide(
+        link = lane.link
+        fate = link.decide(
             packet.size,
             packet.flow,
             now,
-            units=packets.segments_in(frame),
-            opens=packets.opens_connection(frame),
+            units=packets.segments_in(frame) if link.loses else None,
+            opens=packets.opens_connection(frame) if link.resets else None,
             traffic=packet.traffic,
         )
         if lane.capture is not None:
@@ -165,7 +165,8 @@ class Switch:
                 for when in fate.leave_at:
                     for part in parts:
                         self._send(packet, part, when, now)
-                self._wake_for_next()
+                if self._on_way:
+                    self._wake_for_next()
             case FateKind.HOLD:
                 self._hold(packet)
             case FateKind.REJECT:
@@ -348,8 +349,7 @@ class Switch:
         link = self._links.get(pair)
         if link is None:
             # A stream for each link: a packet more on one moves no draw of another.
-            stream = random.Random(f"{self._seed}:link:{pair[0]}>{pair[1]}")
-            link = self._links[pair] = Link(stream)
+            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link
 
     def _reset(self, seed: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +24,8 @@ from pytest_elastic.errors import UsageError
 
 
 def link(policy: LinkPolicy = HEALTHY) -> Link:
-    """Return a link with a random stream of its own."""
-    return Link(random.Random(7), policy)
+    """Return a link whose stream of chance has a name."""
+    return Link(7, policy)
 
 
 def arrivals(made: Link, count: int, *, size: int = 1000, gap_s: float = 0.0) -> list[float]:
@@ -120,9 +119,9 @@ def test_a_flow_that_begins_is_not_behind_anothers_queue() -> None:
 
 
 def test_the_same_seed_gives_the_same_fates() -> None:
-    """All chance comes from the stream that is handed in."""
+    """All chance comes from the stream that the seed names."""
     policy = LinkPolicy(latency_s=0.1, jitter_s=0.1, loss=0.3, duplicate=0.3, reorder=0.3)
-    one, two = (Link(random.Random("seed"), policy) for _ in range(2))
+    one, two = (Link("seed", policy) for _ in range(2))
     fates = [[made.offer(3000, 0, now) for now in range(100)] for made in (one, two)]
     assert fates[0] == fates[1]
     assert one.counters() == two.counters()
