@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,9 +13,11 @@ from typing import TypeVar
 
 from elastic_harness.history.history import Entry, History
 from elastic_harness.observe.observer import Observer, probe_environ
+from elastic_harness.observe.proc import is_same_process
 
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
+from pytest_elastic.workers.process_tree import descendants, send_signal
 
 __all__ = ["DEADLINE_S", "WORKER", "Bench"]
 
@@ -121,10 +124,17 @@ class Bench:
         return " ".join(entry.event.kind for entry in self.history)
 
     def close(self) -> None:
-        """End everything."""
+        """End everything, also what a launcher that did not end in time has started."""
         for process in self.processes:
+            # Workers of torchrun have sessions of their own, and live on when it is killed.
+            below = descendants(process.pid) if process.poll() is None else []
             if process.poll() is None:
                 process.kill()
+            send_signal(below, signal.SIGKILL)
+        for pid, worker in self.observer.live_workers.items():
+            if is_same_process(pid, worker.start_time):
+                send_signal([pid], signal.SIGKILL)
+        for process in self.processes:
             process.communicate(timeout=DEADLINE_S)
         self.observer.close()
         self.loop.close()
