@@ -35,6 +35,9 @@ class Keeper(Protocol):
     def send(self, order: w.Order) -> None:
         """Give an order; reports come back through the callback given at construction."""
 
+    def work_done(self) -> int:
+        """Return a number that grows while the keeper, or something below it, does anything."""
+
 
 class WorkerPlan(Protocol):
     """What the agent needs to know about the program: how to run it in a given round."""
@@ -85,7 +88,7 @@ class Agent:
         """Take part in the job until it is over for this node; return the exit code."""
         self._rendezvous, self._keeper = rendezvous, keeper
         # A node that joined before its stores could answer would be waited for by all others.
-        self.stores.wake(on_done=self._on_stores_ready)
+        self.stores.wake(on_done=self._on_stores_ready, work_done=keeper.work_done)
         self._loop.run()
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code

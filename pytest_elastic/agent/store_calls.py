@@ -15,9 +15,11 @@ from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
 
 __all__ = ["StoreCalls"]
 
-# How long the service may take to import torch: a second as a rule, minutes from a network disk
-# that everybody reads at once when a big job begins.
+# How long the import of torch may stand still: it takes a second of processor time as a rule, and
+# minutes from a network disk that everybody reads at once when a big job begins, or on a machine
+# that has little time to give. What goes on, however slowly, is not given up.
 _WAKE_TIMEOUT_S = 300.0
+_LONGEST_WAKE_S = 3600.0
 # How long hosting, opening, publishing or closing may take: they are local and take milliseconds.
 _LOCAL_TIMEOUT_S = 60.0
 # The service gives up by itself in time; this is for a service that is frozen or gone.
@@ -33,14 +35,27 @@ class StoreCalls:
         self._newest_id = 0
         self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
 
-    def wake(self, *, on_done: Callable[[str], None]) -> None:
-        """Have the service ready (it imports torch first); calls back with an error or nothing."""
-        self._call(
-            "wake",
-            {"timeout_s": _WAKE_TIMEOUT_S},
-            lambda _, error: on_done(error),
-            timeout_s=_WAKE_TIMEOUT_S + _MARGIN_S,
-        )
+    def wake(self, *, on_done: Callable[[str], None], work_done: Callable[[], int]) -> None:
+        """Have the service ready (it imports torch first); calls back with an error or nothing.
+
+        `work_done` grows while the keeper, or the service below it, does anything.
+        """
+        begin, before = self._loop.now(), work_done()
+
+        def look_again() -> None:
+            nonlocal before
+            now = work_done()
+            if now <= before or self._loop.now() - begin >= _LONGEST_WAKE_S:
+                self._give_up(call_id, f"has done nothing for {_WAKE_TIMEOUT_S:g} s")
+                return
+            before = now
+            self._wait(call_id, answered, _WAKE_TIMEOUT_S, look_again)
+
+        def answered(_: Any, error: str) -> None:  # noqa: ANN401 (as `_waiting` has it)
+            on_done(error)
+
+        call_id = self._send_call("wake", {"timeout_s": _LONGEST_WAKE_S})
+        self._wait(call_id, answered, _WAKE_TIMEOUT_S, look_again)
 
     def host(
         self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
@@ -129,15 +144,26 @@ class StoreCalls:
         *,
         timeout_s: float = _LOCAL_TIMEOUT_S,
     ) -> None:
+        call_id = self._send_call(call, arguments)
+        late = f"did not answer within {timeout_s:g} s"
+        self._wait(call_id, on_done, timeout_s, lambda: self._give_up(call_id, late))
+
+    def _send_call(self, call: str, arguments: dict[str, Any]) -> int:
         self._newest_id += 1
-        call_id = self._newest_id
+        self._send(CallStore(id=self._newest_id, call=call, arguments=arguments))
+        return self._newest_id
 
-        def give_up() -> None:
-            if self._waiting.pop(call_id, None) is not None:
-                on_done(None, f"the store service did not answer within {timeout_s:g} s")
+    def _wait(
+        self,
+        call_id: int,
+        on_done: Callable[[Any, str], None],
+        timeout_s: float,
+        on_late: Callable[[], None],
+    ) -> None:
+        timer = self._loop.call_at(self._loop.now() + timeout_s, on_late)
+        self._waiting[call_id] = (timer, on_done)
 
-        self._waiting[call_id] = (
-            self._loop.call_at(self._loop.now() + timeout_s, give_up),
-            on_done,
-        )
-        self._send(CallStore(id=call_id, call=call, arguments=arguments))
+    def _give_up(self, call_id: int, why: str) -> None:
+        waiting = self._waiting.pop(call_id, None)
+        if waiting is not None:
+            waiting[1](None, f"the store service {why}")

@@ -125,6 +125,10 @@ class Keeper:
         """Tell whether it could import what was to be preloaded and has reported itself."""
         return self._is_ready or self._exit_code != UsageError.exit_code
 
+    def work_done(self) -> int:
+        """Return the processor time that the keeper and all below it have used, in clock ticks."""
+        return process_tree.processor_ticks(self.pid)
+
     def send(self, order: Order, fds: Sequence[int] = ()) -> None:
         """Give an order; it is lost if the keeper is."""
         assert self._channel is not None, "a keeper is started before it is given orders"

@@ -161,3 +161,25 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     assert process_tree.start_time(child.pid) is None
     assert process_tree.process_group(child.pid) is None
     assert process_tree.process_group(os.getpid()) == os.getpgrp()
+
+
+def test_the_processor_time_of_a_process_and_what_is_below_it_grows_with_their_work() -> None:
+    """A child's own, and that of one that was reaped."""
+    busy = "import time\nwhile time.process_time() < 0.1: pass\n"
+    goes_on = f"{busy}print(1, flush=True); time.sleep(600)"
+    below = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {busy!r}])\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {goes_on!r}],"
+        " stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\nprint(1, flush=True)\nsys.stdin.read()\nchild.kill()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", below], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        # Each of the two is rounded down, in two parts.
+        assert process_tree.processor_ticks(process.pid) >= 0.2 * os.sysconf("SC_CLK_TCK") - 4
+        process.communicate()
+    assert process_tree.processor_ticks(process.pid) == 0
