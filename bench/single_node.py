@@ -1,4 +1,4 @@
-"""What one node costs: from a cold shell to the first step, and while nothing happens.
+"""What one node costs: to a cold shell, to somebody who asks for help, and while nothing happens.
 
 Both are run as a person types them, outside any cluster of the harness. The two launchers of a cold
 start take turns, so that whatever else the machine does falls on both.
@@ -27,6 +27,8 @@ _LAUNCHERS: Mapping[str, Sequence[str]] = {
 _ROUNDS = 5
 _MAX_RATIO = 0.6
 _LIMIT_S = 180.0
+_HELPS = 15
+_MAX_HELP_S = 0.15
 _IDLE_S = 60.0
 _MAX_IDLE_SHARE = 0.001
 
@@ -48,6 +50,32 @@ def cold_start(*, quick: bool) -> dict[str, object]:
     ratio = medians["pytest-elastic"] / medians["torchrun"]
     sys.stdout.write(f"  ratio {ratio:.2f}, to be reached: {_MAX_RATIO:g}\n")
     return {"seconds": medians, "ratio": ratio, "missed": ratio > _MAX_RATIO}
+
+
+def help_answers(*, quick: bool) -> dict[str, object]:
+    """Time `pytest-elastic run --help`, from the start of its process to its end."""
+    sys.stdout.write("\n--help, as the wall clock and as the processor time have it\n")
+    walls, processor = [], []
+    for _ in range(3 if quick else _HELPS):
+        began, used = time.monotonic(), os.times()
+        subprocess.run(
+            [*_LAUNCHERS["pytest-elastic"], "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        walls.append(time.monotonic() - began)
+        now = os.times()
+        processor.append(
+            now.children_user + now.children_system - used.children_user - used.children_system
+        )
+    median = statistics.median(walls)
+    sys.stdout.write(
+        f"  median {median:.3f} s, processor {statistics.median(processor):.3f} s,"
+        f" to be reached: {_MAX_HELP_S:g}\n"
+    )
+    return {"seconds": median, "missed": not quick and median > _MAX_HELP_S}
 
 
 def idle_agent(*, quick: bool) -> dict[str, object]:
@@ -82,7 +110,7 @@ def idle_agent(*, quick: bool) -> dict[str, object]:
     return {"share": shares, "missed": missed}
 
 
-FIGURES = {"cold_start": cold_start, "idle_agent": idle_agent}
+FIGURES = {"cold_start": cold_start, "help": help_answers, "idle_agent": idle_agent}
 
 
 def _to_first_step(command: Sequence[str]) -> float:

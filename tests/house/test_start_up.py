@@ -68,15 +68,22 @@ def test_a_pytest_run_that_does_not_use_us_never_loads_torch(tmp_path: Path) -> 
     assert "torch: False" in printed
 
 
-def test_asking_the_command_for_help_never_loads_torch() -> None:
-    """`pytest-elastic --help`, seen from inside."""
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["chaos", "--help"]])
+def test_asking_the_command_for_help_never_loads_torch(words: list[str]) -> None:
+    """`pytest-elastic --help`, seen from inside; nor any process that is started for it."""
     printed = run_python(
         "-c",
         "import sys\n"
+        "started = []\n"
+        "sys.addaudithook(lambda event, _: started.append(event)"
+        " if event in ('os.fork', 'os.posix_spawn', 'subprocess.Popen') else None)\n"
         "from pytest_elastic.cli.main import main\n"
-        "code = main(['--help'])\n"
+        "try:\n"
+        f"    code = main({words!r})\n"
+        "except SystemExit as error:\n"
+        "    code = error.code\n"
         "assert not code, code\n"
-        "print('torch:', 'torch' in sys.modules)\n",
+        "print('torch:', 'torch' in sys.modules, started)\n",
     )
     assert "usage: pytest-elastic" in printed
-    assert "torch: False" in printed
+    assert "torch: False []" in printed
