@@ -105,7 +105,13 @@ ROOMS = (
     Room(
         name="harness",
         holds=("elastic_harness",),
-        may_import=("ground", "rendezvous", "workers", "agent"),
+        may_import=(
+            "ground",
+            "rendezvous",
+            "workers",
+            "agent",
+            "pytest_elastic.backends.granted_registry",
+        ),
         because="it simulates the launcher's machines: of its rooms only what is pure, and no face",
         only_pure_outside_the_ground=True,
     ),
@@ -243,6 +249,9 @@ EFFECT_CALLS = ("breakpoint", "input", "open", "print")
 PURE_EXCEPT: dict[tuple[str, str], str] = {
     ("elastic_harness.cluster.cluster", "socket"): (
         "the interface hands out connected sockets and names their type; it makes none"
+    ),
+    ("elastic_harness.simulation.granted", "pytest_elastic"): (
+        "the registry drives a node; here it is driven itself, by a loop that is played"
     ),
     ("elastic_harness.scenario.yaml_tree", "yaml"): (
         "the one place that knows YAML: text in, values with their positions out"

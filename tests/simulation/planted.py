@@ -30,7 +30,7 @@ from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
-from pytest_elastic.rendezvous.mandate import MembersMandate
+from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
@@ -229,6 +229,11 @@ PLANTED: dict[str, Planted] = {
         what="a coordinator that no quorum answers goes on deciding",
         patches=((MembersMandate, "until", lambda *_: float("inf")),),
         options=_SUCCESSION,
+    ),
+    "granted-for-ever": Planted(
+        what="a coordinator goes on deciding when what was granted to it is over",
+        patches=((GrantedMandate, "until", lambda *_: float("inf")),),
+        options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
     ),
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from elastic_harness.simulation.campaign import AGENTS
 from elastic_harness.simulation.machine_agent import MachineAgent
 from elastic_harness.simulation.plan import Options, draw_plan
 from elastic_harness.simulation.storm import run_storm, weather
@@ -58,6 +59,17 @@ def test_the_promises_hold_where_a_coordinator_is_followed_by_another(tens: int)
     for seed in range(10 * tens, 10 * tens + 10):
         try:
             run_storm(draw_plan(seed, options))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("tens", range(5))
+def test_the_promises_hold_where_somebody_outside_says_who_decides(tens: int) -> None:
+    """Jobs with an etcd, around the registry that talks to it; the real agent's machine in some."""
+    options = Options(quorum="granted", is_brisk=True)
+    for seed in range(10 * tens, 10 * tens + 10):
+        try:
+            run_storm(draw_plan(seed, options), AGENTS["machine" if seed % 2 else "played"])
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

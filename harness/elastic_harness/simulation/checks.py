@@ -137,7 +137,7 @@ class Watch:
             raise Violation(f"the job ended in two ways: {ends}")
         announced = self.world.of(events.JobEnding)
         # An end that nobody has heard of may be lost with its coordinator, and decided again.
-        if len(announced) > 1 and not self.world.config.has_succession:
+        if len(announced) > 1 and not self.world.config.outlives_coordinator:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
             raise Violation(f"nobody decided the end: {ends}")

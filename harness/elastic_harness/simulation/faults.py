@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from elastic_harness.simulation.checks import Watch
+from elastic_harness.simulation.granted import ETCD
 from elastic_harness.simulation.plan import KINDS, Blow
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
@@ -40,7 +41,7 @@ class Target:
     @property
     def has_succession(self) -> bool:
         """Whether the job outlives its coordinator, so that nobody has to be spared."""
-        return self.world.config.has_succession
+        return self.world.config.outlives_coordinator
 
     @property
     def may_come(self) -> bool:
@@ -94,7 +95,7 @@ class Target:
         ]
         if len(left) < world.config.min_nodes:
             return True
-        if not (self.has_succession and world.starts):
+        if not (world.config.has_succession and world.starts):
             return False
         roster = max((a for _, a in world.starts), key=lambda a: a.round).roster
         present = {p.node.incarnation for p in left if p.agent.drain_grace_s is None}
@@ -255,6 +256,8 @@ def _break(target: Target, blow: Blow) -> str:
 def _isolate(target: Target, blow: Blow) -> str:
     name = target.pick(blow)
     others = [other for other in target.world.processes if other != name]
+    if target.world.config.is_granted and blow.who % 2:
+        others.append(ETCD)
     return _cut_off(target, blow, [name], others, f"isolate {name}")
 
 
@@ -265,6 +268,8 @@ def _split(target: Target, blow: Blow) -> str:
     other = [name for name in names if name not in side]
     if not side or not other:
         return ""
+    if target.world.config.is_granted:
+        other.append(ETCD)
     return _cut_off(target, blow, side, other, f"split {','.join(side)} from {','.join(other)}")
 
 

@@ -27,8 +27,8 @@ def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) 
         return "nobody has started yet"
     here = [p for p in processes if p.is_alive and p.name != left_out]
     living = [p for p in here if p.agent.over is None]
-    if world.config.has_succession:
-        return _problem_of_majority(world, living)
+    if world.config.outlives_coordinator:
+        return _problem_of_heirs(world, living)
     if host.finished is not None or host.agent.over is not None:
         return _unaware(living)
     return _not_running(world, living)
@@ -55,11 +55,11 @@ def _not_running(world: World, living: Sequence[Process]) -> str | None:
     return None
 
 
-def _problem_of_majority(world: World, living: Sequence[Process]) -> str | None:
-    """Say what is not well of a job with succession (R11).
+def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
+    """Say what is not well of a job that outlives its coordinator (R11, R12).
 
-    It must go on if more than half of the newest roster is here; what fewer may do is not judged,
-    but for their safety.
+    Where its members elect, it must go on if more than half of the newest roster is here; what
+    fewer may do is not judged, but for their safety.
     """
     ended_at = min(
         (
@@ -74,6 +74,8 @@ def _problem_of_majority(world: World, living: Sequence[Process]) -> str | None:
         # Who came after the end, to a host that was started again, is another job.
         since = [(p, p.agent.belongs_since) for p in living]
         return _unaware([p for p, at in since if at is not None and at <= ended_at])
+    if world.config.is_granted:
+        return _not_running(world, living)
     if world.host is not None and not world.host.is_alive:
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
     present = {p.node.incarnation for p in living}

@@ -49,6 +49,7 @@ _PACES = {
 }
 # Mostly as few beats for a lease as there may be: beats are what a storm's time goes into.
 _BRISK_PACES = ((0.25, 1.2), (0.4, 1.25), (0.4, 1.25), (0.6, 1.9), (0.6, 1.9), (0.8, 2.5))
+_PACES["granted"] = _PACES["coordinator"]
 QUORUMS: tuple[str, ...] = tuple(_PACES)
 KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
 # A job that was well for so long is believed to stay so: two beats, or a round of its shortest.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, may_come, strike
+from elastic_harness.simulation.granted import ETCD, GrantedWorld
 from elastic_harness.simulation.health import problem_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
@@ -53,7 +54,7 @@ class Storm:
         checks_wire: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = World(
+        self.world = (GrantedWorld if plan.settings.is_granted else World)(
             plan.settings,
             checks_wire=checks_wire,
             keeps_messages=keeps_messages,
@@ -153,7 +154,7 @@ class Storm:
         self.watch.judge_ends()
         self.watch.judge_budget()
         slowing = {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds
-        if not slowing and not world.config.has_succession:
+        if not slowing and not world.config.outlives_coordinator:
             self.watch.judge_evictions()
 
     def _finish_what_is_done(self) -> None:
@@ -171,18 +172,18 @@ class Storm:
         dead = [name for name, p in sorted(world.processes.items()) if not p.is_alive]
         if world.host is None or self._target.is_host_hit:
             return
+        ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
+        if world.config.outlives_coordinator and ends & {"succeeded", "failed"}:
+            return
         if world.config.has_succession:
             # Whoever is at the endpoint tells newcomers; without it only members go on.
-            ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
-            if ends & {"succeeded", "failed"}:
-                return
             if not world.host.is_alive and self.plan.seed % 2 and may_come(world):
                 world.start(world.host.name)
                 self.said.append((world.time, f"back {world.host.name}"))
                 return
             if not world.host.is_alive:
                 return
-        elif world.host.agent.over is not None:
+        elif not world.config.is_granted and world.host.agent.over is not None:
             return
         for name in dead[: max(world.config.min_nodes - living, 0)]:
             if not may_come(world):
@@ -198,7 +199,8 @@ class Storm:
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]
-        for other in alive if world.config.has_succession else [host.name]:
+        others = [*alive, ETCD] if world.config.outlives_coordinator else [host.name]
+        for other in others:
             if other != name and self.plan.damage != "mute":
                 world.cut(other, name)
             if other != name and self.plan.damage != "deaf":

@@ -1,0 +1,304 @@
+"""A played world in which somebody outside says who decides: an etcd in memory (`quorum=granted`).
+
+What talks to it is the launcher's own `GrantedRegistry`, one for each process; played are its loop,
+the calls that the store service would make, and etcd itself: one key bound to a lease, one record,
+and a counter of revisions. Like a node, it can be cut off: its name on links is "etcd".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from elastic_harness.simulation.process import Process
+from elastic_harness.simulation.world import World
+from pytest_elastic.backends.granted_registry import GrantedRegistry
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.mandate import Mandate
+
+if TYPE_CHECKING:
+    from pytest_elastic.loop import Loop
+
+__all__ = ["ETCD", "GrantedWorld"]
+
+ETCD = "etcd"
+# A loop that stands still looks again so often, in the world's time.
+_FROZEN_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Key:
+    """The key that names the coordinator, while its lease lasts."""
+
+    value: str
+    created: int
+    lease: str
+    ttl_s: float
+    until: float
+
+
+class _Etcd:
+    """What etcd holds, and the four calls of `workers.etcd_client` (which see)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._key: _Key | None = None
+        self._record = ""
+        self._revision = 0
+
+    def ask(self, call: str, arguments: Mapping[str, Any]) -> object:
+        """Do one call at once, and return its answer."""
+        if self._key is not None and self._world.time >= self._key.until:
+            self._key = None
+        match call:
+            case "campaign":
+                return self._campaign(str(arguments["value"]), float(arguments["ttl_s"]))
+            case "renew":
+                return self._renew(arguments)
+            case "record":
+                if self._is_held(arguments):
+                    self._record = str(arguments["record"])
+                return self._is_held(arguments)
+            case _:
+                self._resign(arguments)
+                return None
+
+    def _is_held(self, arguments: Mapping[str, Any]) -> bool:
+        return self._key is not None and self._key.created == arguments["create_revision"]
+
+    def _campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
+        key, now = self._key, self._world.time
+        if key is None:
+            self._revision += 1
+            key = self._key = _Key(
+                value=value,
+                created=self._revision,
+                lease=str(self._revision),
+                ttl_s=ttl_s,
+                until=now + ttl_s,
+            )
+        is_won = json.loads(key.value)["incarnation"] == json.loads(value)["incarnation"]
+        if is_won:
+            key.until = now + ttl_s
+        return {
+            "is_won": is_won,
+            "value": key.value,
+            "create_revision": key.created,
+            "lease": key.lease,
+            "ttl_s": ttl_s,
+            "record": self._record,
+        }
+
+    def _renew(self, arguments: Mapping[str, Any]) -> float:
+        if self._key is None or not self._is_held(arguments):
+            return 0
+        self._key.until = self._world.time + self._key.ttl_s
+        return self._key.ttl_s
+
+    def _resign(self, arguments: Mapping[str, Any]) -> None:
+        if self._is_held(arguments):
+            self._key = None
+            self._record = "" if arguments["is_over"] else self._record
+
+
+class _Timer:
+    """One call to come; see `pytest_elastic.loop.Timer`."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Never call back."""
+        self._callback = None
+
+    def ring(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class _Agent:
+    """What one agent's registry stands in: its loop, its calls, and the machines beside it."""
+
+    def __init__(self, world: GrantedWorld, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self.registry = GrantedRegistry(
+            cast("Loop", self),
+            node=process.node,
+            settings=process.member.settings,
+            etcd={"endpoints": [ETCD]},
+            calls=self,
+        )
+        self.registry.open(self)
+
+    # --- its loop ----------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self._process.now()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> _Timer:
+        timer = _Timer(callback)
+        self._soon(self._process.until(when), timer.ring)
+        return timer
+
+    def _soon(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._world.later(delay_s, self._do, act)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        if not self._process.is_alive:
+            return
+        if self._process.is_frozen:
+            self._soon(_FROZEN_S, act)
+        else:
+            act()
+
+    # --- its calls ---------------------------------------------------------------------------
+
+    def etcd(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_done: Callable[[Any, str], None],
+    ) -> None:
+        """Ask etcd; what does not come in time is an error, though it may have been done."""
+        world, name = self._world, self._process.name
+        is_answered = False
+
+        def tell(answer: object, error: str) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                on_done(answer, error)
+
+        def is_cut() -> bool:
+            return bool({(name, ETCD), (ETCD, name)} & world.cut_links)
+
+        def arrive() -> None:
+            # Each call is a connection of its own: both ways have to be open for it.
+            if not world.is_endpoint_down and not is_cut():
+                answer = world.etcd.ask(call, arguments)
+                self._soon(world.draw_latency_s(), lambda: come(answer))
+
+        def come(answer: object) -> None:
+            if not is_cut():
+                tell(answer, "")
+
+        world.later(world.draw_latency_s(), arrive)
+        self._soon(timeout_s, lambda: tell(None, "etcd does not answer"))
+
+    # --- its machines ------------------------------------------------------------------------
+
+    @property
+    def has_acknowledged(self) -> bool:
+        return self._process.agent.belongs
+
+    def tell_member(self, given: v.MemberInput) -> None:
+        if not isinstance(given, v.Start):  # the world says that
+            self._process.feed("member", given)
+
+    def tell_coordinator(self, given: v.CoordinatorInput) -> None:
+        self._process.feed("coordinator", given)
+
+    def coordinate(
+        self,
+        term: int,
+        reason: str,
+        *,
+        heritage: Heritage | None = None,
+        mandate: Mandate | None = None,
+    ) -> None:
+        del reason
+        process = self._process
+        self._world.end_coordinator(process)
+        self._world.host = process
+        process.coordinator = CoordinatorMachine(
+            settings=self._world.config,
+            node=process.node,
+            term=term,
+            now=process.now(),
+            mandate=mandate,
+            heritage=heritage,
+        )
+        process.set_alarm("coordinator")
+
+    def perform(self, command: v.CoordinatorCommand) -> None:
+        self._world.perform_decided(self._process, command)
+
+    def notify(self, notice: ports.Notice) -> None:
+        self._process.agent.notice(notice)
+
+
+class GrantedWorld(World):
+    """A world without an endpoint; `host` is whoever was named last, or else the first node."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (those of World)
+        super().__init__(*arguments, **named)
+        self.etcd = _Etcd(self)
+        self._agents: dict[str, _Agent] = {}  # by incarnation
+
+    def start_coordinator(self, process: Process) -> None:
+        """Name nobody yet: whoever asks etcd first is named."""
+        self.host = process
+
+    def _serves_again(self, process: Process) -> bool:
+        del process
+        return False
+
+    def _registry_of(self, process: Process) -> GrantedRegistry:
+        key = process.node.incarnation
+        if key not in self._agents:
+            self._agents[key] = _Agent(self, process)
+        return self._agents[key].registry
+
+    def _found(self, process: Process) -> None:
+        if not process.is_alive or process.is_frozen:
+            if process.is_alive:
+                self.later(_FROZEN_S, self._found, process)
+        elif process.coordinator is None:
+            self._registry_of(process).find(2.0)
+        else:
+            node = process.node
+            process.feed(
+                "member",
+                v.CoordinatorFound(
+                    address=node.address,
+                    port=node.port,
+                    term=process.coordinator.term,
+                    is_here=True,
+                    incarnation=node.incarnation,
+                ),
+            )
+
+    def _at_port_of(self, dial: v.Dial) -> Process:
+        return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
+
+    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
+        """Let the registry hold back what has to be written down first."""
+        self._registry_of(process).pass_on(command)
+
+    def perform_decided(self, process: Process, command: v.CoordinatorCommand) -> None:
+        """Do what the coordinator has decided."""
+        super().perform_coordinator(process, command)
+
+    def end_coordinator(self, process: Process) -> None:
+        """Let a process decide nothing any more, and give the key back."""
+        was_one = process.coordinator is not None
+        super().end_coordinator(process)
+        if was_one:
+            self._registry_of(process).end()
+
+    def leave(self, process: Process) -> None:
+        """End an agent whose work is done; the key goes back with it."""
+        was_alive = process.is_alive
+        super().leave(process)
+        if was_alive and not process.is_alive:
+            is_over = process.finished is not None
+            self._registry_of(process).close(is_over=is_over, on_closed=lambda: None)
