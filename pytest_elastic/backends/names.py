@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from importlib import metadata, util
+from importlib import util
 
 from pytest_elastic.config import Endpoint, parse_endpoint
 from pytest_elastic.errors import UsageError
@@ -48,6 +48,8 @@ def check_backend(name: str, *, said: str = "--rdzv-backend") -> None:
                 "pip install 'pytest-elastic[etcd]'"
             )
         return
+    from importlib import metadata  # with it come 40 modules that nobody else needs
+
     theirs = sorted(found.name for found in metadata.entry_points(group=HANDLER_GROUP))
     if name in theirs:
         return
