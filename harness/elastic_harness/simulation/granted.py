@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
-from pytest_elastic.backends.granted_registry import GrantedRegistry
+from pytest_elastic.backends.granted_registry import GrantedRegistry, Where
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
@@ -132,7 +132,7 @@ class _Agent:
             cast("Loop", self),
             node=process.node,
             settings=process.member.settings,
-            etcd={"endpoints": [ETCD]},
+            where=Where(kind=ETCD, arguments={}, name="an etcd in memory"),
             calls=self,
         )
         self.registry.open(self)
@@ -160,8 +160,9 @@ class _Agent:
 
     # --- its calls ---------------------------------------------------------------------------
 
-    def etcd(
+    def ask_registry(
         self,
+        kind: str,
         call: str,
         arguments: Mapping[str, Any],
         *,
@@ -169,6 +170,7 @@ class _Agent:
         on_done: Callable[[Any, str], None],
     ) -> None:
         """Ask etcd; what does not come in time is an error, though it may have been done."""
+        del kind
         world, name = self._world, self._process.name
         is_answered = False
 
