@@ -170,8 +170,9 @@ def _opened_since(before: Mapping[int, str]) -> str:
 
 def _loaded_since(before: frozenset[str]) -> dict[str, str]:
     modules = {}
-    for name in sorted(set(sys.modules) - before):
-        if "." not in name and name not in sys.builtin_module_names:
+    # Ours are taken out of the table before a program begins: they are in nobody's way.
+    for name in sorted(set(sys.modules) - before - set(sys.builtin_module_names)):
+        if "." not in name and not interpreter.is_ours(name):
             modules[name] = getattr(sys.modules[name], "__file__", None) or ""
     return modules
 

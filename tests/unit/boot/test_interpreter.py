@@ -55,6 +55,16 @@ def test_a_role_sees_its_callers_environment(tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path} 7\n"
 
 
+def test_our_own_modules_are_in_no_programs_way(tmp_path: Path) -> None:
+    """They are gone when a program begins: from where they were loaded is no reason against it."""
+    body = (
+        "from pytest_elastic.boot import host; loaded = host.current().modules; "
+        "print({'elastic_harness', 'pytest_elastic', 'roles'} & set(loaded)); sys.exit()"
+    )
+    done = hold("import elastic_harness.leaks\n" + ROLE.format(body=body), tmp_path)
+    assert (done.stdout, done.stderr) == ("{'roles'}\n", "")
+
+
 def test_signals_that_the_parent_ignored_stay_ignored(tmp_path: Path) -> None:
     """As under `nohup`: a program inherits what its launcher was told to ignore."""
     code = "import signal; print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))"
