@@ -104,7 +104,6 @@ class Ballot:
     def acknowledge(self, seal: m.Seal) -> None:
         """Remember a seal whose acknowledgement is about to be sent."""
         self.newest_round = max(self.newest_round, seal.round)
-        self.restarts_used = max(self.restarts_used, seal.restart_count)
         if rank_of(seal) > rank_of(self.seal):
             is_same = self.seal is not None and self.seal.round == seal.round
             self.seal = seal
@@ -115,6 +114,8 @@ class Ballot:
         """Remember that the acknowledged round was committed."""
         if self.seal is not None and commit.round == self.seal.round:
             self.commit = commit
+            # What a seal would cost that is given up, nobody has paid.
+            self.restarts_used = max(self.restarts_used, self.seal.restart_count)
 
     def renounce(self) -> None:
         """Vote and stand for nothing any more: this node leaves, and nobody shall count it."""

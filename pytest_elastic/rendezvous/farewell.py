@@ -114,6 +114,8 @@ class Farewell:
         for peer in self._members.peers.values():
             self._out.send(peer, m.JobEnded(term=self._term))
         self._over_at = now
+        # The end holds, whoever decides later: nobody has to allow it to be told to late comers.
+        self._mandate.rest_on(())
         return Heard.BY_ALL
 
     def is_over(self, now: float) -> bool:

@@ -7,6 +7,8 @@ the member's business.
 
 from __future__ import annotations
 
+import dataclasses
+
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -176,13 +178,20 @@ class CoordinatorLink:
         self._out.send(hello)
 
     def take_welcome(self, welcome: m.Welcome, now: float) -> bool:
-        """Join, and tell so; a coordinator of an old term is left again."""
+        """Join, and tell so; a coordinator of an old term is left again.
+
+        So is one that has come to the address of another one, and begins anew: a term has one only.
+        """
         assert self.found is not None, "whoever answers was dialled"
-        if not self._may_obey(welcome.term, self.found.incarnation):
+        incarnation = welcome.incarnation
+        if not self._may_obey(welcome.term, incarnation):
+            if self._succession.is_on and incarnation != self.found.incarnation:
+                self._succession.lose()
             self.hang_up(f"{welcome.coordinator} decides under the old term {welcome.term}", now)
             return False
+        self.found = dataclasses.replace(self.found, incarnation=incarnation, term=welcome.term)
         self.become(Link.JOINED)
-        self._succession.join(welcome.term, self.found.incarnation, now)
+        self._succession.join(welcome.term, incarnation, now)
         self.term = welcome.term
         self.coordinator = welcome.coordinator
         assert self._next_lease is not None, "the greeting was beat 0 of a lease"

@@ -315,12 +315,11 @@ class MemberMachine:
         if self._drain is not None:
             return
         self._drain = drain
-        part = self._part
-        if not part.has_workers and part.phase is not Part.FENCING:
+        if self._part.is_idle:
             self._succession.ballot.renounce()
         if self._link.is_joined:
             self._out.send(drain)
-        elif part.is_free:
+        elif self._part.is_free:
             self._finish("drained", f"left before taking part: {drain.reason}")
 
     # --- time --------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ class MemberMachine:
             not link.is_lost(now) and not self._deadlines.is_due(held_until, now)
         ):
             return
-        if succession.ballot.has_renounced and self._part.is_free:
+        if succession.ballot.has_renounced and self._part.is_idle:
             self._finish("drained", "left without being missed")
             return
         place = succession.take_place()

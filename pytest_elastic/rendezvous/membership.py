@@ -196,6 +196,7 @@ class Membership:
                 term=self._term,
                 name=peer.node.name,
                 coordinator=self._own.name,
+                incarnation=self._own.incarnation,
                 resumed=is_resumed,
                 newest_round=self.newest_round,
                 grant_s=_finite(self._grant_s(now)),

@@ -139,12 +139,14 @@ class Welcome:
     """You are a member. `name` is yours from now on: a default name may have got a suffix.
 
     `resumed`: your round stands and is still yours; what you missed follows. `coordinator` is the
-    name of the node that decides, to be named when it is lost. `grant_s` as in `Beat`.
+    name of the node that decides, to be named when it is lost, `incarnation` its own: somebody else
+    may be at an address by now. `grant_s` as in `Beat`.
     """
 
     term: int
     name: str
     coordinator: str
+    incarnation: str
     resumed: bool = False
     newest_round: int = 0
     grant_s: float | None = None

@@ -28,6 +28,7 @@ class RoundPart:
         self.newest_round = 0
         """The newest round that this node was told of."""
         self.restarts_used = 0
+        """How many restarts the newest round says were used that this node saw committed."""
         self.is_held = False
         """Whether the workers are stopped for a moment."""
         self._incarnation = incarnation
@@ -50,8 +51,13 @@ class RoundPart:
 
     @property
     def is_free(self) -> bool:
-        """Whether no worker is left, and none is owed an end."""
+        """Whether there is nothing to wait for before the next round: no worker, no success."""
         return self.phase in {Part.NONE, Part.SEALED, Part.GONE}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker is left here."""
+        return not self.has_workers and self.phase is not Part.FENCING
 
     @property
     def round(self) -> int:
@@ -92,7 +98,6 @@ class RoundPart:
             return
         self.seal = seal
         self.hear_of(seal.round)
-        self.restarts_used = max(self.restarts_used, seal.restart_count)
         self._reports.clear()
         if self.phase is not Part.SEALED:
             self.become(Part.SEALED)
@@ -111,6 +116,7 @@ class RoundPart:
         if self.seal is None or commit.round != self.seal.round:
             return False
         self._ballot.see_commit(commit)
+        self.restarts_used = max(self.restarts_used, self.seal.restart_count)
         return self.phase is Part.SEALED
 
     def start(self, commit: m.Commit) -> None:

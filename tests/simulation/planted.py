@@ -32,6 +32,8 @@ from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
+from pytest_elastic.rendezvous.model import Electorate
+from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 
@@ -144,6 +146,15 @@ def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> N
     del last, now
 
 
+def _keep_resting(mandate_: MembersMandate, electorates: Sequence[Electorate]) -> None:
+    if electorates:
+        _rest_on(mandate_, electorates)
+
+
+_rest_on = MembersMandate.rest_on
+
+# Few kinds of faults each, with succession.
+_SWARM = Options(quorum="majority", is_swarm=True)
 # What takes the coordinator away, or makes two sides; nobody comes back or anew.
 _SUCCESSION = Options(
     quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
@@ -239,6 +250,16 @@ PLANTED: dict[str, Planted] = {
         what="a node forgets for whom it has voted, and in which term",
         patches=((Ballot, "vote", _nothing),),
         options=_SUCCESSION,
+    ),
+    "end-needs-mandate": Planted(
+        what="whoever comes after the end gets no lease, as nobody answers any more",
+        patches=((MembersMandate, "rest_on", _keep_resting),),
+        options=_SWARM,
+    ),
+    "success-stays": Planted(
+        what="a node that leaves waits for its coordinator although its workers have succeeded",
+        patches=((RoundPart, "is_idle", property(lambda part: part.is_free)),),
+        options=_SWARM,
     ),
 }
 

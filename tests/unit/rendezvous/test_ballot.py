@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pytest_elastic.rendezvous import messages as m
@@ -167,3 +169,13 @@ def test_who_has_acknowledged_nothing_and_voted_for_nobody_is_bound_by_nothing()
     ballot.join(1, "n9")
     ballot.acknowledge(seal(1, 1, "n9", "n2"))
     assert not ballot.may_obey(1, "n1")
+
+
+def test_a_restart_is_used_when_the_round_that_it_starts_is_committed() -> None:
+    """A seal that is given up has cost nothing; who is elected must not go on with its price."""
+    ballot = joined()
+    ballot.acknowledge(dataclasses.replace(seal(1, 2, "n1", "n2", "n3"), restart_count=1))
+    assert ballot.restarts_used == 0
+    ballot.acknowledge(dataclasses.replace(seal(1, 3, "n1", "n2"), restart_count=0))
+    ballot.see_commit(commit(1, 3))
+    assert ballot.restarts_used == 0

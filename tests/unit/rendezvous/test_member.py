@@ -85,7 +85,7 @@ def joined() -> Bench:
     """Return a member that was welcomed."""
     bench = Bench()
     bench.give(v.Start(), FOUND, v.Connected())
-    bench.give(m.Welcome(term=4, name="n2", coordinator="n1"))
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"))
     bench.taken()
     return bench
 
@@ -125,7 +125,7 @@ def test_the_first_beat_follows_the_welcome_at_once() -> None:
     bench = Bench()
     bench.give(v.Start(), FOUND, v.Connected())
     bench.commands.clear()
-    bench.give(m.Welcome(term=4, name="n2", coordinator="n1"))
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"))
     assert bench.commands == [v.Send(message=m.Beat(count=1, echo=0))]
 
 
@@ -168,7 +168,7 @@ def test_a_welcome_of_an_older_term_is_not_believed() -> None:
     """Whoever decides under an older term than this node has seen was replaced."""
     bench = running()
     bench.give(v.ConnectionLost(reason="reset"), v.Connected())
-    bench.give(m.Welcome(term=3, name="n2", coordinator="n9", resumed=True))
+    bench.give(m.Welcome(term=3, name="n2", coordinator="n9", incarnation="i9", resumed=True))
     assert bench.member.link is Link.RESTING
 
 
@@ -185,7 +185,7 @@ def test_with_contact_lost_it_holds_dials_again_and_resumes() -> None:
     assert isinstance(greeting, v.Send)
     assert isinstance(greeting.message, m.Hello)
     assert greeting.message.resumes_round == 7
-    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", resumed=True))
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1", resumed=True))
     assert v.Notify(notice=ports.ReleaseWorkers(round=7)) in bench.taken()
 
 
@@ -289,7 +289,7 @@ def test_its_own_coordinator_needs_no_lease() -> None:
     """In one process, nothing can come between them: no deadline, and no loss by silence."""
     bench = Bench()
     bench.give(v.Start(), dataclasses.replace(FOUND, is_here=True), v.Connected())
-    bench.give(m.Welcome(term=4, name="n2", coordinator="n2"), SEAL, COMMIT)
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n2", incarnation="i1"), SEAL, COMMIT)
     assert v.Notify(notice=ports.LeaseExtended(until=None)) in bench.taken()
     bench.pass_time(until=1000.0)
     assert bench.member.part is Part.RUNNING

@@ -46,7 +46,9 @@ SAMPLES: list[m.Message] = [
     m.SealAcknowledged(term=1, round=2),
     m.SpareNotice(term=1, round=2, reason="full", roster=(ENTRY,)),
     m.StopOrder(term=1, round=2, grace_s=3, reason="n2 came"),
-    m.Welcome(term=1, name="n1-2", coordinator="n1", resumed=True, newest_round=4),
+    m.Welcome(
+        term=1, name="n1-2", coordinator="n1", incarnation="i1", resumed=True, newest_round=4
+    ),
     ports.DrainRequested(reason="SIGTERM", grace_s=30.0),
     ports.GroupFailed(round=2, failures=(FAILURE, FAILURE)),
     ports.GroupSucceeded(round=2),
