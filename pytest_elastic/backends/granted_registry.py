@@ -14,13 +14,13 @@ in each lease; so an etcd that is slow, restarted or compacted is noticed by ask
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_elastic.backends.names import etcd_endpoints
+from pytest_elastic.backends.written_round import WrittenRound, read_round
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop, Timer
@@ -31,7 +31,6 @@ from pytest_elastic.rendezvous.mandate import GrantedMandate
 from pytest_elastic.rendezvous.messages import Beat, Commit, Place, Seal
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.registry import NodeSide
-from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["GrantedRegistry", "RegistryCalls", "Where", "where_in_etcd", "where_in_file"]
 
@@ -169,9 +168,13 @@ class GrantedRegistry:
             "lease": found["lease"],
             "create_revision": found["create_revision"],
         }
-        heritage = self._read_record(term, found["record"])
+        written = read_round(found["record"], self._settings.run_id, self._credentials)
+        heritage = None if written is None else self._heritage(term, written)
         self._recorded_round = heritage.seal.round if heritage is not None else 0
         after = f" after {heritage.lost}" if heritage is not None else ""
+        if found["record"] and written is None:
+            signed = "" if self._credentials is None else ", signed with this job's token"
+            after = f", and the round written down there is no record of ours{signed}: not used"
         self._side.coordinate(
             term,
             f"{self._where.name} names this node{after}",
@@ -181,25 +184,17 @@ class GrantedRegistry:
         self._side.tell_coordinator(v.TimePassed())
         self._renew_at(self._loop.now() + self._ttl_s / 4)
 
-    def _read_record(self, term: int, text: str) -> Heritage | None:
-        """Return what the last coordinator had written down, if any."""
-        if not text:
-            return None
-        try:
-            written = json.loads(text)
-            seal, commit = decode(written["seal"]), decode(written["commit"])
-        except (ValueError, KeyError, TypeError, BadMessage):
-            return None
-        if not isinstance(seal, Seal) or not isinstance(commit, Commit):
-            return None
+    def _heritage(self, term: int, written: WrittenRound) -> Heritage:
+        """Return what the last coordinator had written down, as what we begin with."""
+        seal = written.seal
         return Heritage(
             term=term,
             seal=seal,
-            commit=commit,
+            commit=written.commit,
             electorates=(),
             # Nobody grants without the key, which is ours now.
             contact_at=self._loop.now(),
-            lost=str(written.get("coordinator", "the coordinator")),
+            lost=written.coordinator,
             newest_round=seal.round,
             restarts_used=seal.restart_count,
         )
@@ -275,11 +270,8 @@ class GrantedRegistry:
         seal, office = self._seals.get(commit.round), self._office
         if seal is None or office is None:
             return  # stepping down: nobody is to hear of it
-        written = {
-            "coordinator": self._node.name,
-            "seal": encode(seal),
-            "commit": encode(commit),
-        }
+        written = WrittenRound(coordinator=self._node.name, seal=seal, commit=commit)
+        text = written.as_text(self._settings.run_id, self._credentials)
 
         def on_done(is_written: Any, error: str) -> None:  # noqa: ANN401 (JSON)
             if self._office is not office:
@@ -296,7 +288,7 @@ class GrantedRegistry:
 
         self._ask(
             "record",
-            {**office, "record": json.dumps(written)},
+            {**office, "record": text},
             timeout_s=self._ttl_s / 4,
             on_done=on_done,
         )

@@ -104,16 +104,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, **_record(etcd, arguments)}
     granted = etcd.ask("/v3/lease/grant", {"TTL": str(arguments["ttl_s"])})
     lease = str(granted["ID"])
-    answer = etcd.ask(
-        "/v3/kv/txn",
-        {
-            "compare": [_created(key, 0)],
-            "success": [
-                {"requestPut": {"key": _encode(key), "value": _encode(ours), "lease": lease}}
-            ],
-            "failure": [{"requestRange": {"key": _encode(key)}}],
-        },
-    )
+    answer = etcd.ask("/v3/kv/txn", _put_over({**arguments, "lease": lease}, 0))
     if answer.get("succeeded"):
         return {
             "is_won": True,
@@ -124,17 +115,24 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
             **_record(etcd, arguments),
         }
     etcd.ask("/v3/lease/revoke", {"ID": lease})
-    found = _first(answer["responses"][0]["responseRange"])
+    found = _first(answer["responses"][0]["response_range"])
     if found is None:
         raise StoreUnreachable("etcd named somebody who decides, and forgot who")
     return {"is_won": False, **found}
 
 
 def renew(etcd: Etcd, arguments: Mapping[str, Any]) -> int:
-    """Keep the lease; return its seconds from now on, 0 if the key is not ours any more."""
+    """Keep the lease; return its seconds from now on, 0 if the key is not ours any more.
+
+    Nobody of ours writes over a key that another holds; somebody else's words are replaced.
+    """
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(arguments["key"])}))
     if found is None or found["create_revision"] != arguments["create_revision"]:
         return 0
+    if (found["value"], found["lease"]) != (arguments["value"], arguments["lease"]):
+        answer = etcd.ask("/v3/kv/txn", _put_over(arguments, arguments["create_revision"]))
+        if not answer.get("succeeded"):
+            return 0
     return _keep_alive(etcd, arguments["lease"])
 
 
@@ -186,6 +184,16 @@ def _created(key: str, revision: int) -> Mapping[str, str]:
         "target": "CREATE",
         "result": "EQUAL",
         "createRevision": str(revision),
+    }
+
+
+def _put_over(arguments: Mapping[str, Any], create_revision: int) -> Mapping[str, Any]:
+    """Return the transaction that writes our value over the key of a revision (0: over none)."""
+    key, value = _encode(arguments["key"]), _encode(arguments["value"])
+    return {
+        "compare": [_created(arguments["key"], create_revision)],
+        "success": [{"requestPut": {"key": key, "value": value, "lease": arguments["lease"]}}],
+        "failure": [{"requestRange": {"key": key}}],
     }
 
 

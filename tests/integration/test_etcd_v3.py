@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
 import socket
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +133,40 @@ def test_a_round_ends_with_its_etcd_and_goes_on_with_it(tmp_path: Path, etcd: Et
         only.end()
 
 
+def test_a_node_that_was_away_finds_a_job_whose_etcd_was_restarted(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    """With its data kept: nobody is named who was not, terms rise, and no round runs twice."""
+    agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
+    try:
+        for each in agents.values():
+            each.wait_for("started 1 2 0 ")
+        here = next(each for each in agents.values() if "names this node" in each.printed)
+        away = next(each for each in agents.values() if each is not here)
+        away.process.send_signal(signal.SIGSTOP)
+        here.wait_for("started ", times=2)
+        ((_, _, _, first_term, away_pid),) = starts(away)
+        assert not is_running(away_pid), "two rounds ran at once"
+        etcd.stop()
+        etcd.start()
+        away.process.send_signal(signal.SIGCONT)
+        # The restart may have lasted longer than the lease, or not: there may be a round between.
+        for each in agents.values():
+            while starts(each)[-1][1:3] != (2, 0) or starts(each)[-1][0] == 1:
+                each.wait_for("started ", times=len(starts(each)) + 1)
+        last = starts(here)[-1]
+        assert last[:4] == starts(away)[-1][:4]
+        assert last[3] >= first_term
+        rounds = [start[0] for start in starts(here)]
+        assert rounds == sorted(set(rounds))
+        (tmp_path / "done").touch()
+        assert [here.wait(), away.wait()] == [0, 0], here.printed + away.printed
+    finally:
+        for each in agents.values():
+            each.process.send_signal(signal.SIGCONT)
+            each.end()
+
+
 # The calls
 
 
@@ -173,6 +210,49 @@ def test_one_campaign_wins_and_what_it_writes_stands_while_its_key_does(etcd: Et
     assert not etcd_client.record(asking(at), {**office, "record": "round 8"})
     etcd_client.resign(asking(at), {**candidate("b"), **next_one, "is_over": True})
     assert etcd_client.campaign(asking(at), candidate("c"))["record"] == ""
+
+
+class Together(etcd_client.Etcd):
+    """Waits for the others between looking and taking: nobody has written when all have looked."""
+
+    def __init__(self, where: Mapping[str, Any], barrier: threading.Barrier) -> None:
+        super().__init__(where, timeout_s=60.0)
+        self._barrier = barrier
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if path == "/v3/kv/txn":
+            self._barrier.wait(60)
+        return super().ask(path, body)
+
+
+def test_of_those_who_campaign_at_once_one_wins(etcd: EtcdServer) -> None:
+    """The others are told who, and leave no lease behind."""
+    names = [f"n{number}" for number in range(6)]
+    at, barrier = place(etcd), threading.Barrier(len(names))
+
+    def campaign(name: str) -> Mapping[str, Any]:
+        return etcd_client.campaign(Together(at, barrier), candidate(name))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        found = dict(zip(names, pool.map(campaign, names), strict=True))
+    (winner,) = [name for name, each in found.items() if each["is_won"]]
+    assert {json.loads(each["value"])["incarnation"] for each in found.values()} == {winner}
+    assert len({each["create_revision"] for each in found.values()}) == 1
+    leases = asking(at).ask("/v3/lease/leases", {})["leases"]
+    assert [each["ID"] for each in leases] == [found[winner]["lease"]]
+
+
+def test_words_that_somebody_else_put_in_the_key_are_replaced(etcd: EtcdServer) -> None:
+    """As long as whoever decides still holds it: the next renewal says again who that is."""
+    at = place(etcd)
+    office = {**candidate("a"), **etcd_client.campaign(asking(at), candidate("a"))}
+    key, forged = base64.b64encode(office["key"].encode()).decode(), "Zm9yZ2Vk"
+    asking(at).ask("/v3/kv/put", {"key": key, "value": forged})
+    assert etcd_client.campaign(asking(at), candidate("b"))["value"] == "forged"
+    assert etcd_client.renew(asking(at), office) >= 5
+    assert etcd_client.campaign(asking(at), candidate("b"))["value"] == office["value"]
+    etcd_client.resign(asking(at), {**office, "is_over": False})
+    assert etcd_client.campaign(asking(at), candidate("b"))["is_won"], "it is bound to the lease"
 
 
 def test_an_etcd_that_does_not_answer_is_named_in_time(etcd: EtcdServer) -> None:

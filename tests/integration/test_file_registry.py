@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -98,6 +99,34 @@ def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: 
     finally:
         for each in agents.values():
             each.process.send_signal(signal.SIGCONT)
+            each.end()
+
+
+def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Whoever can write to the file can take the record away, but not make one up."""
+    file, token = tmp_path / "job.rdzv", tmp_path / "token"
+    token.write_text("of this job and of no other")
+    token.chmod(0o600)
+    alone = ("--nnodes=1", f"--rdzv-token-file={token}")
+    agents = [first := agent(tmp_path, "n1", *alone)]
+    try:
+        first.wait_for("started 1 1 0 1")
+        first.process.kill()
+        first.wait()
+        runs = json.loads(file.read_text())
+        written = json.loads(runs["runs"]["job"]["record"])
+        assert "signature" in written
+        assert "signature" in runs["runs"]["job"]["holder"]
+        written["seal"]["round"] = 77
+        runs["runs"]["job"]["record"] = json.dumps(written)
+        file.write_text(json.dumps(runs) + "\n")
+        agents.append(second := agent(tmp_path, "n2", *alone))
+        second.wait_for("started 1 1 0 2")
+        assert "is no record of ours, signed with this job's token: not used" in second.printed
+        (tmp_path / "done").touch()
+        assert second.wait() == 0, second.printed
+    finally:
+        for each in agents:
             each.end()
 
 
