@@ -26,6 +26,7 @@ __all__ = [
     "fill_in",
     "parse_backend_conf",
     "parse_endpoint",
+    "parse_endpoints",
     "parse_filters",
     "parse_nnodes",
     "parse_rdzv_conf",
@@ -104,7 +105,7 @@ class LaunchConfig:
     max_nodes: int
     nproc_per_node: int
     backend: str
-    endpoint: Endpoint
+    endpoints: Sequence[Endpoint]
     rendezvous: RendezvousConf
     max_restarts: int
     role: str
@@ -135,6 +136,11 @@ class LaunchConfig:
     handler_conf: Mapping[str, str] = field(default_factory=dict)
     registry_file: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The first endpoint, and as a rule the only one."""
+        return self.endpoints[0]
 
     def said(self, setting: str) -> str:
         """Return what the user wrote to give a setting its value: the option or the variable."""
@@ -176,6 +182,28 @@ def parse_endpoint(text: str, *, default_port: int = DEFAULT_PORT) -> Endpoint:
     if port > 65535:
         raise UsageError(f"--rdzv-endpoint={text!r} has port {port}: ports end at 65535")
     return Endpoint(host=match["v6"] or match["host"], port=port)
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints of "a:29400,b,c:29400": one as a rule, or several, all different."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1 and not all(parts):
+        raise UsageError(
+            f"--rdzv-endpoint={text!r} has an empty place: expected HOST[:PORT],HOST[:PORT],..., "
+            "as in node0:29400,node1:29400,node2:29400"
+        )
+    endpoints = tuple(parse_endpoint(part) for part in parts)
+    for number, endpoint in enumerate(endpoints if len(endpoints) > 1 else ()):
+        if endpoint.port == 0:
+            raise UsageError(
+                f"--rdzv-endpoint={text!r}: port 0 means any free one, which nobody could find"
+            )
+        if endpoint in endpoints[:number]:
+            raise UsageError(
+                f"--rdzv-endpoint={text!r} names {endpoint} twice: a majority of endpoints is "
+                "counted, so that each has to be another one"
+            )
+    return endpoints
 
 
 # Our names and torchrun's, each with the field it sets. A value of None: accepted for the sake of

@@ -42,6 +42,7 @@ from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
 from pytest_elastic.rendezvous.registry import Registry
+from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
 from pytest_elastic.rendezvous.wire import encode
 from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.affinity import choose_cpus
@@ -95,6 +96,7 @@ def settings_of(config: LaunchConfig) -> Settings:
         linger_s=conf.linger_s,
         store_timeout_s=conf.store_timeout_s,
         quorum=quorum_of(config).quorum,
+        endpoints=",".join(map(str, config.endpoints)) if len(config.endpoints) > 1 else "",
     )
 
 
@@ -107,6 +109,7 @@ def quorum_of(config: LaunchConfig) -> QuorumChoice:
         max_nodes=config.max_nodes,
         beat_interval_s=conf.beat_interval_s,
         lease_s=conf.lease_s,
+        endpoints=len(config.endpoints),
     )
 
 
@@ -147,7 +150,7 @@ class _Launch:
     def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
-        towards = [config.endpoint] if config.registry_file is None else []
+        towards = config.endpoints if config.registry_file is None else ()
         address = own_address(config.local_addr, towards, said=config.said("local_addr"))
         self._plan.open()
         agent = Agent(
@@ -235,6 +238,17 @@ class _Launch:
             choice = quorum_of(config)
             if config.max_nodes > 1:
                 self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
+            if len(config.endpoints) > 1:
+                return SeveralEndpoints(
+                    self._loop,
+                    node=node,
+                    settings=settings_of(config),
+                    endpoints=config.endpoints,
+                    is_host=config.rendezvous.is_host,
+                    store=agent.stores,
+                    on_event=self._emit,
+                    credentials=self._credentials,
+                )
             return EndpointRegistry(
                 self._loop,
                 node=node,

@@ -26,6 +26,13 @@ def describe_event(event: events.Event) -> str | None:
             return (
                 f"the job ends with the node that hosts it, quorum={event.quorum}: {event.reason}"
             )
+        case events.EndpointsReached():
+            return _describe_reach(event)
+        case events.FirstRoundDelayed():
+            return (
+                f"enough nodes are ready; waiting {event.wait_s:g} s for word of a job that may be "
+                "running already (several endpoints would need no such wait)"
+            )
         case events.CoordinatorStarted(term=1, quorum="coordinator"):
             return (
                 f"hosting the rendezvous ({event.reason}); if this node is lost, the job ends "
@@ -68,6 +75,16 @@ def describe_event(event: events.Event) -> str | None:
             return f"leaving the job: {event.reason} (workers have {event.grace_s:g} s)"
         case _:
             return None
+
+
+def _describe_reach(event: events.EndpointsReached) -> str:
+    count = len(event.reached) + len(event.missing)
+    text = f"reached {len(event.reached)} of {count} endpoints"
+    if event.reached:
+        text += f": {', '.join(event.reached)}"
+    if event.missing:
+        text += f"; not {'; not '.join(f'{n} ({why})' for n, why in event.missing.items())}"
+    return text
 
 
 def describe_outcome(over: JobOver) -> str | None:

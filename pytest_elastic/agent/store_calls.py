@@ -101,6 +101,26 @@ class StoreCalls:
             timeout_s=timeout_s + _MARGIN_S,
         )
 
+    def swap(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        expected: str,
+        value: str | None,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Set a key of the store at an endpoint if it still holds what is expected."""
+        arguments = {"host": host, "port": port, "key": key, "expected": expected, "value": value}
+        self._call(
+            "swap",
+            {**arguments, "timeout_s": timeout_s},
+            lambda value, error: on_done("" if value is None else str(value), error),
+            timeout_s=timeout_s + _MARGIN_S,
+        )
+
     def open(self, host: str, *, on_done: Callable[[int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (port, error)."""
         self._call(

@@ -66,6 +66,23 @@ class ThreadedStore:
             lambda value, error: on_done(value or "", error),
         )
 
+    def swap(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        expected: str,
+        value: str | None,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Set a key of the store at an endpoint if it still holds what is expected."""
+        self._start(
+            lambda: torch_store.swap(host, port, key, expected, value, timeout_s),
+            lambda held, error: on_done(held or "", error),
+        )
+
     def open(self, host: str, *, on_done: Callable[[Any, int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (store, port, error)."""
 

@@ -60,7 +60,8 @@ OPTIONS = (
         flags=("--rdzv-endpoint",),
         metavar="HOST[:PORT]",
         default="",
-        help=f"where nodes meet; the node that owns the address hosts it (port {DEFAULT_PORT})",
+        help=f"where nodes meet; the node that owns the address hosts it (port {DEFAULT_PORT}). "
+        "Three or more, with commas between them: any minority of them may be lost, at any time",
     ),
     Option(flags=("--rdzv-id",), metavar="ID", default="none", help="the job's name"),
     Option(

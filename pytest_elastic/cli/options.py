@@ -34,9 +34,11 @@ from pytest_elastic.config import (
     Endpoint,
     LaunchConfig,
     ProgramConfig,
+    RendezvousConf,
     fill_in,
     parse_backend_conf,
     parse_endpoint,
+    parse_endpoints,
     parse_filters,
     parse_nnodes,
     parse_signals,
@@ -133,10 +135,10 @@ def _parse(
         signals = parse_signals(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
-    backend, endpoint, is_host, run_id = _meeting_point(values, max_nodes)
-    _check_can_be_found(backend, endpoint, min_nodes)
+    backend, endpoints, is_host, run_id = _meeting_point(values, max_nodes)
     with values.blamed("rdzv_conf"):
         conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
+    _check_can_be_found(backend, endpoints, conf, min_nodes)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
     if file := _registry_file(values):
@@ -150,7 +152,7 @@ def _parse(
         max_nodes=max_nodes,
         nproc_per_node=workers,
         backend=backend,
-        endpoint=endpoint,
+        endpoints=endpoints,
         rendezvous=conf,
         max_restarts=values.number("max_restarts", at_least=0),
         role=values.label("role"),
@@ -184,16 +186,26 @@ def _parse(
     )
 
 
-def _check_can_be_found(backend: str, endpoint: Endpoint, min_nodes: int) -> None:
-    if backend in ("c10d", "static") and endpoint.port == 0 and min_nodes > 1:
+def _check_can_be_found(
+    backend: str, endpoints: Sequence[Endpoint], conf: RendezvousConf, min_nodes: int
+) -> None:
+    if backend in ("c10d", "static") and endpoints[0].port == 0 and min_nodes > 1:
         raise UsageError(
-            f"port 0 of the endpoint {endpoint} means any free one, which no other node could find",
+            f"port 0 of the endpoint {endpoints[0]} means any free one, which no other node could "
+            "find",
             hint="Give all nodes the same --rdzv-endpoint=HOST:PORT, as in node0:29400.",
+        )
+    if len(endpoints) > 1 and conf.is_host:
+        raise UsageError(
+            "--rdzv-conf is_host=true does not say which of several endpoints this node shall host",
+            hint="Leave it out: each endpoint is hosted by the node that owns its address.",
         )
 
 
-def _meeting_point(values: Values, max_nodes: int) -> tuple[str, Endpoint, bool | None, str]:
-    """Return backend, endpoint, whether this node hosts it (None: find out), and the run id."""
+def _meeting_point(
+    values: Values, max_nodes: int
+) -> tuple[str, tuple[Endpoint, ...], bool | None, str]:
+    """Return backend, endpoints, whether this node hosts it (None: find out), and the run id."""
     run_id = values.label("rdzv_id")
     if not run_id:
         raise UsageError(
@@ -209,25 +221,26 @@ def _meeting_point(values: Values, max_nodes: int) -> tuple[str, Endpoint, bool 
                 f"--standalone is a job of one node, and --nnodes={values.text('nnodes')} asks for "
                 f"up to {max_nodes}: leave one of them out"
             )
-        return "c10d", Endpoint(host="localhost", port=0), True, str(uuid.uuid4())
+        return "c10d", (Endpoint(host="localhost", port=0),), True, str(uuid.uuid4())
     if backend == "static" and not endpoint and master_port is None and max_nodes == 1:
         # As torchrun: a bare command is a job like --standalone. A name that was given is kept.
         if values.origins["rdzv_id"] == "default":
             run_id = str(uuid.uuid4())
-        return "c10d", Endpoint(host="localhost", port=0), True, run_id
+        return "c10d", (Endpoint(host="localhost", port=0),), True, run_id
     if backend == "static":
         # torchrun's static rendezvous: node 0 is where --master-addr points, and nobody comes late.
         is_host = _node_rank(values, backend) == 0
         if not endpoint:
-            return "static", _master(values), is_host, run_id
+            return "static", (_master(values),), is_host, run_id
         with values.blamed("rdzv_endpoint"):
-            return "static", parse_endpoint(endpoint, default_port=STATIC_PORT), is_host, run_id
+            master = parse_endpoint(endpoint, default_port=STATIC_PORT)
+        return "static", (master,), is_host, run_id
     check_backend(backend, said=values.name("rdzv_backend"))
     if backend not in ("c10d", OWN_HANDLER):
         with values.blamed("rdzv_endpoint"):
-            return backend, handler_endpoint(endpoint, backend), None, run_id
+            return backend, (handler_endpoint(endpoint, backend),), None, run_id
     with values.blamed("rdzv_endpoint"):
-        return "c10d", parse_endpoint(endpoint or "localhost"), None, run_id
+        return "c10d", parse_endpoints(endpoint or "localhost"), None, run_id
 
 
 def _master(values: Values) -> Endpoint:

@@ -19,7 +19,9 @@ __all__ = [
     "CoordinatorStarted",
     "CoordinatorSteppedDown",
     "DrainStarted",
+    "EndpointsReached",
     "Event",
+    "FirstRoundDelayed",
     "JobEnded",
     "JobEnding",
     "LeaseLost",
@@ -120,6 +122,25 @@ class QuorumChosen(Event):
     kind: ClassVar[str] = "quorum_chosen"
     quorum: str
     reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointsReached(Event):
+    """Which of several endpoints this node reaches, and which not, with the reason for each."""
+
+    kind: ClassVar[str] = "endpoints_reached"
+    reached: tuple[str, ...]
+    missing: Mapping[str, str]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRoundDelayed(Event):
+    """Enough nodes are ready, and the job may be running already: it would be heard of by then."""
+
+    kind: ClassVar[str] = "first_round_delayed"
+    wait_s: float
 
 
 @register

@@ -9,8 +9,6 @@ it is not.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Sequence
 
 from pytest_elastic.config import Endpoint
@@ -18,11 +16,13 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.agent_probe import Call, tell_agent
+from pytest_elastic.rendezvous.founding_vocabulary import Record
 from pytest_elastic.rendezvous.messages import Announcement, Place
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.records import as_text, key_of, read_place, read_record
 from pytest_elastic.rendezvous.vocabulary import CoordinatorFound
 
-__all__ = ["Announcer", "found_at", "key_of", "place_of", "read_place"]
+__all__ = ["Announcer", "as_text", "found_at", "key_of", "place_of", "read_place"]
 
 # A store that is served answers in milliseconds; a frozen one costs a thread for so long.
 _STORE_S = 1.0
@@ -50,47 +50,6 @@ def found_at(place: Place, *, is_here: bool) -> CoordinatorFound:
         is_here=is_here,
         incarnation=place.incarnation,
     )
-
-
-def key_of(settings: Settings) -> str:
-    """Return the key under which the coordinator's place is published."""
-    return f"pytest-elastic/{settings.run_id}/coordinator"
-
-
-def read_place(value: str, run_id: str, credentials: Credentials | None) -> Place | None:
-    """Return what was published; None if it is nothing of ours, or not signed where it has to be.
-
-    An old record that is played again names a term that is over: nobody obeys that.
-    """
-    try:
-        fields = json.loads(value)
-        signature = fields.pop("signature", None)
-        place = Place(
-            term=int(fields["term"]),
-            name=str(fields["name"]),
-            incarnation=str(fields["incarnation"]),
-            address=str(fields["address"]),
-            port=int(fields["port"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    if credentials is not None:
-        is_ours = credentials.has_signed(signature, *_signed_parts(place, run_id))
-        return place if is_ours else None
-    return place
-
-
-def as_text(place: Place, run_id: str, credentials: Credentials | None) -> str:
-    """Return a place as it is published."""
-    fields = dataclasses.asdict(place)
-    if credentials is not None:
-        fields["signature"] = credentials.sign(*_signed_parts(place, run_id))
-    return json.dumps(fields)
-
-
-def _signed_parts(place: Place, run_id: str) -> tuple[str, ...]:
-    fields = dataclasses.asdict(place)
-    return ("place", run_id, json.dumps(fields, sort_keys=True))
 
 
 class Announcer:
@@ -135,13 +94,7 @@ class Announcer:
         """Look at the endpoint now, and once a beat from here on."""
         if self._is_stopped:
             return
-        self._store.fetch(
-            self._endpoint.host,
-            self._endpoint.port,
-            key_of(self._settings),
-            timeout_s=_STORE_S,
-            on_done=self._on_fetched,
-        )
+        self._swap("", None, self._on_seen)
 
     def stop(self) -> None:
         """Announce nothing any more."""
@@ -149,16 +102,29 @@ class Announcer:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _on_fetched(self, value: str, error: str) -> None:
+    def _swap(self, expected: str, value: str | None, on_done: Callable[[str, str], None]) -> None:
+        self._store.swap(
+            self._endpoint.host,
+            self._endpoint.port,
+            key_of(self._settings),
+            expected=expected,
+            value=value,
+            timeout_s=_STORE_S,
+            on_done=on_done,
+        )
+
+    def _on_seen(self, value: str, error: str) -> None:
         if self._is_stopped:
             return
-        found = None if error else read_place(value, self._settings.run_id, self._credentials)
-        is_served = not error or "has no key" in error
-        if is_served and found != self._place:
-            if found is not None and found.term < self._place.term:
-                self._tell(found.incarnation, found.address, found.port)
-            if found is None or found.term <= self._place.term:
-                self.publish(lambda _: None)
+        own = Record(place=self._place)
+        found = None if error else read_record(value, self._settings.run_id, self._credentials)
+        if not error and found != own:
+            term = -1 if found is None or found.claim is not None else found.place.term
+            if found is not None and term < self._place.term:
+                self._tell(found.place.incarnation, found.place.address, found.place.port)
+            if term <= self._place.term:
+                text = as_text(self._place, self._settings.run_id, self._credentials)
+                self._swap(value, text, lambda _value, _error: None)
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
         self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch_endpoint)
 

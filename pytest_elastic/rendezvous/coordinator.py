@@ -38,6 +38,7 @@ from pytest_elastic.rendezvous.coordinator_phases import ALLOWED, Phase
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.farewell import Farewell, Heard
+from pytest_elastic.rendezvous.first_round import FirstRound
 from pytest_elastic.rendezvous.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.leaving import Leaving
@@ -54,7 +55,9 @@ from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
     Finished,
+    FoundingLost,
     JobFound,
+    JobFounded,
     MandateExtended,
     PeerLost,
     PeerMessage,
@@ -116,6 +119,9 @@ class CoordinatorMachine:
         self._started_at = now
         self._own_leave: str | None = None
         self._is_heir = heritage is not None
+        self._first_round = FirstRound(
+            settings, self._out, self._deadlines, now, is_heir=self._is_heir
+        )
         self._is_finished = False
         if heritage is not None:
             self._inherit(heritage, now)
@@ -143,6 +149,11 @@ class CoordinatorMachine:
             case JobFound(place=place):
                 if place.term > self.term:
                     self._step_down(f"{place.name} decides, under term {place.term}")
+            case JobFounded():
+                self._first_round.found()
+            case FoundingLost(reason=reason):
+                if self._first_round.is_founding and self.phase is Phase.GATHERING:
+                    self._step_down(reason)
             case TimePassed():
                 pass
             case _:
@@ -226,6 +237,9 @@ class CoordinatorMachine:
             self._end("lost", self._own_leave, now)
             return
         match self._gathering.look(self._running.round, now):
+            case Enough() if not self._first_round.may_begin(now):
+                if self._first_round.is_given_up(now):
+                    self._end("lost", self._first_round.why_lost, now)
             case Enough(roster=roster, reason=reason):
                 problem = self._sealing.begin(roster, self._running.round, reason, now)
                 if problem is None:
@@ -291,7 +305,9 @@ class CoordinatorMachine:
     def _on_message(self, connection: int, message: m.Message, now: float) -> None:
         peer = self._members.peer_at(connection)
         if isinstance(message, m.Hello):
-            if self.settings.has_succession and message.term > self.term:
+            if message.meant_for not in {"", self.node.incarnation}:
+                self._out.disconnect(connection)  # nobody here has the promise that it gave
+            elif self.settings.has_succession and message.term > self.term:
                 self._step_down(f"{message.node.name} has promised to obey term {message.term}")
             elif peer is None:
                 self._members.greet(connection, message, now)

@@ -33,6 +33,7 @@ from pytest_elastic.rendezvous.messages import (
     ProbeAnswer,
     ProbeRequest,
     Question,
+    SealAcknowledged,
 )
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reception import Reception
@@ -98,6 +99,8 @@ class NodeRendezvous:
         self._on_closed: Callable[[], None] | None = None
         self._has_finished = False
         self._is_over = False
+        self.has_acknowledged = False
+        """Whether this node was in a sealed round, so that there is a job."""
 
     def open(self) -> None:
         """Begin to look for the job: host it if this is the place, and join it."""
@@ -236,6 +239,7 @@ class NodeRendezvous:
             case v.Dial():
                 self._uplink.dial(command, is_here=self._coordinator is not None)
             case v.Send(message=message):
+                self.has_acknowledged |= isinstance(message, SealAcknowledged)
                 self._uplink.send(message)
             case v.Hangup():
                 self._uplink.hang_up()
@@ -268,6 +272,8 @@ class NodeRendezvous:
                 self._inquiries.probe_for_coordinator(command)
             case v.Emit(event=event):
                 self._on_event(event)
+            case v.FoundJob():
+                raise AssertionError("whoever looks after several endpoints sees to that")
             case v.Finished():
                 self._has_finished = True
                 self._close_when_finished()

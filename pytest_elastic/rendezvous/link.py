@@ -174,6 +174,7 @@ class CoordinatorLink:
             term=self._succession.term_to_tell(self.term),
             newest_round=newest_round,
             restarts_used=restarts_used,
+            meant_for=self.found.incarnation if self.found is not None else "",
         )
         self._out.send(hello)
 

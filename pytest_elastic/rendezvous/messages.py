@@ -77,10 +77,10 @@ class Hello:
     """The first message on a connection: who I am, what I was told to do, what I still have.
 
     `settings` are all of `Settings` as plain values, so that a difference can be named (R14).
-    `resumes_round` is the round this node was sealed into and still stands by, 0 for a newcomer:
-    a node whose workers run comes back only into the round that they belong to. `term`,
-    `newest_round` and `restarts_used` are the highest that this node ever heard of, so that no
-    coordinator reuses a number; `term` is also one below which it obeys nobody (R11).
+    `meant_for` is the incarnation that it seeks, and `resumes_round` the round this node was sealed
+    into and still stands by, 0 for a newcomer: it comes back only into the round of its workers.
+    `term`, `newest_round` and `restarts_used` are the highest that this node ever heard of, so that
+    no coordinator reuses a number; `term` is also one below which it obeys nobody (R11).
     """
 
     run_id: str
@@ -90,6 +90,7 @@ class Hello:
     term: int = 0
     newest_round: int = 0
     restarts_used: int = 0
+    meant_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

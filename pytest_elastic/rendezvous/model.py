@@ -50,6 +50,7 @@ class Settings:
     clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
     store (R8). `quorum`: who allows a coordinator to decide (R12), "coordinator" (itself) or
     "majority" (a majority of the last committed roster, which also elects a successor).
+    `endpoints`: where nodes meet if that is in several places, "" if it is in one (R12).
     """
 
     run_id: str
@@ -67,6 +68,7 @@ class Settings:
     linger_s: float = 5.0
     store_timeout_s: float = 1.0
     quorum: str = "coordinator"
+    endpoints: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:

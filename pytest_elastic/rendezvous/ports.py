@@ -260,3 +260,19 @@ class EndpointStore(Protocol):
         on_done: Callable[[str, str], None],
     ) -> None:
         """Wait for a key of the store at the endpoint; calls back with (value, error)."""
+
+    def swap(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        expected: str,
+        value: str | None,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Set a key if it still holds what is expected; calls back with (what it holds, error).
+
+        Empty stands for a key that is not set. A value of None only looks.
+        """

@@ -54,7 +54,8 @@ def choose_quorum(
         reason = f"a lease of {lease_s:g} s is less than {LEAST_BEATS_PER_LEASE} beats"
         return QuorumChoice(quorum="coordinator", reason=reason)
     if endpoints > 1:
-        reason = f"a majority of {endpoints} endpoints knows of the job"
+        needed = "both" if endpoints == 2 else f"{endpoints // 2 + 1} of {endpoints}"
+        reason = f"nothing begins before {needed} endpoints are reached, so there is one job"
         return QuorumChoice(quorum="majority", reason=reason)
     if 2 * min_nodes > max_nodes:
         reason = f"of at most {max_nodes} nodes, no two groups have {min_nodes}"

@@ -23,6 +23,10 @@ __all__ = ["NodeSide", "Registry"]
 class NodeSide(Protocol):
     """What a registry may ask of the driver of its node; from inside the loop only."""
 
+    @property
+    def has_acknowledged(self) -> bool:
+        """Whether this node was in a sealed round, so that there is a job."""
+
     def tell_member(self, given: v.MemberInput) -> None:
         """Hand the member an input; the first one is `Start`."""
 

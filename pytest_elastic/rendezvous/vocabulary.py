@@ -55,8 +55,11 @@ __all__ = [
     "Emit",
     "FindCoordinator",
     "Finished",
+    "FoundJob",
+    "FoundingLost",
     "Hangup",
     "JobFound",
+    "JobFounded",
     "Lead",
     "MandateExtended",
     "MemberCommand",
@@ -356,15 +359,26 @@ class JobFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobFounded:
+    """The first round may be sealed: a majority of the endpoints is this coordinator's (R12)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundingLost:
+    """Somebody else is about to found the job, or has: this coordinator has decided nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MandateExtended:
     """Whoever grants the mandate from outside (`GrantedMandate`) has granted it until then."""
 
     until: float
 
 
-CoordinatorInput = (
-    PeerMessage | PeerLost | ProbeAnswered | TimePassed | Superseded | JobFound | MandateExtended
-)
+_Rights = Superseded | JobFound | JobFounded | FoundingLost | MandateExtended
+CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | TimePassed | _Rights
 
 
 # --- commands of the coordinator -----------------------------------------------------------------
@@ -397,10 +411,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJob:
+    """Enough nodes are ready: make a majority of the endpoints ours (`JobFounded`), if it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedDown:
     """This coordinator decides no more (R11): its last command. Members were told, and go on."""
 
     reason: str
 
 
-CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished | SteppedDown
+CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished | FoundJob | SteppedDown

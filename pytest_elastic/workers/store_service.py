@@ -143,6 +143,17 @@ def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
     )
 
 
+def _swap(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
+    return torch_store.swap(
+        arguments["host"],
+        int(arguments["port"]),
+        arguments["key"],
+        arguments["expected"],
+        arguments["value"],
+        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
+    )
+
+
 def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
     torch_store.prepare()
 
@@ -168,6 +179,7 @@ _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "close": _close,
     "publish": _publish,
     "fetch": _fetch,
+    "swap": _swap,
     "etcd_campaign": _etcd(etcd_client.campaign),
     "etcd_record": _etcd(etcd_client.record),
     "etcd_renew": _etcd(etcd_client.renew),

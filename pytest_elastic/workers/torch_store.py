@@ -23,7 +23,7 @@ from pytest_elastic.errors import StoreUnreachable
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["check_answers", "fetch", "host_store", "prepare", "publish", "where_to_bind"]
+__all__ = ["check_answers", "fetch", "host_store", "prepare", "publish", "swap", "where_to_bind"]
 
 # The first words of a TCPStore client since torch 2.4: VALIDATE with its magic number, then PING
 # with a number that the store sends back.
@@ -96,6 +96,22 @@ def fetch(host: str, port: int, key: str, timeout_s: float) -> str:
             time.sleep(min(left_s, 0.02))
         value: bytes = store.get(key)
         return value.decode(errors="replace")
+
+
+def swap(  # noqa: PLR0917 (the first three say where, as everywhere here)
+    host: str, port: int, key: str, expected: str, value: str | None, timeout_s: float
+) -> str:
+    """Set a key if it still holds what is expected, and return what it holds then.
+
+    An empty text stands for a key that is not set; a value of None only looks.
+    """
+    with _translated(host, port, timeout_s):
+        store = _connect(host, port, timeout_s)
+        is_set = store.check([key])
+        if value is None or (expected and not is_set):
+            # For a key that is not set, torch would return what was expected of it.
+            return str(store.get(key), errors="replace") if is_set else ""
+        return str(store.compare_set(key, expected, value), errors="replace")
 
 
 def check_answers(host: str, port: int, timeout_s: float) -> None:

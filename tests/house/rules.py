@@ -163,6 +163,8 @@ PURE = (
             "endpoint_registry",
             "inquiries",
             "reception",
+            "records",
+            "several_endpoints",
             "uplink",
         ),
     ),
@@ -328,12 +330,15 @@ LONG_FILES: dict[str, Long] = {
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
-    "pytest_elastic/rendezvous/coordinator.py": Long(lines=480, because=_MACHINE),
+    "pytest_elastic/rendezvous/coordinator.py": Long(lines=520, because=_MACHINE),
+    "pytest_elastic/rendezvous/vocabulary.py": Long(
+        lines=430, because="all words between the machines and their drivers"
+    ),
     "pytest_elastic/rendezvous/member.py": Long(lines=490, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
     "harness/elastic_harness/simulation/world.py": Long(
-        lines=580, because="the simulated world that all rules are told in"
+        lines=620, because="the simulated world that all rules are told in"
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pytest_elastic.rendezvous.candidate import CANDIDATE_ALLOWED, Standing
 from pytest_elastic.rendezvous.coordinator import ALLOWED, Phase
+from pytest_elastic.rendezvous.founding_vocabulary import FOUNDING_ALLOWED, Stage
 from pytest_elastic.rendezvous.member import LINK_ALLOWED, PART_ALLOWED, Link, Part
 
 __all__ = ["DRAWINGS", "as_block"]
@@ -31,6 +32,7 @@ DRAWINGS: dict[str, str] = {
     "link": _draw(Link.UNSTARTED, LINK_ALLOWED),
     "part": _draw(Part.NONE, PART_ALLOWED),
     "candidate": _draw(Standing.IDLE, CANDIDATE_ALLOWED),
+    "founder": _draw(Stage.LOOKING, FOUNDING_ALLOWED),
 }
 """By the name that the document calls them."""
 

@@ -31,6 +31,7 @@ FOLDER = Path(__file__).parent / "transcripts"
 _QUIET = frozenset(
     {
         *("term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"),
+        "meant_for",
         *("sealed_by", "idle_rounds", "grant_s"),
     }
 )

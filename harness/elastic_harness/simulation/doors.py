@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elastic_harness.simulation.endpoints import place_under
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
@@ -159,6 +160,15 @@ class Doors:
                 self._announce(process, target, place)
         self._watch_endpoint(process, place)
 
+    def watch_endpoint_of(self, process: Process) -> None:
+        """Let a first coordinator announce itself at several endpoints, from now on."""
+        self._watch_endpoint(process, place_of(process))
+
+    def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
+        """Tell an agent who decides."""
+        every = self._world.every_process
+        self._announce(process, next(p for p in every if p.node.incarnation == incarnation), place)
+
     def _announce(self, process: Process, target: Process, place: m.Place) -> None:
         world = self._world
 
@@ -180,6 +190,11 @@ class Doors:
         is_ours = process.coordinator is not None and process.coordinator.term == place.term
         if not process.is_alive or not is_ours:
             return
+        world.later(world.config.beat_interval_s, self._watch_endpoint, process, place)
+        if world.endpoints is not None:
+            if not process.is_frozen:
+                world.endpoints.announce(process, place)
+            return
         host = world.host
         is_served = host is not None and host.is_alive and not world.is_endpoint_down
         if is_served and host is not None and not process.is_frozen:
@@ -192,17 +207,9 @@ class Doors:
                         p for p in world.every_process if p.node.incarnation == found.incarnation
                     )
                     self._announce(process, old, place)
-        world.later(world.config.beat_interval_s, self._watch_endpoint, process, place)
 
 
 def place_of(process: Process) -> m.Place:
     """Return where the coordinator of a process is."""
     assert process.coordinator is not None, f"{process.name} decides nothing"
-    node = process.node
-    return m.Place(
-        term=process.coordinator.term,
-        name=node.name,
-        incarnation=node.incarnation,
-        address=node.address,
-        port=node.port,
-    )
+    return place_under(process.node, process.coordinator.term)

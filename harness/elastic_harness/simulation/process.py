@@ -11,6 +11,8 @@ from pytest_elastic.agent.messages import AgentInput
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.founding import FoundingMachine
+from pytest_elastic.rendezvous.founding_vocabulary import FoundingInput
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 
@@ -22,7 +24,7 @@ __all__ = ["Direction", "Pipe", "Process"]
 # Values that say nothing else need to be made only once.
 _TIME_PASSED = v.TimePassed()
 
-_Given = v.MemberInput | v.CoordinatorInput | AgentInput
+_Given = v.MemberInput | v.CoordinatorInput | AgentInput | FoundingInput
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +63,7 @@ class Process:
         self._rate = rate
         self.member = MemberMachine(node=node, settings=config)
         self.coordinator: CoordinatorMachine | None = None
+        self.founding: FoundingMachine | None = None
         self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None
         self.is_alive = True
@@ -82,7 +85,7 @@ class Process:
         return max(moment - self.now(), 0.0) / self._rate
 
     def feed(self, which: str, given: _Given) -> None:
-        """Queue an input for "member", "coordinator" or "agent".
+        """Queue an input for "member", "coordinator", "founding" or "agent".
 
         One at a time, as in the real driver: the commands of one step are performed before the
         next input. A frozen agent does not get to its queue.
@@ -113,7 +116,7 @@ class Process:
             return
         waiting, self._inbox = self._inbox, deque()
         self.is_frozen = False
-        for which in ("member", "coordinator"):
+        for which in ("member", "coordinator", "founding"):
             self.feed_if_due(which)
         self._inbox += waiting
         self._pump()
@@ -145,6 +148,8 @@ class Process:
                 self.set_alarm(which)
 
     def _wake_at(self, which: str) -> float | None:
+        if which == "founding":
+            return self.founding.wake_at() if self.founding is not None else None
         machine = self.member if which == "member" else self.coordinator
         return machine.wake_at() if machine is not None else None
 
@@ -172,6 +177,11 @@ class Process:
             for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_member(self, command)
             self._set_alarm(which, self.member.wake_at())
+        elif which == "founding":
+            if self.founding is not None and self.world.endpoints is not None:
+                for each in self.founding.step(given, now):  # type: ignore[arg-type]  # by `which`
+                    self.world.endpoints.perform(self, each)
+                self.set_alarm(which)
         elif self.coordinator is not None:
             for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_coordinator(self, order)

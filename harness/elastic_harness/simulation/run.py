@@ -134,7 +134,7 @@ def _settings_of(scenario: Scenario) -> Settings:
         max_restarts=scenario.job.max_restarts,
         shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
         quorum=chosen.quorum,
-        **found,
+        **found,  # type: ignore[arg-type]  # what is in `_CONF` is a number
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from elastic_harness.simulation.doors import Doors, place_of
+from elastic_harness.simulation.endpoints import Endpoints
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Direction, Pipe, Process
 from pytest_elastic.events import model as events
@@ -25,6 +26,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.founding_vocabulary import Joined
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
@@ -51,6 +53,7 @@ def settings(
     linger_s: float = 5.0,
     lease_s: float = 1.2,
     quorum: str = "coordinator",
+    endpoints: str = "",
 ) -> Settings:
     """Return settings as the harness has them: a beat each 0.25 s and a lease of 1.2 s."""
     low, _, high = nodes.partition(":")
@@ -70,6 +73,7 @@ def settings(
         linger_s=linger_s,
         store_timeout_s=1.0,
         quorum=quorum,
+        endpoints=endpoints,
     )
 
 
@@ -83,6 +87,7 @@ class World:
         checks_wire: bool = True,
         keeps_messages: bool = True,
         agent_class: type[PlayedAgent] = PlayedAgent,
+        endpoints: Sequence[str] = (),
     ) -> None:
         self.config = config
         self.agent_class = agent_class
@@ -102,6 +107,7 @@ class World:
         self.draw_jitter_s: Callable[[], float] | None = None
         self.is_endpoint_down = False
         self.doors = Doors(self, KEEPER_S)
+        self.endpoints = Endpoints(self, endpoints) if endpoints else None
         self._newest_dial: dict[str, int] = {}  # by incarnation
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
@@ -171,7 +177,9 @@ class World:
             key = name if explicit else node.incarnation
             self.processes[key] = process
             self.every_process.append(process)
-            if self.host is None or self._serves_again(process):
+            if self.endpoints is not None:
+                self.endpoints.open(process)
+            elif self.host is None or self._serves_again(process):
                 self.start_coordinator(process)
             process.feed("member", v.Start())
 
@@ -364,6 +372,8 @@ class World:
     def perform_member(self, process: Process, command: v.MemberCommand) -> None:
         match command:
             case v.Send(message=message):
+                if process.founding is not None and isinstance(message, m.SealAcknowledged):
+                    process.feed("founding", Joined())
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
             case v.Notify(notice=notice):
@@ -392,6 +402,9 @@ class World:
             self._close(pipe.up, pipe.down, "closed by the member")
 
     def _found(self, process: Process) -> None:
+        if self.endpoints is not None:
+            self.endpoints.find(process)
+            return
         host = self.host
         is_near = host is process
         is_served = host is not None and host.has_power and not self.is_endpoint_down
@@ -473,6 +486,9 @@ class World:
             case v.Finished(result=result):
                 process.finished = result
                 self.later(2 * KEEPER_S, lambda: self.leave(process))
+            case v.FoundJob():
+                assert self.endpoints is not None, "there are several"
+                self.endpoints.found(process)
             case v.SteppedDown():
                 self.end_coordinator(process)
 

@@ -1,0 +1,81 @@
+"""What is written down where a job's coordinator is to be found, as text.
+
+A *record* names a place. Usually the coordinator of a job decides there. Where a job has several
+endpoints, it may be a *claim* instead: somebody wants to found the job, and has not yet (R12).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.rendezvous.founding_vocabulary import Claim, Record
+from pytest_elastic.rendezvous.messages import Place
+from pytest_elastic.rendezvous.model import Settings
+
+__all__ = ["as_text", "key_of", "read_place", "read_record"]
+
+
+def key_of(settings: Settings) -> str:
+    """Return the key under which the coordinator's place is published."""
+    return f"pytest-elastic/{settings.run_id}/coordinator"
+
+
+def read_place(value: str, run_id: str, credentials: Credentials | None) -> Place | None:
+    """Return the place in a record; None if it is nothing of ours."""
+    record = read_record(value, run_id, credentials)
+    return record.place if record is not None else None
+
+
+def read_record(value: str, run_id: str, credentials: Credentials | None) -> Record | None:
+    """Return what was published; None if it is nothing of ours, or not signed where it has to be.
+
+    An old record that is played again names a term that is over: nobody obeys that.
+    """
+    try:
+        fields = json.loads(value)
+        signature = fields.pop("signature", None)
+        claim = fields.pop("claim", None)
+        record = Record(
+            place=Place(
+                term=int(fields["term"]),
+                name=str(fields["name"]),
+                incarnation=str(fields["incarnation"]),
+                address=str(fields["address"]),
+                port=int(fields["port"]),
+            ),
+            claim=None
+            if claim is None
+            else Claim(
+                count=int(claim["count"]),
+                rank=int(claim["rank"]),
+                is_final=bool(claim["is_final"]),
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if credentials is not None:
+        is_ours = credentials.has_signed(signature, *_signed_parts(record, run_id))
+        return record if is_ours else None
+    return record
+
+
+def as_text(
+    place: Place, run_id: str, credentials: Credentials | None, *, claim: Claim | None = None
+) -> str:
+    """Return a record as it is published."""
+    fields = dataclasses.asdict(place)
+    if claim is not None:
+        fields["claim"] = dataclasses.asdict(claim)
+    if credentials is not None:
+        record = Record(place=place, claim=claim)
+        fields["signature"] = credentials.sign(*_signed_parts(record, run_id))
+    return json.dumps(fields)
+
+
+def _signed_parts(record: Record, run_id: str) -> tuple[str, ...]:
+    place = json.dumps(dataclasses.asdict(record.place), sort_keys=True)
+    if record.claim is None:
+        return ("place", run_id, place)
+    return ("claim", run_id, json.dumps(dataclasses.asdict(record.claim), sort_keys=True), place)
