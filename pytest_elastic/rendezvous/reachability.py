@@ -208,8 +208,10 @@ class Reachability:
         """Let members dial again whom they did not reach."""
         self._retries_at = None
         for dialler, targets in self.unreached.items():
-            if dialler not in self._asked:
-                self._ask(members[dialler], [members[target] for target in targets])
+            # Who was dropped a moment ago is forgotten when that is looked at.
+            here = [members[target] for target in targets if target in members]
+            if dialler not in self._asked and dialler in members and here:
+                self._ask(members[dialler], here)
 
     def _ask(self, peer: Peer, targets: Sequence[Peer]) -> None:
         self._number += 1

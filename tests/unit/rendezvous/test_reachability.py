@@ -244,3 +244,14 @@ def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:
     assert not bench.reach.unreached
     bench.reach.retry(bench.peers)
     assert not bench.outbox.take()
+
+
+def test_a_member_that_was_just_dropped_is_dialled_by_nobody() -> None:
+    """It is forgotten a moment after it is gone: storm 1001138 tried its link again in between."""
+    bench = Bench(3, lambda a, b: (a, b) not in {("n1", "n2"), ("n2", "n1")})
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run()
+    assert set(bench.reach.unreached) == {"n1", "n2"}
+    del bench.peers["n2"]
+    bench.reach.retry(bench.peers)
+    assert not bench.outbox.take()
