@@ -55,6 +55,49 @@ TESTS = """
         assert done.succeeded
         assert min(done.results.values()) >= 0.4
 
+    def knock():
+        host, port = os.environ["ELASTIC_PROXY_ECHO"].rsplit(":", 1)
+        refused = 0
+        while True:
+            try:
+                with socket.create_connection((host, int(port)), timeout=30) as service:
+                    service.sendall(b"?")
+                    assert service.recv(1) == b"?"
+                    return refused
+            except ConnectionRefusedError:
+                refused += 1
+                with open(os.environ["ELASTIC_CHECKPOINT_DIR"] + "/refused", "w"):
+                    time.sleep(0.02)
+                print("refused", flush=True)
+
+    def test_a_service_that_is_late(elastic_job, elastic_chaos):
+        echo = {"upstream": os.environ["ECHO"], "enabled": False}
+        job = elastic_job(knock, nodes=1, proxies={"echo": echo})
+        elastic_chaos.when(log="refused").enable_proxy("echo")
+        done = job.wait()
+        assert done.succeeded
+        assert min(done.results.values()) >= 1
+
+    def ask_until_slow():
+        host, port = os.environ["ELASTIC_PROXY_ECHO"].rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=30) as service:
+            while True:
+                began = time.monotonic()
+                service.sendall(b"?")
+                assert service.recv(1) == b"?"
+                took = time.monotonic() - began
+                if took >= 0.3 or os.environ["ELASTIC_NODE"] != "n2":
+                    return os.environ["ELASTIC_NODE"], took
+
+    def test_the_link_from_the_gateway_to_one_node(elastic_job, elastic_chaos):
+        job = elastic_job(ask_until_slow, nodes=2, proxies={"echo": os.environ["ECHO"]})
+        slow = elastic_chaos.when(event="worker_hello", count=2)
+        slow.degrade(from_="gateway", to="n2", latency="300ms")
+        job.wait_for_event("worker_finished", count=2, within="60s")
+        done = job.wait()
+        assert done.succeeded
+        assert dict(done.results.values())["n2"] >= 0.3
+
     def test_a_proxy_that_is_not_there(elastic_job, elastic_chaos):
         job = elastic_job(ask, 1, proxies={"echo": os.environ["ECHO"]})
         elastic_chaos.at("0s").toxic(proxy="ecko", type="noop")
@@ -119,7 +162,7 @@ def test_jobs_work_through_proxies_with_toxics(place: Place) -> None:
     refused = {"test_a_proxy_that_is_not_there", "test_an_upstream_that_is_none"}
     not_passed = {name for name, word in called.outcomes.items() if word != "PASSED"}
     assert not_passed == refused, called.out
-    assert len(called.outcomes) == 6
+    assert len(called.outcomes) == 8
     assert "no proxy 'ecko'" in called.about("test_a_proxy_that_is_not_there")
     assert "did you mean 'echo'?" in called.about("test_a_proxy_that_is_not_there")
     assert "a proxy cannot lead to 'somewhere'" in called.about("test_an_upstream_that_is_none")

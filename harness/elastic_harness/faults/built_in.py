@@ -23,7 +23,7 @@ from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNod
 from elastic_harness.faults.pause import Pause
 from elastic_harness.faults.stall import HangWorker, SlowWorker
 from elastic_harness.faults.store import FreezeStore, KillStore, SlowStore
-from elastic_harness.faults.toxic import AddToxic
+from elastic_harness.faults.toxic import AddToxic, DisableProxy, EnableProxy
 from elastic_harness.faults.worker import (
     AbortWorker,
     ExitWorker,
@@ -57,6 +57,8 @@ BUILT_IN: tuple[type[Fault], ...] = (
     ResetConnections,
     ConfuseNames,
     AddToxic,
+    DisableProxy,
+    EnableProxy,
     CapturePackets,
     RunCommand,
     OutOfMemory,

@@ -211,5 +211,17 @@ class FaultContext(Protocol):
     def remove_toxics(self, owner: str) -> Ticket[None]:
         """Remove the toxics of `owner`; harmless when there are none."""
 
+    def switch_proxy(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
+        """Have a proxy of the run accept connections, or close all it has and refuse new ones.
+
+        Of several owners the last one holds; settled once it is so.
+        """
+
+    def unswitch_proxy(self, owner: str) -> Ticket[None]:
+        """Take that back; harmless when `owner` has switched nothing."""
+
+    def is_proxy_on(self, proxy: str) -> bool:
+        """Tell whether a proxy accepts connections."""
+
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added."""

@@ -31,7 +31,7 @@ class Fault(ScenarioModel):
     (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
     acted. `capability` is what a cluster must have for it; where that depends on the parameters,
     `needs` decides and `sometimes_needs` says when. `is_healable` tells whether there is anything
-    to undo.
+    to undo, `knows_gateway` whether its selectors may mean the cluster's gateway.
 
     The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
     what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
@@ -45,6 +45,7 @@ class Fault(ScenarioModel):
     sometimes_needs: ClassVar[str] = ""
     shorthand: ClassVar[str | None] = None
     is_healable: ClassVar[bool] = False
+    knows_gateway: ClassVar[bool] = False
 
     @property
     def needs(self) -> str | None:

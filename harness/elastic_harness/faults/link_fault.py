@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from elastic_harness.cluster.cluster import GATEWAY
 from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
@@ -32,6 +33,8 @@ __all__ = [
     "LinkFault",
     "SomeLinks",
     "TrafficClass",
+    "ends_of",
+    "ends_with",
     "links_of",
     "two_sides",
 ]
@@ -74,6 +77,7 @@ class LinkFault(Fault):
     layer = "network"
     capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
+    knows_gateway: ClassVar[bool] = True
     _verb: ClassVar[str] = "affected"
 
     traffic: TrafficClass | None = None
@@ -136,6 +140,8 @@ def _read(context: FaultContext) -> Generator[Wait, None, Counts]:
 class SomeLinks(Fault):
     """Links by their ends: all of some nodes, those from some to others, or every link."""
 
+    knows_gateway: ClassVar[bool] = True
+
     node: Select | None = None
     from_: Select | None = None
     to: Select | None = None
@@ -165,11 +171,30 @@ def links_of(
     """Return all links of some nodes, those from some to others, or every link."""
     everything = partitions.everything(tuple(each.name for each in situation.nodes))
     if node is not None:
-        chosen = {each.name for each in resolve_nodes(node, situation, stream=stream)}
+        chosen = set(ends_of(node, situation, stream=stream))
+        everything = partitions.everything(ends_with(situation, chosen))
         return tuple(pair for pair in everything if chosen & set(pair))
     if source is None or target is None:
         return everything
     return partitions.one_way(*two_sides(situation, stream, source, target))
+
+
+def ends_of(
+    selector: Selector, situation: Situation, *, stream: str, apart_from: Names | None = None
+) -> Names:
+    """Return the nodes that are meant, by name, and the gateway; raises SelectionEmpty: nobody."""
+    nodes = selector.without_gateway()
+    found: Names = ()
+    if nodes is not None:
+        chosen = resolve_nodes(nodes, situation, stream=stream, apart_from=apart_from)
+        found = tuple(node.name for node in chosen)
+    return (*found, GATEWAY) if selector.means_gateway else found
+
+
+def ends_with(situation: Situation, named: Collection[str]) -> Names:
+    """Return the ends of all links that a fault is about: nodes, and the gateway if it is named."""
+    nodes = tuple(node.name for node in situation.nodes)
+    return (*nodes, GATEWAY) if GATEWAY in named else nodes
 
 
 def two_sides(
@@ -178,8 +203,7 @@ def two_sides(
     """Return the nodes of both sides, either of which may be `others`: other than the other."""
 
     def names(selector: Selector, side: str, apart_from: Names | None = None) -> Names:
-        found = resolve_nodes(selector, situation, stream=f"{stream}:{side}", apart_from=apart_from)
-        return tuple(node.name for node in found)
+        return ends_of(selector, situation, stream=f"{stream}:{side}", apart_from=apart_from)
 
     if any(term.kind == "others" for term in left.terms):
         others = names(right, "to")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from elastic_harness.faults.link_fault import LinkFault, two_sides
+from elastic_harness.faults.link_fault import LinkFault, ends_of, ends_with, two_sides
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import (
     DropReason,
@@ -105,18 +105,20 @@ class Partition(LinkFault):
         """Return the nodes that the shape names as those cut off; a halved cluster has none."""
         for side, selector in (("isolate", self.isolate), ("split", self.split)):
             if selector is not None:
-                return resolve_nodes(selector, situation, stream=f"{stream}:{side}")
+                nodes = selector.without_gateway()
+                if nodes is not None:
+                    return resolve_nodes(nodes, situation, stream=f"{stream}:{side}")
         return ()
 
     def _links(self, situation: Situation, stream: str) -> tuple[Pair, ...]:
         nodes = tuple(node.name for node in situation.nodes)
 
         def names(selector: Selector, side: str) -> tuple[str, ...]:
-            found = resolve_nodes(selector, situation, stream=f"{stream}:{side}")
-            return tuple(node.name for node in found)
+            return ends_of(selector, situation, stream=f"{stream}:{side}")
 
         if self.isolate is not None:
-            return partitions.isolate(nodes, names(self.isolate, "isolate"))
+            alone = names(self.isolate, "isolate")
+            return partitions.isolate(ends_with(situation, alone), alone)
         if self.split is not None:
             ones = names(self.split, "split")
             return partitions.between(ones, [name for name in nodes if name not in ones])
@@ -124,7 +126,9 @@ class Partition(LinkFault):
             middle = names(self.bridge, "bridge")
             return partitions.bridge(nodes, middle[0])
         if self.pairs is not None:
-            return partitions.custom(nodes, [(pair[0], pair[1]) for pair in self.pairs])
+            named = [name for pair in self.pairs for name in pair]
+            pairs = [(pair[0], pair[1]) for pair in self.pairs]
+            return partitions.custom(ends_with(situation, named), pairs)
         if self.shape is not None:
             return partitions.halves(nodes) if self.shape == "halves" else partitions.ring(nodes)
         left, right = self.between if self.between is not None else (self.from_, self.to)

@@ -44,6 +44,10 @@ def _has_nodes(sketch: Sketch) -> bool:
     return bool(sketch.nodes)
 
 
+def _has_proxies(sketch: Sketch) -> bool:
+    return bool(sketch.proxies)
+
+
 def _has_links(sketch: Sketch) -> bool:
     return bool(sketch.nodes) and len(sketch.all_nodes) > 1
 
@@ -204,6 +208,11 @@ def _toxic(random: Random, sketch: Sketch) -> Drawn:
     return {"toxic": toxic, "for": _duration(random, 0.5, 3)}
 
 
+def _disable_proxy(random: Random, sketch: Sketch) -> Drawn:
+    proxy = random.choice(sketch.proxies)
+    return {"disable_proxy": {"proxy": proxy}, "for": _duration(random, 0.2, 2)}
+
+
 # --- stores
 
 
@@ -315,7 +324,8 @@ RECIPES: Final = (
     _network("degrade", _damage),
     _network("reset", _reset),
     Recipe(fault="names", kind="network", draw=_names, needs="names", fits=_has_links),
-    Recipe(fault="toxic", kind="proxy", draw=_toxic, fits=lambda sketch: bool(sketch.proxies)),
+    Recipe(fault="toxic", kind="proxy", draw=_toxic, fits=_has_proxies, weight=3),
+    Recipe(fault="disable_proxy", kind="proxy", draw=_disable_proxy, fits=_has_proxies),
     Recipe(fault="freeze_store", kind="store", draw=_freeze_store),
     Recipe(fault="slow_store", kind="store", draw=_slow_store),
     Recipe(fault="kill_store", kind="store", draw=_kill_store),
@@ -352,6 +362,7 @@ NOT_DRAWN: Final[Mapping[str, str]] = {
     "preempt": "the node would not come back",
     "leave": "the node would not come back",
     "join": "where nobody leaves for good, there is no room below `max_nodes`",
+    "enable_proxy": "a proxy that is to be off at first has its reason",
     "run": "only you know which command",
     "capture": "it looks, and disturbs nothing",
 }

@@ -1,4 +1,4 @@
-"""Toxics: what happens to the bytes of connections that go through a proxy of the run."""
+"""Proxies of the run: toxics for the bytes that go through them, and proxies that are off."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from elastic_harness.faults.context import (
+    IN_FORCE,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -24,7 +25,7 @@ from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.scenario.situation import Situation, Targets
 from pytest_elastic.errors import UsageError
 
-__all__ = ["AddToxic"]
+__all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
 
 _LOOK_S: Final = 0.1
 _BITS_PER_KILOBYTE: Final = 8000
@@ -139,6 +140,62 @@ class AddToxic(Fault):
             "bytes": self.bytes,
         }
         return {name: value for name, value in said.items() if value is not None}
+
+
+class _ProxySwitch(Fault):
+    """A proxy of the run that is switched on or off."""
+
+    layer = "network"
+    shorthand: ClassVar[str | None] = "proxy"
+    is_healable: ClassVar[bool] = True
+    _on: ClassVar[bool]
+
+    proxy: str
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if context.is_proxy_on(self.proxy) is self._on:
+            is_so = "accepts connections" if self._on else "is off"
+            raise FaultImpossible(f"the proxy '{self.proxy}' {is_so} already")
+        ticket = context.switch_proxy(id, self.proxy, enabled=self._on)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy")
+        ticket.result()
+        yield IN_FORCE
+        if context.is_proxy_on(self.proxy) is not self._on:
+            raise FaultImpossible(f"another fault has switched the proxy '{self.proxy}'")
+        return f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}"
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.unswitch_proxy(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy back")
+        ticket.result()
+        return f"the proxy '{self.proxy}' as before"
+
+
+class DisableProxy(_ProxySwitch):
+    """One of the run's `proxies` closes its connections and refuses new ones, until it heals.
+
+    Of several that switch one proxy the last holds. Stands for a service that is down, or restarts.
+    Does not stand for: a service that loses what it was told (that behind the proxy runs on), a
+    host that is silent (toxic `timeout`, or `partition` from the gateway).
+    """
+
+    name = "disable_proxy"
+    proof = "nobody listens at its port any more"
+    _on: ClassVar[bool] = False
+
+
+class EnableProxy(_ProxySwitch):
+    """One of the run's `proxies` that was off (`enabled: false`) accepts connections.
+
+    Stands for a service that is there late. Does not stand for: one that answers, but is not ready.
+    """
+
+    name = "enable_proxy"
+    proof = "it listens"
+    _on: ClassVar[bool] = True
 
 
 def _in(value: float | None, units: float) -> int | None:

@@ -41,6 +41,7 @@ class ProxyPlan:
     name: str
     upstream: str
     listen: int = 0
+    is_enabled: bool = True
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

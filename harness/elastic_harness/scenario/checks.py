@@ -227,6 +227,8 @@ def _check_selectors(
         here: AstPath = ("timeline", index, entry.action.name)
         for parameter, selector in action.selectors() if action is not None else ():
             why = selector.impossible(node_names=nodes, largest_world=largest)
+            if selector.means_gateway and action is not None:
+                why = _why_no_gateway(scenario, action)
             if why is not None:
                 yield Finding(path=(*here, parameter), message=why)
         at = entry.at
@@ -235,6 +237,14 @@ def _check_selectors(
                 path=("timeline", index, "at", "rank"),
                 message=f"there is no rank {at.rank}: the largest world has {largest} ranks",
             )
+
+
+def _why_no_gateway(scenario: Scenario, action: PlannedAction) -> str | None:
+    if not getattr(action, "knows_gateway", False):
+        return "the gateway is no node: only what is done to links can mean it"
+    if not scenario.proxies:
+        return "nothing lives at the gateway of this scenario: it has no `proxies`"
+    return None
 
 
 def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:

@@ -373,7 +373,9 @@ class Scenario(ScenarioModel):
     def proxy_plans(self) -> tuple[ProxyPlan, ...]:
         """The proxies to be opened before the launchers start."""
         return tuple(
-            ProxyPlan(name=name, upstream=spec.upstream, listen=spec.listen)
+            ProxyPlan(
+                name=name, upstream=spec.upstream, listen=spec.listen, is_enabled=spec.enabled
+            )
             for name, spec in self.proxies.items()
         )
 

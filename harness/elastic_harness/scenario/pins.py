@@ -17,7 +17,7 @@ from elastic_harness.scenario.situation import Situation, Targets
 __all__ = ["PinnedTargets", "has_choice"]
 
 # A rank or a node by name means the same whatever the run looks like.
-_CONCRETE = frozenset({"rank", "node"})
+_CONCRETE = frozenset({"rank", "node", "gateway"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,12 @@ class ProxySpec(ScenarioModel):
     """What a job reaches through a proxy at the gateway, at a port that is free or `listen`.
 
     `upstream` is `rendezvous` (the job's endpoint), NODE:PORT, or HOST:PORT on the host's side.
+    One that is not `enabled` refuses connections until a fault `enable_proxy` fires.
     """
 
     upstream: str
     listen: int = Field(default=0, ge=0, le=65535)
+    enabled: bool = True
 
     @model_validator(mode="before")
     @classmethod

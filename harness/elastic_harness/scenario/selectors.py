@@ -31,16 +31,17 @@ __all__ = [
 
 FORMS: Final = (
     "rank N, nK, store host, rank N host, random, random K, minority, majority, newest, all, others"
+    " (of links also: gateway)"
 )
 
 _WORDS: Final = frozenset({
-    "store host", "random", "minority", "majority", "newest", "all", "others",
+    "store host", "random", "minority", "majority", "newest", "all", "others", "gateway",
 })  # fmt: skip
 _NODE_NAME: Final = re.compile(r"[a-z][a-z0-9-]*\d+")
 
 Kind = Literal[
     "rank", "rank host", "node", "store host", "random", "minority", "majority", "newest", "all",
-    "others",
+    "others", "gateway",
 ]  # fmt: skip
 
 _T = TypeVar("_T", NodeRef, WorkerRef)
@@ -92,6 +93,16 @@ class Selector:
         if not self.exclude:
             return plain
         return {"any": plain, "exclude": [str(term) for term in self.exclude]}
+
+    @property
+    def means_gateway(self) -> bool:
+        """Tell whether the gateway is meant, which is no node: only links lead there."""
+        return any(term.kind == "gateway" for term in self.terms)
+
+    def without_gateway(self) -> Selector | None:
+        """Return the selector of the nodes that are meant, or None."""
+        terms = tuple(term for term in self.terms if term.kind != "gateway")
+        return Selector(terms=terms, exclude=self.exclude) if terms else None
 
     def impossible(self, *, node_names: Collection[str], largest_world: int) -> str | None:
         """Say why no run of this scenario can ever resolve this selector, or return None."""
@@ -226,6 +237,8 @@ def _nodes_of(term: Term, situation: Situation) -> tuple[NodeRef, ...]:
             names = {newest.name} if newest else set()
         case "all":
             names = {node.name for node in situation.members}
+        case "gateway":
+            names = set()  # it is no node: see `link_fault.ends_of`
         case "others" | "random" | "minority" | "majority":
             raise SelectionEmpty(f"`{term}` cannot be excluded: name who is not meant")
         case _:

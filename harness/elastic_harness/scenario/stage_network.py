@@ -157,6 +157,18 @@ class StageNetwork:
         """Remove the toxics of a fault; harmless when there are none."""
         return self._proxies.remove_toxics(owner)
 
+    def switch_proxy(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
+        """Have a proxy accept connections, or refuse them and close those it has."""
+        return self._proxies.switch(owner, proxy, enabled=enabled)
+
+    def unswitch_proxy(self, owner: str) -> Ticket[None]:
+        """Take back what a fault did to a proxy; harmless when that is nothing."""
+        return self._proxies.unswitch(owner)
+
+    def is_proxy_on(self, proxy: str) -> bool:
+        """Tell whether a proxy accepts connections."""
+        return self._proxies.is_on(proxy)
+
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added."""
         return self._proxies.toxic_met(proxy, toxic, way)

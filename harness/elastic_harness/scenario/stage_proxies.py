@@ -65,6 +65,8 @@ class StageProxies:
         self._routes: dict[str, _Route] = {}
         self._owned: dict[str, list[tuple[str, str]]] = {}
         self._is_open = False
+        # Who has switched which proxy on or off, in order.
+        self._switched: dict[str, dict[str, bool]] = {plan.name: {} for plan in plans}
         # Toxics for proxies that are not open yet: `at: 0s` means before anything connects.
         self._early: list[tuple[str, str, Toxic, Ticket[None]]] = []
 
@@ -151,8 +153,7 @@ class StageProxies:
             return
         route = self._routes.get(proxy)
         if route is None:
-            known = ", ".join(self._routes) or "none"
-            ticket.settle(UsageError(f"there is no proxy '{proxy}': the run has {known}"))
+            ticket.settle(self._no_such(proxy))
             on_added()
             return
         self._owned.setdefault(owner, []).append((proxy, toxic.name))
@@ -187,6 +188,57 @@ class StageProxies:
         self._remote.call(_remove(names), ticket.settle)
         return ticket
 
+    def switch(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
+        """Have a proxy accept connections, or refuse them and close those it has."""
+        if proxy not in self._switched:
+            ticket: Ticket[None] = Ticket()
+            ticket.settle(self._no_such(proxy))
+            return ticket
+        self._switched[proxy][owner] = enabled
+        return self._obey_switch(proxy)
+
+    def unswitch(self, owner: str) -> Ticket[None]:
+        """Take back what a fault did to a proxy; harmless when that is nothing."""
+        for proxy, switched in self._switched.items():
+            if switched.pop(owner, None) is not None:
+                return self._obey_switch(proxy)
+        ticket: Ticket[None] = Ticket()
+        ticket.settle(None)
+        return ticket
+
+    def is_on(self, proxy: str) -> bool:
+        """Tell whether a proxy accepts connections."""
+        if proxy in self._routes:
+            return self._routes[proxy].front.is_enabled
+        return any(self._is_meant_to_be_on(plan) for plan in self._plans if plan.name == proxy)
+
+    def _is_meant_to_be_on(self, plan: ProxyPlan) -> bool:
+        return next(reversed(self._switched[plan.name].values()), plan.is_enabled)
+
+    def _obey_switch(self, proxy: str) -> Ticket[None]:
+        ticket: Ticket[None] = Ticket()
+        route = self._routes.get(proxy)
+        if route is None or route.front.is_enabled == self._is_meant_to_be_on(route.plan):
+            ticket.settle(None)  # it will be opened as it is meant to be
+        elif route.front.is_enabled:
+            route.front.stop()
+            ticket.settle(None)
+        else:
+
+            def on_listening(listener: socket.socket | ClusterError) -> None:
+                if isinstance(listener, ClusterError):
+                    ticket.settle(listener)
+                    return
+                if route.front.is_enabled or not self._is_meant_to_be_on(route.plan):
+                    listener.close()  # another order has come in between
+                else:
+                    route.front.start_at(listener)
+                ticket.settle(None)
+
+            port = int(route.address.rpartition(":")[2])
+            self._gateway.listen(port, on_listening)
+        return ticket
+
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added.
 
@@ -200,6 +252,10 @@ class StageProxies:
         return route.front.read(way) - route.read_before.get(toxic, 0)
 
     # How it is done
+
+    def _no_such(self, proxy: str) -> UsageError:
+        known = ", ".join(self._switched) or "none"
+        return UsageError(f"there is no proxy '{proxy}': the run has {known}")
 
     def _open(
         self,
@@ -226,7 +282,10 @@ class StageProxies:
 
     def _begin(self, plan: ProxyPlan, listener: socket.socket, front: Proxy) -> _Route:
         host, port = listener.getsockname()
-        front.start_at(listener)
+        if self._is_meant_to_be_on(plan):
+            front.start_at(listener)
+        else:
+            listener.close()
         route = self._routes[plan.name] = _Route(plan=plan, front=front, address=f"{host}:{port}")
         return route
 

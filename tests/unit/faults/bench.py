@@ -91,6 +91,7 @@ class World:
         self.names = NameOverlay()
         self.asked: dict[str, int] = {}
         self.toxics: dict[str, tuple[str, Toxic]] = {}
+        self.switched: dict[str, tuple[str, bool]] = {}
         self.met: dict[tuple[str, str], int] = {}
         self.captures: dict[str, list[Pair]] = {}
         self.links: dict[Pair, LinkPolicy] = {}
@@ -336,6 +337,17 @@ class World:
     def remove_toxics(self, owner: str) -> Ticket[None]:
         self.toxics.pop(owner, None)
         return self._operate(f"remove_toxics {owner}", lambda: None)
+
+    def switch_proxy(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
+        self.switched[owner] = (proxy, enabled)
+        return self._operate(f"switch_proxy {owner}", lambda: None)
+
+    def unswitch_proxy(self, owner: str) -> Ticket[None]:
+        self.switched.pop(owner, None)
+        return self._operate(f"unswitch_proxy {owner}", lambda: None)
+
+    def is_proxy_on(self, proxy: str) -> bool:
+        return [proxy != "late", *(on for name, on in self.switched.values() if name == proxy)][-1]
 
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         return self.met.get((proxy, way.value), 0)

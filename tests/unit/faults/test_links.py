@@ -67,7 +67,7 @@ def test_a_cut_that_holds_packets_is_proven_by_those_that_do_not_arrive() -> Non
 
 def both(*pairs: str) -> set[tuple[str, str]]:
     """Return links in both directions, of pairs written "n1 n2"."""
-    links = {(pair[:2], pair[3:]) for pair in pairs}
+    links = {(pair.split()[0], pair.split()[1]) for pair in pairs}
     return links | {(target, source) for source, target in links}
 
 
@@ -333,3 +333,30 @@ def test_names_are_confused_in_exactly_one_way(value: object) -> None:
     """And no resolver waits for more than half a minute."""
     with pytest.raises(ValidationError):
         built_in_faults().parse("names", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "links"),
+    [
+        ({"between": ["n2", "gateway"]}, both("n2 gateway")),
+        ({"from": "n2", "to": "gateway"}, {("n2", "gateway")}),
+        ({"isolate": "gateway"}, both("n1 gateway", "n2 gateway", "n3 gateway")),
+        ({"split": ["n2", "gateway"]}, both("n2 n1", "n2 n3", "gateway n1", "gateway n3")),
+        ({"pairs": [["gateway", "n3"]]}, {("gateway", "n3")}),
+        ({"isolate": "n2"}, both("n1 n2", "n3 n2")),
+    ],
+)
+def test_the_gateway_is_an_end_of_links_where_it_is_named(
+    value: object, links: set[tuple[str, str]]
+) -> None:
+    """And only there: services beyond it stay within reach of a node that is isolated."""
+    assert set(World().fire("partition", value).targets.links) == links
+
+
+@pytest.mark.parametrize("name", ["degrade", "reset", "capture"])
+def test_links_to_the_gateway_are_those_of_all_nodes(name: str) -> None:
+    """For what is done to links without cutting them, too."""
+    value = {"node": "gateway", **({"latency": "10ms"} if name == "degrade" else {})}
+    found = World().fire(name, value).targets.links
+    assert {end for pair in found for end in pair} == {"n1", "n2", "n3", "gateway"}
+    assert all("gateway" in pair for pair in found)

@@ -81,3 +81,32 @@ def test_toxics_that_cannot_be_are_refused(value: object) -> None:
     """Before anything starts."""
     with pytest.raises(ValidationError):
         built_in_faults().parse("toxic", value)
+
+
+def test_a_proxy_is_off_until_it_heals_and_what_is_so_already_is_no_fault() -> None:
+    """Healing twice is harmless, and takes away no other's switching."""
+    world = World()
+    world.fire("disable_proxy", "db", entry_id="off")
+    world.pass_time(0.1)
+    assert world.story == ["in force", "proved: the proxy 'db' refuses connections"]
+    world.fire("disable_proxy", "db", entry_id="again")
+    world.pass_time(0.1)
+    assert world.story[-1] == "failed: the proxy 'db' is off already"
+    world.heal("again")
+    world.pass_time(0.1)
+    assert not world.is_proxy_on("db")
+    for _ in range(2):
+        world.heal("off")
+        world.pass_time(0.1)
+    assert world.is_proxy_on("db")
+
+
+def test_a_proxy_that_is_late_is_switched_on() -> None:
+    """Which `enabled: false` is for."""
+    world = World()
+    world.fire("enable_proxy", {"proxy": "late"}, entry_id="on")
+    world.pass_time(0.1)
+    assert world.story[-1] == "proved: the proxy 'late' listens"
+    world.fire("enable_proxy", {"proxy": "db"}, entry_id="no")
+    world.pass_time(0.1)
+    assert world.story[-1] == "failed: the proxy 'db' accepts connections already"

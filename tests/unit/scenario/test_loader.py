@@ -122,11 +122,26 @@ MISTAKES = {
             "        crash: n3\n               ^"
         ),
     ),
+    "a gateway where none is": (
+        ("kill: rank 1", "partition: {between: [n1, gateway]}"),
+        (
+            "11:26: nothing lives at the gateway of this scenario: it has no `proxies`\n"
+            "        partition: {between: [n1, gateway]}\n                             ^"
+        ),
+    ),
+    "a gateway that is no node": (
+        ("kill: rank 1", "crash: gateway"),
+        (
+            "11:12: the gateway is no node: only what is done to links can mean it\n"
+            "        crash: gateway\n               ^"
+        ),
+    ),
     "a selector that is none": (
         ("kill: rank 1", "kill: rnk 1"),
         (
             "11:11: 'rnk 1' selects nothing; a selector is one of: rank N, nK, store host, "
-            "rank N host, random, random K, minority, majority, newest, all, others\n"
+            "rank N host, random, random K, minority, majority, newest, all, others "
+            "(of links also: gateway)\n"
             "        kill: rnk 1\n              ^"
         ),
     ),
