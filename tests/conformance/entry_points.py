@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,12 @@ class Hello:
         self._arguments = arguments
 
     def run(self) -> Program:
-        """Become a program that prints its name and arguments."""
+        """Become a program that prints its name and arguments, if a broken pipe is outlived."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(writing, b"nobody reads this")
+        os.close(writing)
         code = "import sys; print(__name__, *sys.argv[1:])"
         return Program(argv=["-c", code, *self._arguments], environ=dict(os.environ))
 

@@ -13,6 +13,9 @@ from pytest_elastic.boot.role import Program, Role
 
 __all__ = ["ProgramRole"]
 
+# What every Python ignores from its start on.
+_PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+
 # Calls the entry point as a console script would, in a `__main__` of its own.
 _CALL = (
     "import sys, importlib\n"
@@ -66,6 +69,9 @@ class ProgramRole:
         os.chdir(fields["cwd"])
 
     def _as_role(self, name: str, argv: list[str], environ: dict[str, str]) -> Role:
+        for number in _PYTHON_IGNORES:
+            # A role is a Python that nobody starts: a connection that breaks is no reason to die.
+            signal.signal(number, signal.SIG_IGN)
         os.environ.clear()
         os.environ.update(environ)
         module_name, _, attribute = name.partition(":")
