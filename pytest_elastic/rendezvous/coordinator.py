@@ -177,10 +177,10 @@ class CoordinatorMachine:
                 self._step_down(self._mandate.why_over)
                 return
             self._judge_silence(now)
-            self._look_at_gaps(now)
             has_news = bool(self._members.changes)
             while self._members.changes:
                 self._on_change(self._members.changes.popleft(), now)
+            self._look_at_gaps(now)
             self._look(now)
             if self.phase is before and not has_news and not self._members.changes:
                 return

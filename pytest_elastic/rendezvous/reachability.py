@@ -187,7 +187,7 @@ class Reachability:
             (members[dialler].node, members[target].node, how)
             for dialler, targets in self.unreached.items()
             for target, how in targets.items()
-            if one in {"", dialler, target}
+            if one in {"", dialler, target} and dialler in members and target in members
         ]
         return "; ".join(
             f"{dialler.name} cannot reach {target.name} at {target.address}:{target.port} ({how})"

@@ -253,5 +253,6 @@ def test_a_member_that_was_just_dropped_is_dialled_by_nobody() -> None:
     bench.run()
     assert set(bench.reach.unreached) == {"n1", "n2"}
     del bench.peers["n2"]
+    assert not bench.reach.described(bench.peers)
     bench.reach.retry(bench.peers)
     assert not bench.outbox.take()
