@@ -20,10 +20,15 @@ KILLED = """
     timeline: [{when: {event: worker_hello, rank: 1}, kill: rank 1}]
     expect: {finally: [{job: succeeded}, {restarts: 1}]}
 """
+SPOKEN = """
+    expect:
+      sometimes: [{log: hello from rank 1, by: rank 1}, {log: round 1, by: launcher}]
+      never: [{log: hello from rank 0, by: rank 1}, {log: hello, by: launcher}]
+"""
 MUCH = "expect: {finally: [{log_contains: that was all}], never: [{log: 'no such line'}]}"
 
 SCENARIOS = (
-    scenario("passes"),
+    scenario("passes", SPOKEN),
     scenario("exits-3", nodes="1", script="exits_3.py"),
     scenario("syntax-error", nodes="1", script="broken.py"),
     scenario("prints-much", MUCH, nodes="1", script="prints_much.py"),

@@ -257,11 +257,15 @@ class SwitchDropped(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMatched(Event):
-    """A line of a launcher's or worker's output matched a pattern the scenario waits for."""
+    """A line of a launcher's or worker's output matched a pattern the scenario waits for.
+
+    `by` is launcher, worker, a worker's rank ("rank 3"), or nothing where that is not known.
+    """
 
     kind: ClassVar[str] = "log_matched"
     pattern: str
     line: str
+    by: str = ""
 
 
 @register

@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 from elastic_harness.history.events import LogMatched
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.observed import ObservedRun
+from elastic_harness.scenario.speakers import is_by
 from elastic_harness.scenario.triggers import (
     Condition,
     EventCondition,
@@ -95,6 +96,8 @@ class _LogWatcher:
             return None
         asked = self._condition
         if record.event.pattern != asked.log or (asked.node and record.node != asked.node):
+            return None
+        if not is_by(record.event.by, asked.by):
             return None
         return f"log line on {record.node}: {record.event.line.strip()[:120]}"
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elastic_harness.scenario.speakers import WORKER_LOGS
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 
@@ -26,7 +27,8 @@ class JobPlan:
 
     `program` is what stands behind the launcher's options: `["train.py", "--steps=3"]`,
     `["-m", "package"]`, or a binary with `is_binary`. `conf` are settings of the rendezvous in our
-    own words; each launcher takes what it knows.
+    own words; each launcher takes what it knows. `are_workers_apart`: what each worker prints is
+    to be kept in a file of its own as well.
     """
 
     run_id: str
@@ -42,6 +44,7 @@ class JobPlan:
     conf: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
     backend: str = "c10d"
+    are_workers_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ class Launcher:
     `command` is its own command line in words, in which `$name` stands for a value of the plan;
     `$options` and `$program` stand for several words each. `conf` are the defaults for its
     rendezvous settings here, and `conf_keys` those it knows (None: all). `modules` are what a
-    preloaded server imports for it.
+    preloaded server imports for it. `own_lines` is a regular expression that tells what it says
+    itself from what its workers say.
     """
 
     name: str
@@ -73,11 +77,13 @@ class Launcher:
     preloaded_role: str | None = None
     modules: Sequence[str] = ()
     names_rounds: bool = False
+    own_lines: str = ""
 
     def argv(self, job: JobPlan, node: NodePlan) -> list[str]:
         """Return the complete command line for one node."""
+        apart = ["--tee=3", f"--log-dir={node.log_dir}/{WORKER_LOGS}"]
         several = {
-            "options": list(job.options),
+            "options": [*(apart if job.are_workers_apart else ()), *job.options],
             "program": [
                 *(["--module"] if job.is_module else ["--no-python"] if job.is_binary else []),
                 *job.program,
@@ -168,6 +174,9 @@ _TORCHRUN_KEYS = frozenset(
     }
 )
 
+# How lines of torch's own loggers begin, those of its launcher among them.
+_TORCH_LOG_LINE = r"[VIDWEF]\d{4} \d\d:\d\d:\d\d\.\d+ "
+
 _LAUNCHERS = {
     launcher.name: launcher
     for launcher in (
@@ -182,6 +191,7 @@ _LAUNCHERS = {
                 "pytest_elastic.workers.keeper",
             ),
             names_rounds=True,
+            own_lines=r"\[pytest-elastic\b|pytest-elastic[ :]",
         ),
         # As it is shipped.
         Launcher(
@@ -189,6 +199,7 @@ _LAUNCHERS = {
             command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
             conf_keys=_TORCHRUN_KEYS,
             preloaded_entry="torch.distributed.run:main",
+            own_lines=_TORCH_LOG_LINE,
             modules=("torch.distributed.run",),
         ),
         # With the one setting that lets 2.13 recover from a lost member at all (docs/torchrun.md).
@@ -198,6 +209,7 @@ _LAUNCHERS = {
             environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
             conf_keys=_TORCHRUN_KEYS,
             preloaded_entry="torch.distributed.run:main",
+            own_lines=_TORCH_LOG_LINE,
             modules=("torch.distributed.run",),
         ),
     )

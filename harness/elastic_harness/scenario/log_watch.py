@@ -19,14 +19,21 @@ __all__ = ["LogWatch"]
 _LOOK_S = 0.05
 # What one look reads of one file: it takes a millisecond or two.
 _CHUNK = 256 * 1024
+# A few hundred megabytes, on a machine that is busy with something else.
+_CATCH_UP_S = 10.0
 # A pattern that every line matches shall not make a history of every line.
 _MOST_PER_LOOK = 20
 
 
 class LogWatch:
-    """Follows every `*.log` below `folder/<node>/` and reports lines that match."""
+    """Follows every `*.log` below `folder/<node>/` and reports lines that match.
 
-    def __init__(self, loop: Loop, folder: str, on_line: Callable[[str, str, str], None]) -> None:
+    `on_line(node, file, pattern, line)`, the file relative to the node's folder.
+    """
+
+    def __init__(
+        self, loop: Loop, folder: str, on_line: Callable[[str, str, str, str], None]
+    ) -> None:
         self._loop = loop
         self._folder = folder
         self._on_line = on_line
@@ -52,6 +59,16 @@ class LogWatch:
             for path, node in self._files()
             if _size(path) > self._offsets.get(path, 0)
         ]
+
+    def catch_up(self) -> None:
+        """Read what is there to its end, now; for when nothing is left to write any more.
+
+        Gives up after a while: what is unread then is said to be.
+        """
+        deadline = self._loop.now() + _CATCH_UP_S
+        while self.unread and self._loop.now() < deadline:
+            for path, node in self._files():
+                self._read(path, node)
 
     def close(self) -> None:
         """Stop looking."""
@@ -92,14 +109,15 @@ class LogWatch:
         self._rests[path] = rest[-_CHUNK:]
         for pattern, only in self._patterns:
             if only in (None, node):
-                self._report(pattern, node, lines)
+                self._report(pattern, node, path, lines)
         return len(data) == _CHUNK
 
-    def _report(self, pattern: re.Pattern[str], node: str, lines: list[bytes]) -> None:
+    def _report(self, pattern: re.Pattern[str], node: str, path: str, lines: list[bytes]) -> None:
+        file = os.path.relpath(path, os.path.join(self._folder, node))
         texts = (line.decode("utf-8", "replace") for line in lines)
         matching = (text for text in texts if pattern.search(text))
         for text in itertools.islice(matching, _MOST_PER_LOOK):
-            self._on_line(node, pattern.pattern, text[:1000])
+            self._on_line(node, file, pattern.pattern, text[:1000])
 
 
 def _size(path: str) -> int:

@@ -18,7 +18,13 @@ from typing_extensions import assert_never
 from elastic_harness.cluster.cluster import Cluster, ClusterError, ClusterEvent, NetworkCounters
 from elastic_harness.faults.injector import Catalog, Injector
 from elastic_harness.history.checkers import Judgement, bind, judge
-from elastic_harness.history.events import LogMatched, RunEnded, RunStarted, SwitchDropped
+from elastic_harness.history.events import (
+    LogMatched,
+    ProcessExited,
+    RunEnded,
+    RunStarted,
+    SwitchDropped,
+)
 from elastic_harness.history.history import History
 from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
 from elastic_harness.observe.observer import Observer
@@ -30,6 +36,7 @@ from elastic_harness.scenario.log_watch import LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.speakers import WORKER, speaker_of
 from elastic_harness.scenario.stage import Stage
 from elastic_harness.scenario.stage_plan import StagePlan
 from pytest_elastic.errors import ElasticError
@@ -223,9 +230,28 @@ class Run:
         self.history.append(record)
         self._stage.learn(record)
         self._tell(m.RecordSeen(record=record))
+        if isinstance(record.event, ProcessExited) and self.engine.run.have_all_launchers_ended:
+            self._logs.catch_up()  # or the run would be over before it was read
 
-    def _on_log_line(self, node: str, pattern: str, line: str) -> None:
-        self._on_fact("worker", node, LogMatched(pattern=pattern, line=line))
+    def _on_log_line(self, node: str, file: str, pattern: str, line: str) -> None:
+        plan = self._setup.stage
+        speaker = speaker_of(
+            file,
+            line,
+            own_lines=re.compile(own) if (own := plan.launcher.own_lines) else None,
+            are_apart=plan.job.are_workers_apart,
+        )
+        if isinstance(speaker, int):
+            speaker = self._rank_on(node, speaker)
+        self._on_fact("worker", node, LogMatched(pattern=pattern, line=line, by=speaker or ""))
+
+    def _rank_on(self, node: str, local_rank: int) -> str:
+        """Return who has a local rank of a node in the newest round that it is in."""
+        for world in reversed(self.history.worlds.rounds):
+            for worker in world.workers.values():
+                if (worker.node, worker.local_rank) == (node, local_rank):
+                    return f"rank {worker.rank}"
+        return WORKER
 
     # The engine and its orders
 

@@ -10,6 +10,7 @@ import re
 from typing import Annotated, Any, Final
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -27,6 +28,7 @@ from elastic_harness.scenario.fields import (
     format_duration,
     parse_duration,
 )
+from elastic_harness.scenario.speakers import parse_speaker
 
 __all__ = [
     "CONDITION_KEYS",
@@ -98,10 +100,15 @@ class StableCondition(ScenarioModel):
 
 
 class LogCondition(ScenarioModel):
-    """A line of a launcher's or worker's output matches a regular expression."""
+    """A line of output matches a regular expression.
+
+    `by` says whose: worker, `rank 1`, launcher, or any. Without it, any line will do that the
+    launcher does not mark as its own.
+    """
 
     log: str
     node: str | None = None
+    by: Annotated[str, AfterValidator(parse_speaker)] | None = None
 
     @field_validator("log")
     @classmethod
@@ -113,7 +120,8 @@ class LogCondition(ScenarioModel):
         return value
 
     def __str__(self) -> str:
-        return f"log line /{self.log}/{f' on {self.node}' if self.node else ''}"
+        by = f" by {self.by}" if self.by else ""
+        return f"log line /{self.log}/{by}{f' on {self.node}' if self.node else ''}"
 
 
 class RoundCondition(ScenarioModel):

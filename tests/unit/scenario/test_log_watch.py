@@ -18,7 +18,7 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.loop = Loop()
-        self.seen: list[tuple[str, str, str]] = []
+        self.seen: list[tuple[str, str, str, str]] = []
         self.watch = LogWatch(self.loop, str(folder), lambda *line: self.seen.append(line))
 
     def log(self, node: str, text: str) -> None:
@@ -44,15 +44,15 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     watched.loop.close()
 
 
-def test_a_line_is_reported_with_its_node_and_pattern(watched: Watched) -> None:
+def test_a_line_is_reported_with_its_node_file_and_pattern(watched: Watched) -> None:
     """Whichever file it is in, whether it was there before or comes later."""
     watched.log("n1", "one\nloss is nan\n")
     watched.watch.watch(re.compile("loss is"), None)
-    assert watched.seen == [("n1", "loss is", "loss is nan")]
+    assert watched.seen == [("n1", "launcher.log", "loss is", "loss is nan")]
     watched.seen.clear()
     watched.log("n2", "loss is 0.5\n")
     watched.serve()
-    assert watched.seen == [("n2", "loss is", "loss is 0.5")]
+    assert watched.seen == [("n2", "launcher.log", "loss is", "loss is 0.5")]
 
 
 def test_a_pattern_may_be_for_one_node(watched: Watched) -> None:
@@ -60,7 +60,7 @@ def test_a_pattern_may_be_for_one_node(watched: Watched) -> None:
     watched.log("n1", "here\n")
     watched.log("n2", "here\n")
     watched.watch.watch(re.compile("here"), "n2")
-    assert watched.seen == [("n2", "here", "here")]
+    assert watched.seen == [("n2", "launcher.log", "here", "here")]
 
 
 def test_a_line_that_is_not_ended_yet_is_waited_for(watched: Watched) -> None:
@@ -71,7 +71,7 @@ def test_a_line_that_is_not_ended_yet_is_waited_for(watched: Watched) -> None:
     assert watched.seen == []
     watched.log("n1", "le\n")
     watched.serve()
-    assert [text for _, _, text in watched.seen] == ["whole"]
+    assert [text for *_, text in watched.seen] == ["whole"]
 
 
 def test_what_stands_at_the_end_of_much_output_is_found_soon(watched: Watched) -> None:
@@ -80,7 +80,7 @@ def test_what_stands_at_the_end_of_much_output_is_found_soon(watched: Watched) -
     began = watched.loop.now()
     watched.watch.watch(re.compile("needle"), None)
     watched.serve()
-    assert [text for _, _, text in watched.seen] == ["the needle"]
+    assert [text for *_, text in watched.seen] == ["the needle"]
     assert watched.loop.now() - began < 2.0
 
 
@@ -99,3 +99,12 @@ def test_a_pattern_that_every_line_matches_does_not_report_every_line(watched: W
     watched.log("n1", "x\n" * 1_000)
     watched.watch.watch(re.compile("x"), None)
     assert 1 <= len(watched.seen) <= 20
+
+
+def test_what_is_left_at_the_end_is_read_at_once(watched: Watched) -> None:
+    """Nothing is written any more, and the run will soon be over."""
+    watched.watch.watch(re.compile("needle"), None)
+    watched.log("n1", ("x" * 999 + "\n") * 2_000 + "the needle\n")
+    watched.watch.catch_up()
+    assert [text for *_, text in watched.seen] == ["the needle"]
+    assert watched.watch.unread == []
