@@ -83,7 +83,6 @@ class RendezvousConf:
     newcomer_window_s: float = 1.0
     linger_s: float = 5.0
     store_timeout_s: float = 1.0
-    read_timeout_s: float = 60.0
     is_host: bool | None = None
     quorum: str = "auto"
     store_type: str = "tcp"
@@ -218,7 +217,7 @@ _CONF_FIELDS: dict[str, str | None] = {
     "newcomer_window": "newcomer_window_s",
     "linger": "linger_s",
     "store_timeout": "store_timeout_s",
-    "read_timeout": "read_timeout_s",
+    "read_timeout": None,  # a store is asked from a process that is not waited for
     "is_host": "is_host",
     "quorum": "quorum",
     "keep_alive_interval": "beat_interval_s",
@@ -258,6 +257,11 @@ def parse_rdzv_conf(text: str) -> RendezvousConf:
         name = _CONF_FIELDS[key]
         if name is not None:
             fields[name] = _conf_value(key, name, value)
+        elif key == "rank":
+            if not re.fullmatch(r"\d{1,9}", value):
+                raise UsageError(f"--rdzv-conf rank={value}: expected a whole number of at least 0")
+        else:
+            _conf_number(key, value)
     if "lease" not in values and (
         "keep_alive_interval" in values or "keep_alive_max_attempt" in values
     ):
@@ -365,7 +369,8 @@ def _conf_number(key: str, value: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 < number < float("inf"):
-        raise UsageError(f"--rdzv-conf {key}={value}: expected a number of seconds above 0")
+        unit = "beats" if key == "keep_alive_max_attempt" else "seconds"
+        raise UsageError(f"--rdzv-conf {key}={value}: expected a number of {unit} above 0")
     return number
 
 

@@ -58,7 +58,8 @@ class EtcdServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        protocol = "https" if "--auto-tls" in self._words else "http"
+        is_secured = any(word.startswith(("--auto-tls", "--cert-file")) for word in self._words)
+        protocol = "https" if is_secured else "http"
         client, peer = f"{protocol}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(

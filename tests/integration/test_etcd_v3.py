@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from pytest_elastic.errors import StoreUnreachable
+from pytest_elastic.backends.granted_registry import where_in_etcd
+from pytest_elastic.errors import StoreUnreachable, UsageError
 from pytest_elastic.workers import etcd_client
 from tests.conformance.launchers import OURS, Running, write
 from tests.integration.etcd_server import EtcdServer, serve_etcd
@@ -273,7 +275,9 @@ def test_an_etcd_that_does_not_answer_is_named_in_time(etcd: EtcdServer) -> None
             etcd.signal(signal.SIGCONT)
 
 
-def test_a_user_and_a_password_open_an_etcd_that_asks_for_them(etcd: EtcdServer) -> None:
+def test_a_user_and_a_password_open_an_etcd_that_asks_for_them(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
     """Without them, what etcd said."""
     ask = asking(place(etcd)).ask
     ask("/v3/auth/role/add", {"name": "root"})
@@ -284,7 +288,10 @@ def test_a_user_and_a_password_open_an_etcd_that_asks_for_them(etcd: EtcdServer)
         etcd_client.campaign(asking(place(etcd)), candidate("a"))
     with pytest.raises(StoreUnreachable, match="authentication failed"):
         etcd_client.campaign(asking(place(etcd, user="root", password="no")), candidate("a"))
-    at = place(etcd, user="root", password="secret")
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    conf = {"user": "root", "password_file": str(secret)}
+    at = where_in_etcd(etcd.endpoint, conf, "job").arguments["etcd"]
     assert etcd_client.campaign(asking(at), candidate("a"))["is_won"]
 
 
@@ -297,3 +304,29 @@ def test_an_etcd_behind_tls_has_to_show_a_certificate_that_is_trusted(tmp_path: 
             etcd_client.campaign(asking(place(secured)), candidate("a"))
         at = place(secured, protocol="https", ca_cert=str(secured.certificate))
         assert etcd_client.campaign(asking(at), candidate("a"))["is_won"]
+
+
+def test_an_etcd_that_asks_for_a_certificate_is_shown_ours(tmp_path: Path) -> None:
+    """Without it, and with a file that holds none, it is said."""
+    # One for all: etcd's own gateway shows the server's certificate as a client.
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-addext", "extendedKeyUsage=serverAuth,clientAuth"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    words = (f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={cert}")
+    for strict in serve_etcd(tmp_path, *words, "--client-cert-auth"):
+        trust = {"protocol": "https", "ca_cert": cert}
+        ours = {"ssl_cert": cert, "ssl_cert_key": key}
+        at = where_in_etcd(strict.endpoint, {**trust, **ours}, "job").arguments["etcd"]
+        assert etcd_client.campaign(asking(at), candidate("a"))["is_won"]
+        with pytest.raises(StoreUnreachable):
+            etcd_client.campaign(asking(place(strict, **trust)), candidate("b"))
+    with pytest.raises(UsageError, match=r"cannot read .*/none\.pem: No such file"):
+        where_in_etcd("localhost", {"ssl_cert": f"{tmp_path}/none.pem"}, "job")

@@ -1,0 +1,107 @@
+"""Every setting of `--rdzv-conf`: what it sets, and which test shows that this has an effect."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_elastic import config
+from pytest_elastic.cli.options import parse_run_command
+from pytest_elastic.config import LaunchConfig
+from pytest_elastic.errors import UsageError
+from pytest_elastic.launch import settings_of
+
+TESTS = Path(__file__).parents[2]
+
+# Settings that become one of those on which all nodes of a job agree: a value, which that is, what
+# it is then, and a test of what follows.
+AGREED: Mapping[str, tuple[str, str, object, str]] = {
+    "beat_interval": ("0.7", "beat_interval_s", 0.7, "spec/test_r05_losing.py::after_a_refusal"),
+    "keep_alive_interval": (
+        *("2", "beat_interval_s", 2.0),
+        "unit/cli/test_options.py::keep_alive_settings_of_torchrun",
+    ),
+    "keep_alive_max_attempt": (
+        *("4", "lease_s", 20.0),
+        "unit/cli/test_options.py::keep_alive_settings_of_torchrun",
+    ),
+    "lease": ("7", "lease_s", 7.0, "spec/test_r06_leases.py::a_member_without_echoes"),
+    "drift": ("0.2", "drift_s", 0.2, "spec/test_r06_leases.py::others_start_no_earlier"),
+    "last_call_timeout": ("3", "last_call_s", 3.0, "spec/test_r01_first_round.py::between_min"),
+    "join_timeout": (
+        *("3", "join_timeout_s", 3.0),
+        "integration/test_launcher_bad_input.py::a_host_that_nobody_joins",
+    ),
+    "min_round": ("3", "min_round_s", 3.0, "spec/test_r07_newcomers.py::rounds_made_for_newcomers"),
+    "newcomer_window": ("3", "newcomer_window_s", 3.0, "spec/test_r07_newcomers.py::all_who_arr"),
+    "linger": ("3", "linger_s", 3.0, "spec/test_r10_the_end.py::one_that_was_cut_off"),
+    "store_timeout": ("3", "store_timeout_s", 3.0, "spec/test_r08_worker_store.py::without_an_add"),
+    "quorum": ("majority", "quorum", "majority", "spec/test_r12_when_it_is_on.py::with_torchruns"),
+}
+# Settings of how this node gets to the others.
+OF_THE_NODE: Mapping[str, str] = {
+    "is_host": "integration/test_launcher_bad_input.py::a_node_that_is_to_host",
+    "store_type": "integration/test_file_registry.py::a_job_in_a_file",
+    "protocol": "integration/test_etcd_v3.py::an_etcd_behind_tls",
+    "ca_cert": "integration/test_etcd_v3.py::an_etcd_behind_tls",
+    "ssl_cert": "integration/test_etcd_v3.py::an_etcd_that_asks_for_a_certificate",
+    "ssl_cert_key": "integration/test_etcd_v3.py::an_etcd_that_asks_for_a_certificate",
+    "user": "integration/test_etcd_v3.py::a_user_and_a_password",
+    "password_file": "integration/test_etcd_v3.py::a_user_and_a_password",
+}
+# Accepted for the sake of commands that work today; the page says why they have none.
+WITHOUT_EFFECT = ("close_timeout", "heartbeat_timeout", "read_timeout", "timeout", "rank")
+
+
+def parse(conf: str, backend: str = "c10d") -> LaunchConfig:
+    """Read a command line with some settings."""
+    words = ("--nnodes=2:4", f"--rdzv-backend={backend}", f"--rdzv-conf={conf}")
+    return parse_run_command([*words, "--no-python", "true"], {}, count_devices=lambda _: 1)
+
+
+def test_every_setting_is_here() -> None:
+    """A new one brings the test of its effect, or the reason why it has none."""
+    known = {*config._CONF_FIELDS, *config._ETCD_V3_SETTINGS}
+    assert known == {*AGREED, *OF_THE_NODE, *WITHOUT_EFFECT}
+
+
+@pytest.mark.parametrize("setting", AGREED)
+def test_a_setting_reaches_the_machines_and_changes_nothing_else(setting: str) -> None:
+    """What the machines do with it is the business of the test that is named."""
+    text, field, value, _ = AGREED[setting]
+    before = dataclasses.asdict(settings_of(parse("")))
+    after = dataclasses.asdict(settings_of(parse(f"{setting}={text}")))
+    assert after[field] == value != before[field]
+    # An interval between beats is of no use without a lease of several.
+    with_it = {"lease_s", "beat_interval_s"} if setting.startswith("keep_alive") else set()
+    assert {key for key in after if after[key] != before[key]} <= {field, *with_it}
+
+
+@pytest.mark.parametrize("setting", WITHOUT_EFFECT)
+def test_a_setting_without_effect_has_none_and_a_reason(setting: str) -> None:
+    """It is accepted where it can be meant, and says so on the page."""
+    assert parse(f"{setting}=30").rendezvous == parse("").rendezvous
+    with pytest.raises(UsageError, match=f"--rdzv-conf {setting}=often: expected a "):
+        parse(f"{setting}=often")
+    page = (TESTS.parent / "docs" / "torchrun-parity.md").read_text()
+    assert f"| `{setting}` | no effect: " in page
+
+
+@pytest.mark.parametrize("setting", [*AGREED, *OF_THE_NODE])
+def test_the_test_of_a_settings_effect_is_there(setting: str) -> None:
+    """By the beginning of its name."""
+    path, _, name = (AGREED[setting][3] if setting in AGREED else OF_THE_NODE[setting]).partition(
+        "::"
+    )
+    rule = path.partition("test_r")[2][:2]
+    prefix = f"test_r{rule}_{name}" if path.startswith("spec/") else f"test_{name}"
+    names = [
+        each.name
+        for each in ast.walk(ast.parse((TESTS / path).read_text()))
+        if isinstance(each, ast.FunctionDef)
+    ]
+    assert [each for each in names if each.startswith(prefix)], names
