@@ -131,12 +131,16 @@ class Ballot:
         place: m.Place | None,
         patience_s: float,
         ending: m.JobEnding | None,
+        ended: m.JobEnding | None = None,
     ) -> m.VoteAnswer:
         """Answer a candidate. `place`: the coordinator with whom this node is in contact.
 
         `patience_s` is for how long the coordinator may still be well, 0 if it is known to be lost.
+        `ending` is how the job ends, if this node was told, `ended` if that holds.
         """
         refusal = self._refusal(request, place, patience_s)
+        if ended is not None:
+            refusal = refusal or "the job has ended"
         contact_at = self.contact_but_with(request.candidate)
         if not refusal and not request.is_trial:
             self.vote(request.term, request.candidate, now)
@@ -152,6 +156,7 @@ class Ballot:
             restarts_used=self.restarts_used,
             contact_age_s=None if contact_at is None else max(now - contact_at, 0.0),
             ending=ending,
+            ended=ended,
             place=place,
         )
 

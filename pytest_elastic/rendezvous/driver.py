@@ -99,6 +99,7 @@ class NodeRendezvous:
         self._on_closed: Callable[[], None] | None = None
         self._has_finished = False
         self._is_over = False
+        self._is_released = False
         self.has_acknowledged = False
         """Whether this node was in a sealed round, so that there is a job."""
 
@@ -253,6 +254,9 @@ class NodeRendezvous:
                 self._reception.send(connection, answer)
             case v.Supersede(term=term):
                 self.tell_coordinator(v.Superseded(term=term))
+            case v.Released():
+                self._is_released = True
+                self._close_when_finished()
             case v.Lead(heritage=heritage):
                 self._lead(heritage)
             case _:
@@ -315,8 +319,9 @@ class NodeRendezvous:
     # The end
 
     def _close_when_finished(self) -> None:
-        is_needed = self._coordinator is not None and self._is_over and not self._has_finished
-        if self._on_closed is None or is_needed:
+        is_coordinating = self._coordinator is not None and not self._has_finished
+        is_needed = is_coordinating or not self._is_released
+        if self._on_closed is None or (self._is_over and is_needed):
             return
         on_closed, self._on_closed = self._on_closed, None
         for timer in (self._member_timer, self._coordinator_timer):

@@ -7,6 +7,7 @@ the end.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from enum import Enum
 
 from pytest_elastic.events import model as events
@@ -111,17 +112,29 @@ class Farewell:
             return Heard.BY_TOO_FEW if is_late else Heard.NOT_YET
         for incarnation in sorted(self._unaware):
             self.part_from(incarnation, now)  # it may still ask
+        last_word = m.JobEnded(term=self._term, unaware=self._awaited(now))
         for peer in self._members.peers.values():
-            self._out.send(peer, m.JobEnded(term=self._term))
+            self._out.send(peer, last_word)
         self._over_at = now
         # The end holds, whoever decides later: nobody has to allow it to be told to late comers.
         self._mandate.rest_on(())
         return Heard.BY_ALL
 
+    def _awaited(self, now: float) -> Sequence[str]:
+        """Return who may still come and ask."""
+        return tuple(
+            incarnation
+            for incarnation, parted_at in sorted(self._may_return.items())
+            if parted_at + self._patience_s > now
+        )
+
+    @property
+    def _patience_s(self) -> float:
+        return self._settings.lease_s + _MAY_RETURN_S
+
     def is_over(self, now: float) -> bool:
         """Tell whether nobody may come to ask any more, once everybody else has been told."""
         assert self._over_at is not None, "the last word was said"
-        patience_s = self._settings.lease_s + _MAY_RETURN_S
-        last = max(self._may_return.values(), default=self._over_at - patience_s)
-        until = min(last + patience_s, self._over_at + self._settings.linger_s)
+        last = max(self._may_return.values(), default=self._over_at - self._patience_s)
+        until = min(last + self._patience_s, self._over_at + self._settings.linger_s)
         return self._deadlines.is_due(until, now)

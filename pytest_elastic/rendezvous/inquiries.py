@@ -86,10 +86,12 @@ class Inquiries:
         ask_agent(self._loop, call, tell)
 
     def ask_place(self, peers: Sequence[RosterEntry], within_s: float) -> None:
-        """Ask all of them who decides; only an answer that names somebody is passed on."""
+        """Ask all of them who decides; only an answer that says something is passed on."""
 
         def tell(answer: Answer | None, _: v.Outcome) -> None:
-            if isinstance(answer, PlaceAnswer) and answer.place is not None:
+            if isinstance(answer, PlaceAnswer) and answer.ended is not None:
+                self._tell_member(v.EndHeard(ending=answer.ended))
+            elif isinstance(answer, PlaceAnswer) and answer.place is not None:
                 self._tell_member(v.Announced(place=answer.place))
 
         for entry in peers:

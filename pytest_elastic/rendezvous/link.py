@@ -251,8 +251,8 @@ class CoordinatorLink:
             self._out.send(m.Beat(count=count, echo=self._echo))
             self._deadlines.is_due(self._lease.beat_at, now)
 
-    def contact(self, now: float, ending: m.JobEnding | None) -> Contact:
-        """Say how this node stands with its coordinator."""
+    def contact(self, now: float, ending: m.JobEnding | None, ended: m.JobEnding | None) -> Contact:
+        """Say how this node stands with its coordinator, and with the end of the job."""
         place, patience_s, held_until = None, 0.0, self.held_until
         if self.phase is Link.JOINED and self.found is not None:
             if held_until is None or now < held_until:
@@ -265,7 +265,7 @@ class CoordinatorLink:
                 )
         elif held_until is not None and not self.is_lost(now):
             patience_s = held_until - now
-        return Contact(place=place, patience_s=patience_s, ending=ending)
+        return Contact(place=place, patience_s=patience_s, ending=ending, ended=ended)
 
     # --- time --------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, 
 from pytest_elastic.rendezvous.model import Failure, Node, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
 from pytest_elastic.rendezvous.part import RoundPart
+from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.peer_check import PeerCheck
 from pytest_elastic.rendezvous.succession import Succession
 
@@ -51,7 +52,7 @@ class MemberMachine:
         self._seeking_since = 0.0
         self._patient_until = 0.0
         self._drain: ports.DrainRequested | None = None
-        self._ending: m.JobEnding | None = None
+        self._parting = Parting(settings, self._out, self._deadlines)
         self._peer_check = PeerCheck()
 
     @property
@@ -66,7 +67,7 @@ class MemberMachine:
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
-        if self.link is Link.OVER and not isinstance(input, v.Asked):
+        if self.link is Link.OVER and not isinstance(input, v.Asked | v.TimePassed):
             return ()
         wake_at = self._deadlines.wake_at
         if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
@@ -96,8 +97,12 @@ class MemberMachine:
                 self._on_announced(place, now)
             case v.Asked():
                 self._on_asked(input, now)
-            case v.VoteAnswered():
+            case v.EndHeard(ending=ending):
+                self._on_end_heard(ending)
+            case v.VoteAnswered(answer=answer):
                 self._succession.candidate.take_answer(input, now)
+                if answer is not None and answer.ended is not None:
+                    self._on_end_heard(answer.ended)
             case v.CoordinatorNotFound(reason=reason):
                 self._link.take_not_found(reason, now)
             case v.Connected():
@@ -165,11 +170,12 @@ class MemberMachine:
             case m.Evicted(reason=reason) if message.term == term:
                 self._leave_round(f"evicted: {reason}", now, as_told=True)
             case m.JobEnding() if message.term == term:
-                self._ending = message
+                self._parting.ending = message
                 self._succession.ballot.contact_at = now
                 self._out.send(m.EndAcknowledged(term=term))
-            case m.JobEnded() if message.term == term:
-                self._end_as_decided()
+            case m.JobEnded(unaware=unaware) if message.term == term:
+                assert self._parting.ending is not None, "the end was announced"
+                self._end(self._parting.ending, is_known_to_all=not unaware)
             case _:
                 pass  # of another term, or not for a member: it changes nothing
 
@@ -222,8 +228,8 @@ class MemberMachine:
     def _on_connection_lost(self, reason: str, now: float) -> None:
         if not self._link.leads_somewhere:
             return
-        if self._ending is not None and not self._succession.is_on:
-            self._end_as_decided()
+        if self._parting.ending is not None and not self._succession.is_on:
+            self._end_as_announced()
             return
         if self.link is not Link.JOINED:
             if self.link is Link.GREETING and self._succession.is_on:
@@ -334,6 +340,7 @@ class MemberMachine:
             self._watch_contact(now)
         if self.link is Link.OVER:
             self._deadlines.clear()
+            self._parting.linger(now)
 
     @property
     def _belongs(self) -> bool:
@@ -359,11 +366,11 @@ class MemberMachine:
             self._seeking_since = now
             link.hang_up(f"silent for {self.settings.lease_s:g} s", now)
         has_successors = self._succession.is_on and held_until is not None
-        if self._ending is not None and not has_successors:
-            self._end_as_decided()
-        elif self._ending is not None and held_until is not None:
+        if self._parting.ending is not None and not has_successors:
+            self._end_as_announced()
+        elif self._parting.ending is not None and held_until is not None:
             if is_due(held_until + _GIVE_UP_S, now):
-                self._end_as_decided()
+                self._end_as_announced()
         elif self._belongs and held_until is not None:
             may_follow = has_successors or self.settings.is_granted
             patience_s = self.settings.join_timeout_s if may_follow else _GIVE_UP_S
@@ -395,13 +402,13 @@ class MemberMachine:
         if place is not None:
             self._on_announced(place, now)
             return
-        self._ending = self._ending or succession.candidate.ending
+        self._parting.ending = self._parting.ending or succession.candidate.ending
         commands = succession.watch(
             now,
             lost=link.found.incarnation if link.found is not None else "",
             name=link.coordinator,
             problem=link.last_problem,
-            ending=self._ending,
+            ending=self._parting.ending,
         )
         self._out.add(*commands)
         wake_at = succession.wake_at(now)
@@ -444,7 +451,9 @@ class MemberMachine:
 
     def _on_asked(self, asked: v.Asked, now: float) -> None:
         """Answer who asks for a vote, or for who decides."""
-        commands = self._succession.answer(asked, self._link.contact(now, self._ending), now)
+        commands = self._succession.answer(
+            asked, self._link.contact(now, self._parting.ending, self._parting.ended), now
+        )
         self._out.add(*commands)
         if len(commands) > 1 and self.link in {Link.DIALING, Link.GREETING}:
             self._link.hang_up("this node has voted for a successor", now)
@@ -469,21 +478,29 @@ class MemberMachine:
             )
         self._finish("lost", reason)
 
-    def _end_as_decided(self) -> None:
-        assert self._ending is not None, "the end was announced"
-        ending = self._ending
+    def _on_end_heard(self, ending: m.JobEnding) -> None:
+        """End as a node says that knows it, if no coordinator says otherwise (R11)."""
+        is_lost = self.link not in {Link.UNSTARTED, Link.JOINED, Link.OVER}
+        if self._succession.is_on and is_lost:
+            self._end(ending, is_known_to_all=False)
+
+    def _end(self, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
+        """End as was decided, for good."""
+        self._parting.hold(ending, is_known_to_all=is_known_to_all)
+        self._finish(ending.result, ending.reason, ending.first_failure)
+
+    def _end_as_announced(self) -> None:
+        """End as was announced, by a coordinator that is lost."""
+        ending = self._parting.ending
+        assert ending is not None, "the end was announced"
+        self._parting.presume()
         self._finish(ending.result, ending.reason, ending.first_failure)
 
     def _finish(self, result: str, reason: str, first_failure: Failure | None = None) -> None:
         """Say the last word to the agent; `result` of a node that wanted to leave is "drained"."""
         if self.link is Link.OVER:
             return
-        if self._drain is not None:
-            result = "drained"
         if self._link.leads_somewhere:
             self._out.add(v.Hangup())
         self._link.become(Link.OVER)
-        failure = dataclasses.asdict(first_failure) if first_failure is not None else {}
-        self._out.emit(events.JobEnded(result=result, reason=reason, first_failure=failure))
-        over = ports.JobOver(result=result, reason=reason, first_failure=first_failure)
-        self._out.notify(over)
+        self._parting.say("drained" if self._drain is not None else result, reason, first_failure)

@@ -263,9 +263,13 @@ class JobEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """Everybody who can be reached knows the end: go."""
+    """Everybody who can be reached knows the end: it holds.
+
+    `unaware` (incarnations) may still come and ask: who hears this stays a while for them (R10).
+    """
 
     term: int
+    unaware: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,9 +346,13 @@ class PlaceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceAnswer:
-    """Who decides, as far as this node can tell: it is a member there; None: it is not."""
+    """Who decides, as far as this node can tell: it is a member there; None: it is not.
+
+    `ended` is how the job has ended, if this node knows that it has.
+    """
 
     place: Place | None
+    ended: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +376,9 @@ class VoteAnswer:
     trial, it obeys no lower one from then on, and votes for nobody else in this one. `seal` is the
     highest it ever acknowledged, `commit` that of the same round if it has come.
     `contact_age_s` is how long ago it last heard a coordinator, or voted for another candidate;
-    None: never. `ending` is how the job ends, as far as it was told; `place`, who decides, if it is
-    in contact. `patience_s` is after how long asking again makes sense.
+    None: never. `ending` is how the job ends, as far as it was told, `ended` the same, if it knows
+    that this holds; `place`, who decides, if it is in contact. `patience_s` is after how long
+    asking again makes sense.
     """
 
     term: int
@@ -383,6 +392,7 @@ class VoteAnswer:
     restarts_used: int = 0
     contact_age_s: float | None = None
     ending: JobEnding | None = None
+    ended: JobEnding | None = None
     place: Place | None = None
 
 

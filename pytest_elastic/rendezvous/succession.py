@@ -27,12 +27,14 @@ class Contact:
     """How a member stands with its coordinator.
 
     `place` is where the coordinator is, if the member is joined and its lease holds; else
-    `patience_s` is for how long the lease still does. `ending` is how the job ends, if it was told.
+    `patience_s` is for how long the lease still does. `ending` is how the job ends, if it was told,
+    `ended` the same, if it is known to hold.
     """
 
     place: m.Place | None
     patience_s: float
     ending: m.JobEnding | None
+    ended: m.JobEnding | None
 
 
 class Succession:
@@ -107,15 +109,17 @@ class Succession:
         """Answer who asks at the door; a vote that is given comes with `Supersede`."""
         question = asked.question
         if isinstance(question, m.PlaceRequest):
-            is_ours = question.run_id == self._settings.run_id
-            place = m.PlaceAnswer(place=contact.place if is_ours else None)
-            return (v.AnswerTo(connection=asked.connection, message=place),)
+            message = m.PlaceAnswer(place=None)
+            if question.run_id == self._settings.run_id:
+                message = m.PlaceAnswer(place=contact.place, ended=contact.ended)
+            return (v.AnswerTo(connection=asked.connection, message=message),)
         answer = self.ballot.answer(
             question,
             now,
             place=contact.place,
             patience_s=max(self._patience_s(now), contact.patience_s),
             ending=contact.ending,
+            ended=contact.ended,
         )
         reply = v.AnswerTo(connection=asked.connection, message=answer)
         if question.is_trial or not answer.is_granted:

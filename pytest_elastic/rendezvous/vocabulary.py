@@ -28,6 +28,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.messages import (
     Answer,
+    JobEnding,
     Message,
     Order,
     Place,
@@ -53,6 +54,7 @@ __all__ = [
     "DialFailed",
     "Disconnect",
     "Emit",
+    "EndHeard",
     "FindCoordinator",
     "Finished",
     "FoundJob",
@@ -71,6 +73,7 @@ __all__ = [
     "PeerMessage",
     "Probe",
     "ProbeAnswered",
+    "Released",
     "Send",
     "SendTo",
     "Start",
@@ -205,6 +208,13 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndHeard:
+    """A node that was asked who decides said how the job has ended."""
+
+    ending: JobEnding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """Somebody asks at our listening port; `connection` is where an `AnswerTo` goes."""
 
@@ -222,7 +232,7 @@ class VoteAnswered:
     outcome: Outcome
 
 
-_News = Announced | Asked | VoteAnswered
+_News = Announced | Asked | EndHeard | VoteAnswered
 _Link = CoordinatorFound | CoordinatorNotFound | Connected | DialFailed | ConnectionLost
 MemberInput = Start | _News | _Link | MessageReceived | ProbeAnswered | TimePassed | ports.Request
 
@@ -232,9 +242,14 @@ MemberInput = Start | _News | _Link | MessageReceived | ProbeAnswered | TimePass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Hand this notice to the agent. After `JobOver` the machine is finished."""
+    """Hand this notice to the agent. After `JobOver` the machine answers questions at most."""
 
     notice: ports.Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """After `JobOver`: nobody needs this node's answers any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +257,7 @@ class FindCoordinator:
     """Look the coordinator up in the endpoint's store (again), and ask `peers` who decides.
 
     Answered by `CoordinatorFound` or `CoordinatorNotFound` within `answer_within_s`. A place that a
-    peer names comes as `Announced`, at once.
+    peer names comes as `Announced`, at once, and the end of the job as `EndHeard`.
     """
 
     answer_within_s: float
@@ -318,6 +333,7 @@ MemberCommand = (
     | AnswerTo
     | Supersede
     | Lead
+    | Released
 )
 
 

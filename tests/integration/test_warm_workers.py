@@ -147,7 +147,7 @@ def test_a_variable_that_is_read_at_start_is_respected(
 def test_a_variable_that_a_script_sets_above_its_imports_is_respected(
     warm_agent: AgentProcess, tmp_path: Path
 ) -> None:
-    """torch reads how many threads to take when it is imported, which a warm worker has done."""
+    """Torch reads how many threads to take when it is imported, which a warm worker has done."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "settings.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n")

@@ -25,6 +25,7 @@ from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm
 
 from pytest_elastic.rendezvous import budget, candidate, mandate, membership, sealing
+from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
@@ -34,6 +35,7 @@ from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.model import Electorate
 from pytest_elastic.rendezvous.part import RoundPart
+from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 
@@ -85,9 +87,9 @@ def _before(method: Callable[..., _T], act: Callable[..., object]) -> Callable[.
 def _after(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
     """Return a method that does something wrong afterwards."""
 
-    def planted(self: object, *arguments: object) -> _T:
-        result = method(self, *arguments)
-        act(self, *arguments)
+    def planted(self: object, *arguments: object, **named: object) -> _T:
+        result = method(self, *arguments, **named)
+        act(self, *arguments, **named)
         return result
 
     return planted
@@ -149,6 +151,11 @@ def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> N
 def _keep_resting(mandate_: MembersMandate, electorates: Sequence[Electorate]) -> None:
     if electorates:
         _rest_on(mandate_, electorates)
+
+
+def _tell_nobody(parting: Parting, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
+    del ending, is_known_to_all
+    parting._may_be_asked = False
 
 
 _rest_on = MembersMandate.rest_on
@@ -254,6 +261,11 @@ PLANTED: dict[str, Planted] = {
     "end-needs-mandate": Planted(
         what="whoever comes after the end gets no lease, as nobody answers any more",
         patches=((MembersMandate, "rest_on", _keep_resting),),
+        options=_SWARM,
+    ),
+    "nobody-tells-the-end": Planted(
+        what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
+        patches=((Parting, "hold", _after(Parting.hold, _tell_nobody)),),
         options=_SWARM,
     ),
     "success-stays": Planted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elastic_harness.simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import ports
 from tests.spec.test_r11_succession import led, newest_term, succeeding
 
 
@@ -58,3 +59,50 @@ def test_r11_whoever_is_at_the_address_of_the_coordinator_is_not_taken_for_it() 
         for source, each in said
         if source != "n1"
     )
+
+
+def test_r11_with_everybody_told_nobody_lingers() -> None:
+    """An end that all have heard of costs no member a moment."""
+    world = led("n1", "n2", "n3")
+    succeed(world, "n1", "n2", "n3")
+    world.run_until(lambda: not any(p.is_alive for p in world.every_process), within_s=1.0)
+
+
+def test_r11_members_that_know_the_end_tell_who_cannot_reach_the_coordinator() -> None:
+    """It was cut off when the end was decided, and never reaches the coordinator again."""
+    world = led("n1", "n2", "n3", "n4", config=succeeding("3:4"))
+    world.isolate("n4", ("n1", "n2", "n3"))
+    world.reform("n1", "n2", "n3")
+    succeed(world, "n1", "n2", "n3")
+    world.run(1.0)
+    assert [result(world, name) for name in ("n2", "n3", "n4")] == ["succeeded", "succeeded", ""]
+    world.heal([("n4", "n2"), ("n2", "n4"), ("n4", "n3"), ("n3", "n4")])
+    world.run_until(lambda: result(world, "n4") == "succeeded", within_s=3.0)
+
+
+def test_r11_the_end_outlives_a_coordinator_that_is_killed_while_it_lingers() -> None:
+    """So does a node that was away, and a spare that has no vote."""
+    world = led("n1", "n2", "n3")
+    world.start("n4")
+    world.run(1.0)
+    assert world.notices("n4", ports.Spared)
+    world.isolate("n4", ("n1", "n2", "n3"))
+    world.run(2.0 * world.config.lease_s)
+    succeed(world, "n1", "n2", "n3")
+    world.run(0.5)
+    world.kill_agent("n1")
+    world.heal()
+    world.run_until(lambda: result(world, "n4") == "succeeded", within_s=3.0)
+
+
+def test_r11_members_linger_no_longer_than_that() -> None:
+    """One that never comes back is waited for linger_s."""
+    config = succeeding("3:4", linger_s=3.0)
+    world = led("n1", "n2", "n3", "n4", config=config)
+    world.cut_power("n4")
+    world.reform("n1", "n2", "n3", within_s=5.0)
+    succeed(world, "n1", "n2", "n3")
+    world.run(0.5 * config.linger_s)
+    assert all(world.processes[name].is_alive for name in ("n1", "n2", "n3"))
+    world.run(0.6 * config.linger_s)
+    assert not any(world.processes[name].is_alive for name in ("n1", "n2", "n3"))

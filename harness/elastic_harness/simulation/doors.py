@@ -79,7 +79,9 @@ class Doors:
 
     def _ask_place(self, process: Process, entry: RosterEntry) -> None:
         def tell(answer: m.Answer | None, _: v.Outcome) -> None:
-            if isinstance(answer, m.PlaceAnswer) and answer.place is not None:
+            if isinstance(answer, m.PlaceAnswer) and answer.ended is not None:
+                process.feed("member", v.EndHeard(ending=answer.ended))
+            elif isinstance(answer, m.PlaceAnswer) and answer.place is not None:
                 process.feed("member", v.Announced(place=answer.place))
 
         request = m.PlaceRequest(run_id=self._world.config.run_id)

@@ -72,6 +72,7 @@ class Process:
         self.is_frozen = False
         self.is_suspended = False  # with everything on its machine
         self.finished: str | None = None
+        self.is_released = False  # its member answers nobody any more
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
         self._alarms: dict[str, float] = {}

@@ -216,7 +216,8 @@ class World:
 
     def leave(self, process: Process) -> None:
         """End an agent whose work is done."""
-        if process.agent.over is None or (process.coordinator and process.finished is None):
+        is_coordinating = process.coordinator is not None and process.finished is None
+        if process.agent.over is None or is_coordinating or not process.is_released:
             return
         process.is_alive = False
         self._close_all(process, "closed by the other side")
@@ -390,6 +391,9 @@ class World:
                 self.later(2 * self.draw_latency_s(), self._dialled, process, command, dial)
             case v.Hangup():
                 self._hang_up(process)
+            case v.Released():
+                process.is_released = True
+                self.later(2 * KEEPER_S, self.leave, process)
             case v.Probe():
                 self._probe(process, command, "member")
             case _:
