@@ -17,7 +17,11 @@ STARTS = {"auto": "warm", "exec": "exec"}
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(
-    "name", ["fabric_ddp", "lightning_ddp", "transformers_trainer", "distributed_checkpoint"]
+    "name",
+    [
+        *("fabric_ddp", "lightning_ddp", "transformers_trainer"),
+        *("distributed_checkpoint", "data_loaders"),
+    ],
 )
 def test_a_framework_runs_unchanged(name: str, start: str, tmp_path: Path) -> None:
     """Two ranks of one job, which agree on the result, started as they were asked to be."""

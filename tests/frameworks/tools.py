@@ -5,13 +5,14 @@ Run by `tox -e frameworks`, with the frameworks.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.launchers import OURS, Running, address
+from tests.conformance.launchers import OURS, TORCHRUN, Running, address
 from tests.frameworks.debugger import Debugger
 from tests.frameworks.jobs import run_job
 
@@ -91,6 +92,37 @@ def test_a_debugger_attaches_to_each_worker(way: str, start: str, tmp_path: Path
         "result 4.0",
     ]
     assert f'"start":"{"warm" if start == "auto" else "exec"}"' in events.read_text()
+
+
+_LOGS = """\
+import logging, os, sys
+import torch
+logging.getLogger("torch._dynamo").debug("a line for %s", os.environ["RANK"])
+"""
+
+
+@pytest.mark.parametrize("where", ["on stderr", "in a file"])
+def test_torch_logs_what_torch_logs_says(where: str, tmp_path: Path) -> None:
+    """As under torchrun: torch reads TORCH_LOGS, and opens TORCH_LOGS_OUT, when it is imported."""
+    (tmp_path / "script.py").write_text(_LOGS)
+    log = tmp_path / "log"
+    environ = {"TORCH_LOGS": "+dynamo"}
+    if where == "in a file":
+        environ["TORCH_LOGS_OUT"] = str(log)
+    said = []
+    for launcher in (OURS, TORCHRUN):
+        job = Running(tmp_path, *launcher, "--standalone", "script.py", environ=environ)
+        try:
+            assert job.wait() == 0, job.printed
+        finally:
+            job.end()
+        text = log.read_text() if where == "in a file" else job.printed
+        # The level and the file stay; the moment and the pid do not.
+        said.append(
+            re.findall(r"^(\w)\d+ .* (\S*script\.py:\d+\] a line for 0)$", text, re.MULTILINE)
+        )
+        log.unlink(missing_ok=True)
+    assert said[0] == said[1] != []
 
 
 def test_coverage_run_in_a_worker_measures_what_it_runs(tmp_path: Path) -> None:
