@@ -26,7 +26,7 @@ from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, 
 from pytest_elastic.rendezvous.model import Failure, Node, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
 from pytest_elastic.rendezvous.part import RoundPart
-from pytest_elastic.rendezvous.parting import Parting
+from pytest_elastic.rendezvous.parting import Parting, reached_of, why_lost
 from pytest_elastic.rendezvous.peer_check import PeerCheck
 from pytest_elastic.rendezvous.succession import Succession
 
@@ -461,22 +461,8 @@ class MemberMachine:
     # --- the end -----------------------------------------------------------------------------
 
     def _lose_job(self, detail: str) -> None:
-        where = self._link.where
-        reason = (
-            f"lost {where}, which coordinates run {self.settings.run_id!r}: {detail}. "
-            "Without succession the job ends with it."
-        )
-        reached = self._succession.candidate.reached
-        if self._succession.is_on:
-            seen = (
-                f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
-            )
-            reason = (
-                f"lost {where} and was cut off from a majority of run "
-                f"{self.settings.run_id!r} for {self.settings.join_timeout_s:g} s ({seen}): "
-                f"{detail}"
-            )
-        self._finish("lost", reason)
+        seen = reached_of(self._succession.candidate.reached) if self._succession.is_on else None
+        self._finish("lost", why_lost(self._link.where, self.settings, detail, seen))
 
     def _on_end_heard(self, ending: m.JobEnding) -> None:
         """End as a node says that knows it, if no coordinator says otherwise (R11)."""

@@ -18,7 +18,25 @@ from pytest_elastic.rendezvous.model import Failure, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
 from pytest_elastic.rendezvous.vocabulary import Released
 
-__all__ = ["Parting"]
+__all__ = ["Parting", "reached_of", "why_lost"]
+
+
+def reached_of(reached: tuple[int, int] | None) -> str:
+    """Say how many of how many agreed to a successor."""
+    return f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
+
+
+def why_lost(where: str, settings: Settings, detail: str, seen: str | None) -> str:
+    """Say why a member gives the job up; `seen`: what it found instead of a coordinator."""
+    if seen is None:
+        return (
+            f"lost {where}, which coordinates run {settings.run_id!r}: {detail}. "
+            "Without succession the job ends with it."
+        )
+    return (
+        f"lost {where} and was cut off from a majority of run {settings.run_id!r} for "
+        f"{settings.join_timeout_s:g} s ({seen}): {detail}"
+    )
 
 
 class Parting:
