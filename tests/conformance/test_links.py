@@ -1,4 +1,4 @@
-"""What a link does with packets: one suite, for the pure model and for the real switch.
+"""What a link does with packets: one suite, for the pure model, simulated nodes, the real switch.
 
 All chance is seeded, so that a share that is right once is right always. A real switch may be late
 at any time, and never early: upper bounds of delays are the model's alone.
@@ -16,7 +16,7 @@ from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
-from tests.conformance.wires import OTHER_PORT, PORT, ModelWire, SwitchWire, Wire
+from tests.conformance.wires import OTHER_PORT, PORT, ModelWire, SimulatedWire, SwitchWire, Wire
 
 # What sums of floats may be off by.
 EXACT_S = 2e-6
@@ -34,11 +34,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     made.close()
 
 
-@pytest.fixture(params=["model", "switch"])
+@pytest.fixture(params=["model", "simulated", "switch"])
 def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
     """A link of each kind, freshly seeded."""
-    if request.param == "model":
-        yield ModelWire()
+    if request.param != "switch":
+        yield ModelWire() if request.param == "model" else SimulatedWire()
         return
     made = SwitchWire(request.getfixturevalue("bench"))
     yield made

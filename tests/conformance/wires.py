@@ -1,6 +1,6 @@
-"""The two ways over one link: the pure model in virtual time, and a switch between two real nodes.
+"""Three ways over one link: the pure model, a simulated network, and a switch between real nodes.
 
-Both are asked for the same: put a policy in force, send numbered packets, and say which arrived,
+All are asked for the same: put a policy in force, send numbered packets, and say which arrived,
 in which order, how late. The switch's packets are datagrams from one node to another.
 """
 
@@ -25,10 +25,12 @@ from elastic_harness.network.link_model import (
     LinkPolicy,
 )
 from elastic_harness.network.traffic import port_class
+from elastic_harness.simulation.network import SimulatedNetwork
+from elastic_harness.simulation.world import World, settings
 
 from tests.cluster_bench import LIMIT_S, Bench
 
-__all__ = ["PAIR", "Arrival", "ModelWire", "SwitchWire", "Wire"]
+__all__ = ["PAIR", "Arrival", "ModelWire", "SimulatedWire", "SwitchWire", "Wire"]
 
 SEED = "17"
 PAIR = ("n1", "n2")
@@ -120,6 +122,48 @@ class ModelWire:
         # A driver keeps the order of those that are due together.
         arrived.sort(key=lambda each: each[0])
         return [Arrival(number, when - self.sent_at[number]) for when, number in arrived]
+
+
+class SimulatedWire:
+    """A link of simulated nodes: time passes in their world."""
+
+    def __init__(self) -> None:
+        self.sent_at: list[float] = []
+        self._world = World(settings())
+        self._network = SimulatedNetwork(
+            now=lambda: self._world.time, later=self._world.later, seed=SEED
+        )
+        self._arrived: list[Arrival] = []
+
+    def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
+        """Put a policy in force now."""
+        self._network.change(PAIR, policy, traffic=traffic)
+
+    def send(
+        self, count: int, *, size: int = 100, spacing_s: float = 0.0, port: int = PORT
+    ) -> list[Arrival]:
+        """Send packets, and let time pass until all have arrived that will."""
+        self.sent_at = [self._world.time + number * spacing_s for number in range(count)]
+        for number in range(count):
+            self._world.later(number * spacing_s, self._send, number, size, port)
+        return self.arrive_later()
+
+    def arrive_later(self) -> list[Arrival]:
+        """Let time pass, and return what arrives."""
+        self._world.run(LIMIT_S)
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def counters(self) -> LinkCounters:
+        """Return what the link has counted."""
+        return self._network.counters()[PAIR]
+
+    def _send(self, number: int, size: int, port: int) -> None:
+        def deliver() -> None:
+            late_s = self._world.time - self.sent_at[number]
+            self._arrived.append(Arrival(number, late_s))
+
+        self._network.send(PAIR, size + _HEADERS, port, deliver, traffic=(port_class(port),))
 
 
 class SwitchWire:

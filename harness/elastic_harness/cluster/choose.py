@@ -73,9 +73,9 @@ def choose_cluster(requested: str = "auto") -> Choice:
             hint="auto, namespace, process and simulated are known",
         )
     if requested == "simulated":
-        from elastic_harness.simulation.cluster import SIMULATED, SimulatedCluster
+        from elastic_harness.simulation.cluster import SIMULATED, NoPrograms
 
-        return Choice(cluster=SimulatedCluster, capabilities=SIMULATED, reason="it was asked for")
+        return Choice(cluster=NoPrograms, capabilities=SIMULATED, reason="it was asked for")
     failures = _dry_run()
     refusal = failures.get("namespaces")
     as_user = failures.get("user_namespaces")

@@ -109,7 +109,13 @@ class Watch:
     def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
         """Tell whether a member of a round went, or somebody came to end it, before the next."""
         names = {entry.name for entry in ended.roster}
-        since, until = self._started_at[ended.round], self._started_at[following.round]
+        until = self._started_at[following.round]
+        # It is committed a moment before anybody starts: where the commit is written down first.
+        since = max(
+            at
+            for at, _, event in self.world.events
+            if isinstance(event, events.RoundSealed) and event.round == ended.round and at <= until
+        )
         for at, _, event in self.world.events:
             if not since <= at <= until:
                 continue

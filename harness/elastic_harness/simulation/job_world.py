@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from elastic_harness.simulation.modelled_agent import ModelledAgent
-from elastic_harness.simulation.process import Process
+from elastic_harness.simulation.network import SimulatedNetwork
+from elastic_harness.simulation.process import Direction, Process
 from elastic_harness.simulation.training import Script, Training
 from elastic_harness.simulation.world import World
 from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["JobWorld"]
 
 _FIRST_PID = 10_000
+# What a message of ours is on a link, about; and what a rank sends another one in a step.
+_MESSAGE_BYTES = 300
+_STEP_BYTES = 15_000
 
 
 class JobWorld(World):
     """The world of one job.
 
     `on_event(source, node, event)` gets what agents and probes would report, `on_exit(process)`
-    each launcher that has ended. `blocked` counts what was kept from passing, by link.
+    each launcher that has ended. `network` says what links do to what passes.
     """
 
     def __init__(
@@ -33,14 +37,15 @@ class JobWorld(World):
         on_event: Callable[[str, str, Event], None],
         on_exit: Callable[[Process], None],
     ) -> None:
+        self.network = SimulatedNetwork(now=lambda: self.time, later=self.later)
         self.training = Training(
             script,
             now=lambda: self.time,
             later=self.later,
             are_apart=self._are_apart,
+            crossing_s=self._crossing_s,
             tell=lambda node, event: on_event("worker", node, event),
         )
-        self.blocked: Counter[tuple[str, str]] = Counter()
         self.exit_codes: dict[str, int] = {}
         """By incarnation."""
         self._on_event = on_event
@@ -101,11 +106,29 @@ class JobWorld(World):
     def is_cut(self, source: Process, target: Process) -> bool:
         is_so = super().is_cut(source, target)
         if is_so:
-            self.blocked[source.name, target.name] += 1
+            self.network.block((source.name, target.name), _MESSAGE_BYTES)
         return is_so
+
+    def _send(self, direction: Direction, item: m.Message | str) -> None:
+        """Send a part of a connection over its link, as slow and lossy as that is."""
+        pair = (direction.source.name, direction.target.name)
+        if self.network.is_plain(pair) or pair in self.cut_links or pair in self.rejecting:
+            super()._send(direction, item)
+            return
+        if not isinstance(item, str):
+            item = self.carry(direction.source, direction.target, item)
+        direction.items.append(item)
+        took_s = self.network.stream_s(pair, _MESSAGE_BYTES, direction.pipe.id)
+        self.later(self.draw_latency_s() + took_s, self._deliver, direction)
+
+    def _crossing_s(self, source: str, target: str) -> float:
+        """Return how long it takes a rank to be heard by one on another node."""
+        if self.network.is_plain((source, target)):
+            return 0.0
+        return self.network.stream_s((source, target), _STEP_BYTES, "gloo")
 
     def _are_apart(self, source: str, target: str) -> bool:
         is_so = (source, target) in self.cut_links or (source, target) in self.rejecting
         if is_so:
-            self.blocked[source, target] += 1
+            self.network.block((source, target), _STEP_BYTES)
         return is_so

@@ -5,40 +5,50 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from typing_extensions import assert_never
 
 from elastic_harness.faults.injector import Catalog, Injector
 from elastic_harness.history.checkers import bind, judge
-from elastic_harness.history.events import RunEnded, RunStarted, SurvivorFound
+from elastic_harness.history.events import RunEnded, RunStarted
 from elastic_harness.history.history import History
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.engine import EngineMachine
 from elastic_harness.scenario.judging import checks_of, clauses_of
-from elastic_harness.scenario.launchers import launcher_named
+from elastic_harness.scenario.launchers import JobPlan, launcher_named
 from elastic_harness.scenario.model import ActionCatalog, Scenario
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunResult
+from elastic_harness.scenario.stage_plan import StagePlan
 from elastic_harness.scenario.triggers import LogCondition
+from elastic_harness.simulation.cluster import SimulatedCluster
 from elastic_harness.simulation.job_world import JobWorld
 from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.stage import SimulatedStage
+from elastic_harness.simulation.stage import SimulatedProbes, SimulatedStage
 from elastic_harness.simulation.training import Script
-from pytest_elastic.errors import UsageError
+from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.quorum import choose_quorum
+
+if TYPE_CHECKING:
+    from elastic_harness.cluster.cluster import ClusterEvent
+    from pytest_elastic.loop import Loop
 
 __all__ = ["SimulatedRun", "why_not"]
 
 _LAUNCHER = "pytest-elastic"
 _RUN_ID = "job"
+_PORT = 1000  # where simulated agents are
 # Faults of the control plane, and of what its machines can see.
 _FAULTS = frozenset(
     {
         "check",
         "crash",
+        "degrade",
         "exit",
         "heal",
         "join",
@@ -71,7 +81,6 @@ _CONF = {
     "linger": "linger_s",
     "store_timeout": "store_timeout_s",
 }
-_SURVIVOR_GRACE_S = 5.0
 _TEARDOWN_S = 60.0
 
 
@@ -138,6 +147,32 @@ def _settings_of(scenario: Scenario) -> Settings:
     )
 
 
+def _stage_plan(plan: Plan, directory: str) -> StagePlan:
+    """Return what is launched: the same command as on real nodes, but for what nobody looks at."""
+    scenario = plan.scenario
+    job = scenario.job
+    return StagePlan(
+        launcher=launcher_named(_LAUNCHER),
+        job=JobPlan(
+            run_id=_RUN_ID,
+            program=(_SCRIPT, *job.args),
+            nproc_per_node=job.nproc_per_node,
+            min_nodes=scenario.nodes.min,
+            max_nodes=scenario.nodes.max,
+            max_restarts=job.max_restarts,
+            endpoint_port=_PORT,
+            conf=job.rdzv.conf,
+            options=job.options,
+        ),
+        environ={},
+        cwd="/",
+        log_dir=os.path.join(directory, "logs"),
+        shared=(),
+        store_host=scenario.store_host,
+        seed=plan.seed.value,
+    )
+
+
 class SimulatedRun:
     """One run; `run` returns when it is over, a moment later in real time."""
 
@@ -151,6 +186,9 @@ class SimulatedRun:
         scenario = plan.scenario
         path = os.path.join(directory, "history.jsonl") if directory is not None else None
         self.history = History(path)
+        self._problems: list[str] = []
+        # The stage makes folders for what launchers say, and simulated ones say nothing.
+        self._folder = tempfile.TemporaryDirectory() if directory is None else None
         self.engine = EngineMachine(plan, actions)
         self.world = JobWorld(
             _settings_of(scenario),
@@ -158,15 +196,24 @@ class SimulatedRun:
             on_event=self._on_fact,
             on_exit=self._on_exit,
         )
+        self.cluster = SimulatedCluster(self.world, on_event=self._on_cluster_event)
         self._stage = SimulatedStage(
-            self.world, slots=scenario.job.nproc_per_node, on_fact=self._on_fact
+            cast("Loop", self),
+            self.cluster,
+            _stage_plan(plan, directory or self._folder_name),
+            orders=SimulatedProbes(self.world.training),
+            on_fact=self._on_fact,
+            on_lost=self._problems.append,
         )
         self._injector = Injector(self._stage, catalog, self, self._tell)
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._wake_at: float | None = None
         self._end: m.EndRun | None = None
-        self._problems: list[str] = []
+
+    @property
+    def _folder_name(self) -> str:
+        return self._folder.name if self._folder is not None else ""
 
     # --- a scheduler, for faults -------------------------------------------------------------
 
@@ -200,11 +247,16 @@ class SimulatedRun:
             ),
         )
         self._tell(m.TimePassed())
-        self._stage.begin(scenario.initial_nodes, scenario.store_host)
+        # Whoever begins first hosts the rendezvous.
+        names = sorted(scenario.initial_nodes, key=lambda name: name != scenario.store_host)
+        self._stage.begin(names, self._on_begun)
         self.world.run_until(lambda: self._end is not None, within_s=scenario.limit + 1.0)
         self._undo()
         self._find_survivors()
         return self._result()
+
+    def _on_begun(self, problem: ElasticError | None) -> None:
+        assert problem is None, f"simulated nodes begin at once: {problem}"
 
     def _undo(self) -> None:
         healed: list[Mapping[str, str]] = []
@@ -217,27 +269,20 @@ class SimulatedRun:
 
     def _find_survivors(self) -> None:
         """Look for workers whose agent has ended, as long as a keeper may take."""
-
-        def left() -> list[tuple[str, int]]:
-            running = self._stage.running_launchers
-            workers = self.world.training.workers.values()
-            return [
-                (w.host.name, w.pid) for w in workers if w.is_alive and w.host.name not in running
-            ]
-
-        deadline = self.world.time + _SURVIVOR_GRACE_S
-        while left() and self.world.time < deadline:
-            self.world.run(0.1)
-        for node, pid in left():
-            self._on_fact("cluster", node, SurvivorFound(pid=pid, command=_SCRIPT))
+        done: list[bool] = []
+        self._stage.find_survivors(lambda: done.append(True))
+        if not done:
+            self.world.run_until(lambda: bool(done), within_s=_TEARDOWN_S)
 
     def _result(self) -> RunResult:
         assert self._end is not None, "a run is judged when it has ended"
         self.history.close()
+        if self._folder is not None:
+            self._folder.cleanup()
         return RunResult(
             outcome=self._end.outcome,
             reason=self._end.reason,
-            exit_codes={**self._end.exit_codes, **self._stage.exit_codes()},
+            exit_codes={**self._end.exit_codes, **self._stage.exit_codes},
             history=self.history,
             judgements=judge(self.history, checks_of(self._plan.scenario)),
             clauses=self.engine.clauses,
@@ -247,7 +292,10 @@ class SimulatedRun:
     # --- facts and orders --------------------------------------------------------------------
 
     def _on_exit(self, process: Process) -> None:
-        self._stage.on_exit(process)
+        self.cluster.on_exit(process)
+
+    def _on_cluster_event(self, event: ClusterEvent) -> None:
+        self._stage.on_cluster_event(event)
 
     def _on_fact(self, source: str, node: str, event: Event) -> None:
         record = Record(at=self.world.time, source=source, node=node, run_id=_RUN_ID, event=event)
@@ -303,7 +351,7 @@ class SimulatedRun:
     def _finish(self, end: m.EndRun) -> None:
         if self._end is None:
             self._end = end
-            codes = {**end.exit_codes, **self._stage.exit_codes()}
+            codes = {**end.exit_codes, **self._stage.exit_codes}
             ended = RunEnded(
                 outcome=end.outcome, exit_codes=codes, ended_by_faults=end.ended_by_faults
             )

@@ -98,6 +98,7 @@ class Training:
         now: Callable[[], float],
         later: Callable[[float, Callable[[], None]], None],
         are_apart: Callable[[str, str], bool],
+        crossing_s: Callable[[str, str], float],
         tell: Callable[[str, Event], None],
     ) -> None:
         self.script = script
@@ -106,6 +107,7 @@ class Training:
         self._now = now
         self._later = later
         self._are_apart = are_apart
+        self._crossing_s = crossing_s
         self._tell = tell
         self._rounds: dict[tuple[int, int], Round] = {}
         self._holds: list[tuple[int, int | None]] = []
@@ -221,7 +223,15 @@ class Training:
         if self._are_all_well(round_):
             self._step(round_)
         if not round_.is_settled:
-            self._later(self.script.step_s, lambda: self._go_on(round_))
+            self._later(self.script.step_s + self._talking_s(round_), lambda: self._go_on(round_))
+
+    def _talking_s(self, round_: Round) -> float:
+        """Return how long the ranks of a step wait for each other's parts."""
+        names = list(dict.fromkeys(worker.host.name for worker in self._in_order(round_)))
+        return max(
+            (self._crossing_s(one, other) for one in names for other in names if one != other),
+            default=0.0,
+        )
 
     def _step(self, round_: Round) -> None:
         began_at, round_.stepped_at = round_.stepped_at, self._now()
