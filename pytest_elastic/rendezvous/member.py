@@ -158,10 +158,10 @@ class MemberMachine:
             case m.CheckPeers() if message.term == term:
                 self._out.add(*self._peer_check.begin(message))
                 self._tell_checked(self._peer_check.answer())
-            case m.SpareNotice(round=round_, reason=reason, roster=roster) if message.term == term:
-                self._part.hear_of(round_)
-                self._succession.know(roster)
-                self._out.emit(events.NodeSpared(round=round_, reason=reason))
+            case m.SpareNotice(round=round_) if message.term == term:
+                self._part.hear_of(round_, restarts_used=message.restarts_used)
+                self._succession.know(message.roster)
+                self._out.emit(events.NodeSpared(round=round_, reason=message.reason))
                 self._out.notify(ports.Spared(round=round_))
             case ports.PeerDraining():
                 self._out.notify(message)

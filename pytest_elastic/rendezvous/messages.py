@@ -222,12 +222,14 @@ class StopOrder:
 class SpareNotice:
     """A round was sealed without you, for this reason: wait for a place (R7, R13).
 
-    `roster` are those who can be asked who decides, should the coordinator be lost (R11).
+    `roster` are those who can be asked who decides, should the coordinator be lost (R11);
+    `restarts_used` goes on with you, should everybody else be lost.
     """
 
     term: int
     round: int
     reason: str
+    restarts_used: int
     roster: Sequence[RosterEntry] = ()
 
 

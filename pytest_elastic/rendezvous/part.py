@@ -65,9 +65,10 @@ class RoundPart:
         assert self.seal is not None, f"a part that is {self.phase} has a round"
         return self.seal.round
 
-    def hear_of(self, round_: int) -> None:
-        """Take note that there is, or was, a round of that number."""
+    def hear_of(self, round_: int, *, restarts_used: int = 0) -> None:
+        """Take note that there is, or was, a round of that number, and what was used by then."""
         self.newest_round = max(self.newest_round, round_)
+        self.restarts_used = max(self.restarts_used, restarts_used)
 
     # --- reports -----------------------------------------------------------------------------
 

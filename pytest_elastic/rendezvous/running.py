@@ -119,7 +119,13 @@ class Running:
         roster: Sequence[RosterEntry] = ()
         if self._settings.has_succession:
             roster = self._round.seal.roster
-        notice = m.SpareNotice(term=self._term, round=newest_round, reason=reason, roster=roster)
+        notice = m.SpareNotice(
+            term=self._term,
+            round=newest_round,
+            reason=reason,
+            restarts_used=self._round.seal.restart_count,
+            roster=roster,
+        )
         self._out.send(peer, notice)
 
     def tell_spares(self, newest_round: int) -> None:

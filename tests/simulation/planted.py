@@ -158,6 +158,11 @@ def _tell_nobody(parting: Parting, ending: m.JobEnding, *, is_known_to_all: bool
     parting._may_be_asked = False
 
 
+def _hear_of_the_number_only(part: RoundPart, round_: int, *, restarts_used: int = 0) -> None:
+    del restarts_used
+    part.newest_round = max(part.newest_round, round_)
+
+
 _rest_on = MembersMandate.rest_on
 
 # Few kinds of faults each, with succession.
@@ -261,6 +266,11 @@ PLANTED: dict[str, Planted] = {
     "end-needs-mandate": Planted(
         what="whoever comes after the end gets no lease, as nobody answers any more",
         patches=((MembersMandate, "rest_on", _keep_resting),),
+        options=_SWARM,
+    ),
+    "spare-forgets": Planted(
+        what="a spare that is all that is left of a job does not know what restarts were used",
+        patches=((RoundPart, "hear_of", _hear_of_the_number_only),),
         options=_SWARM,
     ),
     "nobody-tells-the-end": Planted(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
+from pytest_elastic.rendezvous.quorum import has_quorum
 
 __all__ = ["problem_of", "seems_over"]
 
@@ -78,11 +79,26 @@ def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
         return _not_running(world, living)
     if world.host is not None and not world.host.is_alive:
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
+    living = [p for p in living if not _is_left_over(p, living)]
     present = {p.node.incarnation for p in living}
     for roster in _rosters_that_decide(world, living):
         if 2 * len(present & roster) <= len(roster):
             return None
     return _not_running(world, living)
+
+
+def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
+    """Tell whether a node stands by a job that nobody can decide any more, as another has begun.
+
+    It has promised a term that is higher than those in which the other job is decided, and of those
+    who would have to agree to a successor under it, too few are there.
+    """
+    ballot = process.member._succession.ballot  # noqa: SLF001
+    terms = [p.coordinator.term for p in living if p.coordinator is not None]
+    if ballot.seal is None or not terms or max(terms) >= ballot.promised:
+        return False
+    present = {p.node.incarnation for p in living}
+    return not all(has_quorum(each, present) for each in ballot.voters)
 
 
 def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[str]]:
@@ -97,4 +113,7 @@ def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[st
     if seals:
         seal = max(seals, key=lambda each: (each.term, each.round))
         rosters.append({entry.incarnation for entry in seal.roster})
+        if not any(b.commit is not None and b.commit.round == seal.round for b in ballots):
+            # It may have been committed, or something else that followed the same rounds: R11.5.
+            rosters += [{e.incarnation for e in each.members} for each in seal.electorates]
     return rosters

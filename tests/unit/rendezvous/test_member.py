@@ -316,3 +316,14 @@ def test_only_listed_changes_of_the_part_are_possible(part: Part) -> None:
         with pytest.raises(AssertionError, match="cannot go"):
             member._part.become(target)
         assert member.part is part
+
+
+def test_a_spare_knows_how_many_restarts_were_used() -> None:
+    """It may be the only one that is left of the job, and greets who serves the endpoint again."""
+    bench = joined()
+    bench.give(m.SpareNotice(term=4, round=7, reason="full", restarts_used=2))
+    bench.taken()
+    bench.give(v.ConnectionLost(reason="reset"), v.Connected())
+    [hello] = [each.message for each in bench.taken() if isinstance(each, v.Send)]
+    assert isinstance(hello, m.Hello)
+    assert (hello.newest_round, hello.restarts_used) == (7, 2)

@@ -44,7 +44,7 @@ SAMPLES: list[m.Message] = [
     m.Refusal(term=1, reason="no", is_final=True),
     m.Seal(term=1, round=2, roster=(ENTRY,), spares=("n9",), restart_count=0, max_restarts=3),
     m.SealAcknowledged(term=1, round=2),
-    m.SpareNotice(term=1, round=2, reason="full", roster=(ENTRY,)),
+    m.SpareNotice(term=1, round=2, reason="full", restarts_used=1, roster=(ENTRY,)),
     m.StopOrder(term=1, round=2, grace_s=3, reason="n2 came"),
     m.Welcome(
         term=1, name="n1-2", coordinator="n1", incarnation="i1", resumed=True, newest_round=4
