@@ -238,18 +238,20 @@ _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-def parse_rdzv_conf(text: str) -> RendezvousConf:
+def parse_rdzv_conf(text: str, *, backend: str = "c10d") -> RendezvousConf:
     """Return the settings of a "key=value,key=value" text; unknown keys are refused by name."""
     values: dict[str, str] = {}
     for key, value in _conf_items(text):
         if key in _ETCD_SETTINGS:
-            raise UsageError(f"--rdzv-conf {key} is a setting of etcd; the backend here is c10d")
+            raise UsageError(
+                f"--rdzv-conf {key} is a setting of torch's etcd backends; here it is {backend}"
+            )
         if key not in _CONF_FIELDS:
-            close = difflib.get_close_matches(key, _CONF_FIELDS, n=1)
+            known = sorted({*_CONF_FIELDS, *(_ETCD_V3_SETTINGS if backend == "etcd-v3" else ())})
+            close = difflib.get_close_matches(key, known, n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
             raise UsageError(
-                f"--rdzv-conf has no setting {key!r}; known are {', '.join(sorted(_CONF_FIELDS))}."
-                + guess
+                f"--rdzv-conf has no setting {key!r}; known are {', '.join(known)}." + guess
             )
         values[key] = value
     fields: dict[str, float | bool | str] = {}
@@ -308,7 +310,7 @@ def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping
                     f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
                 )
         _refuse_quorum(values, "etcd-v3: etcd says who decides")
-        return replace(parse_rdzv_conf(ours), quorum="granted"), theirs
+        return replace(parse_rdzv_conf(ours, backend=backend), quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)
     for key in values:
         if known is not None and key not in known:

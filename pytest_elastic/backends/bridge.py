@@ -157,7 +157,7 @@ class BridgeMachine:
 
     def _on_failed(self, failed: HandlerFailed) -> None:
         if self.phase is Phase.OPENING:
-            self._end("refused", failed.reason)
+            self._end("lost" if failed.kind == "lost" else "refused", failed.reason)
         elif failed.kind == "peers" and self._attempts < _MAX_ATTEMPTS:
             self._attempts += 1
             self._join()

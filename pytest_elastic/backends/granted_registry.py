@@ -325,4 +325,29 @@ def _etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
                 place["password"] = file.read().strip()
     except OSError as error:
         raise UsageError(f"--rdzv-conf: cannot read {error.filename}: {error.strerror}") from error
+    if place["protocol"] == "https":
+        _check_certificates(place)
     return place
+
+
+def _check_certificates(place: Mapping[str, Any]) -> None:
+    """Raise UsageError for files that hold no certificates; etcd itself is not asked."""
+    import ssl  # most launches need none
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if "ca_cert" in place:
+        try:
+            context.load_verify_locations(place["ca_cert"])
+        except ssl.SSLError as error:
+            raise UsageError(
+                f"--rdzv-conf ca_cert={place['ca_cert']} holds no certificate ({error.reason})"
+            ) from error
+    if "ssl_cert" in place:
+        key = place.get("ssl_cert_key")
+        try:
+            context.load_cert_chain(place["ssl_cert"], key, password="")  # nobody is asked
+        except ssl.SSLError as error:
+            raise UsageError(
+                f"--rdzv-conf ssl_cert={place['ssl_cert']} with ssl_cert_key={key or 'itself'} are "
+                f"no certificate and its key ({error.reason})"
+            ) from error

@@ -162,7 +162,12 @@ class _Caller:
             )
             self._handler = get_rendezvous_handler(parameters)
         except Exception as error:
-            backend = self._argument["parameters"]["backend"]
+            parameters = self._argument["parameters"]
+            backend, where = parameters["backend"], parameters["endpoint"]
+            if _is_unreachable(error):
+                # It may not be up yet: the same command may do better.
+                what = f"what the rendezvous backend {backend} stands on, at {where}"
+                raise _CallFailed("lost", f"cannot reach {what}: {_text(error)}") from error
             raise _CallFailed(
                 "usage", f"the rendezvous backend {backend} cannot be used: {_text(error)}"
             ) from error
@@ -295,6 +300,18 @@ def _last_words(info: Any) -> dict[str, Any]:  # noqa: ANN401 (torch's Rendezvou
         "is_all_done": is_some_done
         and info.store.check([_key("done", rank) for rank in range(info.world_size)]),
     }
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Tell whether an error, or what torch hides behind it, is that somebody does not answer."""
+    while error is not None:
+        names = {each.__name__ for each in type(error).__mro__}
+        if names & {"RendezvousConnectionError", "EtcdConnectionFailed", "ConnectionError"}:
+            return True
+        if names & {"EtcdException"} and "list of servers" in str(error):
+            return True  # python-etcd has no class for it
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _text(error: BaseException) -> str:

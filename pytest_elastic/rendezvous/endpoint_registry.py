@@ -103,7 +103,9 @@ class EndpointRegistry:
 
     def _on_hosted(self, why_not: str) -> None:
         if not why_not:
-            self._begin(f"{self._endpoint} is an address of this node")
+            is_told = self._is_host is True
+            why = "is to be hosted by this node" if is_told else "is an address of this node"
+            self._begin(f"{self._endpoint} {why}")
         elif self._is_host is True:
             self._side.notify(
                 ports.JobOver(

@@ -54,12 +54,13 @@ def prepare(path: str, *, said: str) -> None:
         hint = "With --rdzv-conf store_type=file it names a file that all nodes can write."
         if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             hint = "Files cannot be locked there, which the nodes need: try another file system."
-        elif error.errno == errno.ENOENT:
+        elif error.errno == errno.ENOENT and not os.path.isdir(folder):
             raise UsageError(f"{what}: there is no folder {folder}", hint=hint) from error
         raise UsageError(f"{what}: {error.strerror}", hint=hint) from error
     except (ValueError, StoreUnreachable) as error:
+        why = str(error).removeprefix(f"{path} ")
         raise UsageError(
-            f"{what}: {error}", hint="Name a file that is not there yet, or an empty one."
+            f"{what} {why}", hint="Name a file that is not there yet, or an empty one."
         ) from error
 
 

@@ -328,5 +328,10 @@ def test_an_etcd_that_asks_for_a_certificate_is_shown_ours(tmp_path: Path) -> No
         assert etcd_client.campaign(asking(at), candidate("a"))["is_won"]
         with pytest.raises(StoreUnreachable):
             etcd_client.campaign(asking(place(strict, **trust)), candidate("b"))
-    with pytest.raises(UsageError, match=r"cannot read .*/none\.pem: No such file"):
-        where_in_etcd("localhost", {"ssl_cert": f"{tmp_path}/none.pem"}, "job")
+    for wrong, said in (
+        ({"ssl_cert": f"{tmp_path}/none.pem"}, r"cannot read .*/none\.pem: No such file"),
+        ({"ca_cert": key}, r"--rdzv-conf ca_cert=.*key\.pem holds no certificate"),
+        ({"ssl_cert": cert}, "with ssl_cert_key=itself are no certificate and its key"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            where_in_etcd("localhost", {"protocol": "https", **wrong}, "job")

@@ -198,14 +198,15 @@ def test_a_member_that_failed_takes_those_along_that_had_succeeded() -> None:
 @pytest.mark.parametrize(
     ("failure", "result"),
     [
-        (b.HandlerFailed(kind="usage", reason="no etcd there"), "refused"),
+        (b.HandlerFailed(kind="usage", reason="no such setting"), "refused"),
+        (b.HandlerFailed(kind="lost", reason="no etcd there"), "lost"),
         (b.HandlerFailed(kind="closed", reason="closed"), "refused"),
     ],
 )
-def test_a_handler_that_cannot_be_made_refuses_the_node(
+def test_a_handler_that_cannot_be_made_ends_the_nodes_part(
     failure: b.HandlerFailed, result: str
 ) -> None:
-    """The reason is the handler's own."""
+    """For good, or as one that may do better when tried again; the reason is the handler's."""
     over = the_notice(machine().step(failure))
     assert isinstance(over, ports.JobOver)
     assert (over.result, over.reason) == (result, failure.reason)

@@ -259,7 +259,9 @@ REFUSED = [
     ),
     (("--rdzv-backend=etcd-v3", "--rdzv-conf=quorum=majority"), "no effect with etcd-v3"),
     (("--rdzv-backend=etcd-v3", "--rdzv-conf=is_host=true"), "is_host is a setting of c10d"),
-    (("--rdzv-conf=protocol=https",), "protocol is a setting of etcd"),
+    (("--rdzv-conf=protocol=https",), "protocol is a setting of torch's etcd backends"),
+    (("--rdzv-backend=etcd-v3", "--rdzv-conf=cacert=/c"), "backends; here it is etcd-v3"),
+    (("--rdzv-backend=etcd-v3", "--rdzv-conf=pasword_file=/c"), "Did you mean 'password_file'?"),
     (("--use-env", "--pass-local-rank"), "contradict each other"),
     (("--max-restart=1", "--max-restrats=2"), "there is no option --max-restrats"),
 ]
