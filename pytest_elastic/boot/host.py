@@ -146,9 +146,8 @@ def _import_all(order: WarmOrder, python_path: str) -> None:
             said = str(error).strip().partition("\n")[0]
             kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             raise UsageError(f"cannot preload {name!r}: {kind}{said}") from error
-    # What is here stays for good: the children's collector and exit need not look at it.
-    gc.collect()
-    gc.freeze()
+    sharing.keep_caches()
+    sharing.freeze()
     gc.enable()
 
 
