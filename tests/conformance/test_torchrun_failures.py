@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.launchers import OURS, TORCHRUN, run, write
+from tests.conformance.torchrun_alone import takes_children_of_a_failed_worker_along
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -74,3 +75,8 @@ def test_a_worker_that_overstays_its_own_timer_is_killed(tmp_path: Path) -> None
     assert "overstayed its timer" in ours.stderr
     assert "(SIGKILL)" in ours.stderr
     assert not pipe.exists()
+
+
+def test_children_of_a_failed_worker_end_with_it(tmp_path: Path) -> None:
+    """Whatever it started has nobody to serve any more."""
+    assert takes_children_of_a_failed_worker_along(tmp_path, (*OURS, "--worker-start=exec"))

@@ -1,8 +1,9 @@
 """What becomes of jobs under stock torchrun with one rendezvous or the other.
 
 The tests run these with ours. `python -m tests.conformance.torchrun_lives` runs them with torch's
-own c10d as well, and prints what `docs/torchrun-failures.md` says of it; that takes three minutes,
-because what torchrun does not do can only be waited for.
+own c10d as well, and prints what `docs/torchrun-failures.md` says of it; that takes five minutes,
+because what torchrun does not do can only be waited for. Before that, it plays the failures of
+`torchrun_alone` to both launchers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.conformance.launchers import TORCHRUN, Running, address, write
+from tests.conformance.launchers import OURS, TORCHRUN, Running, address, write
+from tests.conformance.torchrun_alone import FAILURES
 
 STAY = """
 import os, time
@@ -126,7 +128,12 @@ def one_budget(folder: Path, backend: str) -> tuple[list[int], str]:
 
 
 def main() -> None:
-    """Print what becomes of each job, with each rendezvous."""
+    """Print what becomes of each job, under each launcher, then with each rendezvous."""
+    for what, play in FAILURES.items():
+        for launcher, title in ((TORCHRUN, "torchrun"), (OURS, "pytest-elastic")):
+            with tempfile.TemporaryDirectory() as name:
+                is_so = play(Path(name), launcher)
+            _print(f"{title:15} {'yes' if is_so else 'NO ':3} {what}")
     for backend in CONF:
         with tempfile.TemporaryDirectory() as name:
             show = survivor_and_newcomer(Path(name), backend, 90.0)
