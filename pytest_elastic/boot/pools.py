@@ -55,7 +55,9 @@ def _cores() -> int:
     cores = set()
     for cpu in os.sched_getaffinity(0):
         try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list") as siblings:
+            with open(
+                f"/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list", encoding="ascii"
+            ) as siblings:
                 cores.add(siblings.read())
         except OSError:
             cores.add(str(cpu))
@@ -64,7 +66,7 @@ def _cores() -> int:
 
 def _call(number: int, *, libraries: Sequence[str], names: Sequence[str]) -> bool:
     """Call the first function of `names` in each loaded library of that kind; tell if any."""
-    with open("/proc/self/maps") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         loaded = {line.split()[-1] for line in maps}
     was_called = False
     for path in sorted(loaded):

@@ -46,7 +46,7 @@ def count_memory_kills() -> MemoryKills | None:
 def _cgroup_files() -> list[tuple[str, str]]:
     files = []
     try:
-        with open("/proc/self/cgroup") as lines:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
             entries = [line.strip().split(":", 2) for line in lines]
     except OSError:
         return []
@@ -61,7 +61,7 @@ def _cgroup_files() -> list[tuple[str, str]]:
 
 def _read(file: str, key: str) -> int | None:
     try:
-        with open(file) as lines:
+        with open(file, encoding="utf-8") as lines:
             for line in lines:
                 name, _, value = line.partition(" ")
                 if name == key:

@@ -199,4 +199,4 @@ def _silence_torch() -> None:
     os.close(nowhere)
     import sys
 
-    sys.stderr = os.fdopen(ours, "w", buffering=1)
+    sys.stderr = os.fdopen(ours, "w", buffering=1, encoding="utf-8")

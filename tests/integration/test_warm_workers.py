@@ -132,6 +132,60 @@ def test_a_file_that_hides_a_loaded_module_is_respected(
     assert run == ("True\n", "", 0)
 
 
+# What Python reads when it starts, and a warm interpreter was started with as well.
+READ_AT_START = {
+    "PYTHONASYNCIODEBUG": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONHASHSEED": "5",
+    "PYTHONINTMAXSTRDIGITS": "1000",
+    "PYTHONIOENCODING": "latin-1:replace",
+    "PYTHONNODEBUGRANGES": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONOPTIMIZE": "1",
+    "PYTHONSAFEPATH": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONUTF8": "1",
+    "PYTHONWARNDEFAULTENCODING": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+WHAT_THEY_CHANGE = """
+import asyncio, faulthandler, locale, site, sys, traceback, warnings
+print(asyncio.coroutines._is_debug_mode(), faulthandler.is_enabled(), hash("a"))
+print(sys.get_int_max_str_digits(), sys.stdout.encoding, sys.stdout.errors, sys.stdin.encoding)
+print(sys.flags, sys.path, site.ENABLE_USER_SITE, sys.stdout.write_through, sys._xoptions)
+print(sys.getfilesystemencoding(), locale.getpreferredencoding(), sys.warnoptions)
+print([(rule[0], rule[2].__name__, rule[4]) for rule in warnings.filters])
+warnings.warn("not shown", UserWarning)
+assert False, "not checked"
+try: raise ValueError("shown without marks")
+except ValueError: traceback.print_exc()
+"""
+
+
+def test_variables_that_python_reads_at_its_start_mean_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the launcher's environment, all at once."""
+    for name, value in READ_AT_START.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "script.py").write_text(WHAT_THEY_CHANGE)
+    with AgentProcess(preload=["json"]) as agent:
+        (warm,) = run_worker(agent, ["script.py"], folder, os.environ)
+    fresh = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="latin-1",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert warm == (fresh.stdout, fresh.stderr, fresh.returncode)
+    assert fresh.returncode == 0, fresh.stderr
+
+
 def test_a_variable_that_is_read_at_start_is_respected(
     warm_agent: AgentProcess, tmp_path: Path
 ) -> None:
