@@ -279,7 +279,9 @@ class Membership:
 
     def next_judgement(self) -> float | None:
         """Return when `drop_silent` is to be called next."""
-        return max(self._next_expiry, self._judges_from) if len(self.peers) > 1 else None
+        # All but this node itself, which may not have come yet when others were inherited (R11).
+        others = len(self.peers) - (self._own.incarnation in self.peers)
+        return max(self._next_expiry, self._judges_from) if others else None
 
     def drop_silent(self, now: float) -> None:
         """Give up the members whose lease has run out."""
