@@ -54,8 +54,8 @@ def ask_agent(loop: Loop, call: Call, tell: Callable[[Answer | None, Outcome], N
     _Questioner(loop, call, tell).dial()
 
 
-def tell_agent(loop: Loop, call: Call) -> None:
-    """Say something that needs no answer; nobody hears if it could not be said."""
+def tell_agent(loop: Loop, call: Call, on_said: Callable[[], None] = lambda: None) -> None:
+    """Say something that needs no answer; `on_said` is not called if it could not be said."""
 
     def on_connected(sock: socket.socket) -> None:
         channel = AgentChannel(
@@ -68,6 +68,7 @@ def tell_agent(loop: Loop, call: Call) -> None:
         )
         channel.send(encode(call.question))
         channel.close_when_flushed()
+        on_said()
 
     connect(
         loop,

@@ -71,6 +71,9 @@ class Announcer:
         self._store = store
         self._place = place
         self._credentials = credentials
+        self._elder: Place | None = None
+        """Who was published before, and has not been reached yet."""
+        self._elder_until = 0.0
         self._timer: Timer | None = None
         self._is_stopped = False
 
@@ -88,7 +91,7 @@ class Announcer:
     def tell(self, members: Sequence[RosterEntry]) -> None:
         """Tell the members of a round who decides now."""
         for entry in members:
-            self._tell(entry.incarnation, entry.address, entry.port)
+            self._tell(entry.incarnation, entry.address, entry.port, lambda: None)
 
     def watch_endpoint(self) -> None:
         """Look at the endpoint now, and once a beat from here on."""
@@ -121,14 +124,29 @@ class Announcer:
         if not error and found != own:
             term = -1 if found is None or found.claim is not None else found.place.term
             if found is not None and term < self._place.term:
-                self._tell(found.place.incarnation, found.place.address, found.place.port)
+                self._elder = found.place
+                self._elder_until = self._loop.now() + self._settings.join_timeout_s
             if term <= self._place.term:
                 text = as_text(self._place, self._settings.run_id, self._credentials)
                 self._swap(value, text, lambda _value, _error: None)
+        self._tell_elder()
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
         self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch_endpoint)
 
-    def _tell(self, incarnation: str, address: str, port: int) -> None:
+    def _tell_elder(self) -> None:
+        """Tell who was published before, at every look until it is reached.
+
+        It may believe to be the job's first coordinator, and nobody else would tell it again.
+        """
+        elder = self._elder
+        if elder is not None and self._loop.now() < self._elder_until:
+            self._tell(elder.incarnation, elder.address, elder.port, lambda: self._reach(elder))
+
+    def _reach(self, elder: Place) -> None:
+        if self._elder is elder:
+            self._elder = None
+
+    def _tell(self, incarnation: str, address: str, port: int, on_said: Callable[[], None]) -> None:
         if incarnation == self._place.incarnation:
             return
         announcement = Announcement(run_id=self._settings.run_id, place=self._place)
@@ -142,4 +160,5 @@ class Announcer:
                 within_s=self._settings.lease_s,
                 credentials=self._credentials,
             ),
+            on_said,
         )

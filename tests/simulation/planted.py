@@ -20,8 +20,10 @@ from typing import TypeVar
 from unittest import mock
 
 from elastic_harness.simulation.campaign import Finding, complaint_of
+from elastic_harness.simulation.doors import Doors
 from elastic_harness.simulation.plan import Options, Plan, draw_plan
 from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.storm import run_storm
 
 from pytest_elastic.rendezvous import budget, candidate, mandate, membership, sealing
@@ -163,6 +165,10 @@ def _hear_of_the_number_only(part: RoundPart, round_: int, *, restarts_used: int
     part.newest_round = max(part.newest_round, round_)
 
 
+def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
+    doors._elders.pop(process.node.incarnation, None)
+
+
 _rest_on = MembersMandate.rest_on
 
 # Few kinds of faults each, with succession.
@@ -266,6 +272,11 @@ PLANTED: dict[str, Planted] = {
     "end-needs-mandate": Planted(
         what="whoever comes after the end gets no lease, as nobody answers any more",
         patches=((MembersMandate, "rest_on", _keep_resting),),
+        options=_SWARM,
+    ),
+    "elder-told-once": Planted(
+        what="a successor tells who was published before it once, and not until it is reached",
+        patches=((Doors, "_announce", _before(Doors._announce, _forget_elder)),),
         options=_SWARM,
     ),
     "spare-forgets": Planted(

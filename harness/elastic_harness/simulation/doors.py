@@ -42,6 +42,7 @@ class Doors:
         self._world = world
         self._keeper_s = keeper_s
         self._calls: dict[int, _Call] = {}
+        self._elders: dict[str, Process] = {}  # published before a successor, not reached by it yet
 
     # --- what a member's machine wants -------------------------------------------------------
 
@@ -172,7 +173,7 @@ class Doors:
         self._announce(process, next(p for p in every if p.node.incarnation == incarnation), place)
 
     def _announce(self, process: Process, target: Process, place: m.Place) -> None:
-        world = self._world
+        world, own = self._world, process.node.incarnation
 
         def arrive() -> None:
             can_hear = target.is_alive and world.outcome(process, target) in {
@@ -180,6 +181,8 @@ class Doors:
                 v.Outcome.SILENT,
             }
             if can_hear and not world.is_apart(process, target):
+                if self._elders.get(own) is target:
+                    del self._elders[own]
                 target.feed("coordinator", v.JobFound(place=place))
                 target.feed("member", v.Announced(place=place))
 
@@ -208,7 +211,10 @@ class Doors:
                     old = next(
                         p for p in world.every_process if p.node.incarnation == found.incarnation
                     )
-                    self._announce(process, old, place)
+                    self._elders[process.node.incarnation] = old
+        elder = self._elders.get(process.node.incarnation)
+        if elder is not None and not process.is_frozen:
+            self._announce(process, elder, place)
 
 
 def place_of(process: Process) -> m.Place:

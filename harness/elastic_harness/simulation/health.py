@@ -90,12 +90,12 @@ def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
 def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
     """Tell whether a node stands by a job that nobody can decide any more, as another has begun.
 
-    It has promised a term that is higher than those in which the other job is decided, and of those
-    who would have to agree to a successor under it, too few are there.
+    It has promised more than to obey whoever decides now, and of those who would have to agree to
+    a successor in its own job, too few are there.
     """
     ballot = process.member._succession.ballot  # noqa: SLF001
-    terms = [p.coordinator.term for p in living if p.coordinator is not None]
-    if ballot.seal is None or not terms or max(terms) >= ballot.promised:
+    deciding = [(p.coordinator.term, p.node.incarnation) for p in living if p.coordinator]
+    if ballot.seal is None or not deciding or any(ballot.may_obey(*each) for each in deciding):
         return False
     present = {p.node.incarnation for p in living}
     return not all(has_quorum(each, present) for each in ballot.voters)
