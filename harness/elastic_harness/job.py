@@ -262,6 +262,17 @@ class Job:
         self._add_entry(read_entry(fields, self._catalog))
         return Injected(id=entry_id, job=self)
 
+    def value_of(
+        self, action: str, value: object, parameters: Mapping[str, object]
+    ) -> Mapping[str, object]:
+        """Return parameters with what a bare value beside them stands for; raises UsageError."""
+        name = self._catalog.shorthand(action)
+        if value is None:
+            return parameters
+        if name is None or name in parameters:
+            raise UsageError(f"`{action}` was given {value!r} beside parameters: as which one?")
+        return {name: value, **parameters}
+
     def finish(self) -> RunResult | None:
         """End the job if it still runs and return its judged run; None if it never started."""
         if self._open is None:
@@ -331,15 +342,16 @@ class _Trigger:
         optional: bool = False,
         **parameters: object,
     ) -> Injected:
-        """Put a fault there by name, with its shorthand value or its parameters.
+        """Put a fault there by name, with its shorthand value, its parameters, or both.
 
         `lasting` is how long it is in force before it is healed (`for` in scenario files).
         """
         extra: dict[str, object] = {"id": id, "for": lasting}
         if optional:
             extra["optional"] = True
-        chosen = parameters or value
-        return self._job().add(self._trigger, action, chosen, **extra)
+        job = self._job()
+        chosen = job.value_of(action, value, parameters) if parameters else value
+        return job.add(self._trigger, action, chosen, **extra)
 
     def __getattr__(self, action: str) -> Callable[..., Injected]:
         """Return the fault of that name as a method."""

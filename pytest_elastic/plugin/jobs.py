@@ -17,7 +17,7 @@ from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
-from elastic_harness.scenario.checks import check_proxies
+from elastic_harness.scenario.checks import check_scenario
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
@@ -110,8 +110,7 @@ class JobsOfTest:
         def start(entries: Sequence[Entry]) -> OpenRun:
             made.was_started = True
             complete = _with_timeline(scenario, entries)
-            if "toxic" in {entry.action.name for entry in entries}:
-                _check_proxies(complete, hub)
+            _check_timeline(complete, hub)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
             plan = make_plan(complete, seed)
             if hub.replay is not None:
@@ -199,6 +198,9 @@ class _AbleCatalog:
     def schema(self, name: str) -> Mapping[str, Any]:
         return self._faults.schema(name)
 
+    def shorthand(self, name: str) -> str | None:
+        return self._faults.shorthand(name)
+
     @property
     def recipes(self) -> Sequence[Recipe]:
         return self._faults.recipes
@@ -276,16 +278,18 @@ def _scenario(
         raise UsageError(_said_wrong(error)) from error
 
 
-def _check_proxies(scenario: Scenario, hub: Hub) -> None:
-    """Raise UsageError for what is done to a proxy that the job does not have."""
+def _check_timeline(scenario: Scenario, hub: Hub) -> None:
+    """Raise UsageError for what can never come: a rank, a node or a proxy that no run has."""
     actions = [
         None
         if entry.action.name in OWN_ACTIONS
         else hub.session.faults.parse(entry.action.name, entry.action.value)
         for entry in scenario.timeline
     ]
-    for finding in check_proxies(scenario, actions):
-        raise UsageError(finding.message, hint=finding.suggestion)
+    for finding in check_scenario(scenario, actions, hub.session.faults.recipes):
+        if finding.path[0] == "timeline":
+            entry = scenario.timeline[int(finding.path[1])]
+            raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)
 
 
 def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:

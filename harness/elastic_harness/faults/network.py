@@ -78,6 +78,11 @@ class Partition(LinkFault):
             found = ", ".join(given) or "none"
             known = f"{', '.join(shapes)}, from and to"
             raise ValueError(f"`partition` has exactly one shape ({known}): found {found}")
+        left, right = self.between if self.between is not None else (self.from_, self.to)
+        if left is not None and right is not None:
+            names = [{str(t) for t in side.terms if t.kind == "node"} for side in (left, right)]
+            if both := sorted(names[0] & names[1]):
+                raise ValueError(f"{', '.join(both)} is on both sides: nobody has a link to itself")
         return self
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:

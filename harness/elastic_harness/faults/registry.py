@@ -59,6 +59,10 @@ class FaultRegistry:
             raise UsageError(f"there is no fault {name!r}", hint=did_you_mean(name, self.names()))
         return self._faults[name].model_validate(value)
 
+    def shorthand(self, name: str) -> str | None:
+        """Return the parameter of a fault that a bare value stands for, if there is one."""
+        return self._faults[name].shorthand if name in self._faults else None
+
     def schema(self, name: str) -> Mapping[str, Any]:
         """Return the JSON Schema of a fault's value, shorthand included."""
         if name == HEAL_ACTION:

@@ -231,6 +231,13 @@ def _check_selectors(
                 why = _why_no_gateway(scenario, action)
             if why is not None:
                 yield Finding(path=(*here, parameter), message=why)
+        for pair in getattr(action, "pairs", None) or ():
+            for name in pair:
+                if name not in nodes and not (name == "gateway" and scenario.proxies):
+                    yield Finding(
+                        path=(*here, "pairs"),
+                        message=f"there is no node {name!r}: the nodes are {', '.join(nodes)}",
+                    )
         at = entry.at
         if at is not None and not isinstance(at, float) and at.rank >= largest:
             yield Finding(

@@ -89,6 +89,9 @@ class ActionCatalog(Protocol):
 
     def schema(self, name: str) -> Mapping[str, Any]: ...
 
+    def shorthand(self, name: str) -> str | None:
+        """Return the parameter that a bare value stands for."""
+
     @property
     def recipes(self) -> Sequence[Recipe]:
         """How storms draw them."""

@@ -122,6 +122,42 @@ MISTAKES = {
             "        crash: n3\n               ^"
         ),
     ),
+    "a node in pairs that cannot be": (
+        ("kill: rank 1", "partition: {pairs: [[n1, n9]]}"),
+        (
+            "11:24: there is no node 'n9': the nodes are n1, n2\n"
+            "        partition: {pairs: [[n1, n9]]}\n                           ^"
+        ),
+    ),
+    "a node cut off from itself": (
+        ("kill: rank 1", "partition: {between: [n1, n1]}"),
+        (
+            "11:16: n1 is on both sides: nobody has a link to itself\n"
+            "        partition: {between: [n1, n1]}\n                   ^"
+        ),
+    ),
+    "a loss of more than all": (
+        ("kill: rank 1", "degrade: {loss: 120%}"),
+        (
+            "11:21: '120%' is not a percentage: write for example 2% (0% to 100%)\n"
+            "        degrade: {loss: 120%}\n                        ^"
+        ),
+    ),
+    "a negative latency": (
+        ("kill: rank 1", "degrade: {latency: -20ms}"),
+        (
+            "11:24: '-20ms' is not a duration: write for example 10s, 500ms or 2m\n"
+            "        degrade: {latency: -20ms}\n                           ^"
+        ),
+    ),
+    "a file outside of the job's": (
+        ("kill: rank 1", "corrupt: ../../etc/passwd"),
+        (
+            "11:14: '../../etc/passwd' is no pattern for files of the job: write for example *.pt "
+            "(in the checkpoint directory) or /tmp/disk/*.pt (on a node's own disk)\n"
+            "        corrupt: ../../etc/passwd\n                 ^"
+        ),
+    ),
     "a gateway where none is": (
         ("kill: rank 1", "partition: {between: [n1, gateway]}"),
         (
