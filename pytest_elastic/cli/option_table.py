@@ -205,7 +205,8 @@ OPTIONS = (
         flags=("--pass-local-rank",),
         is_flag=True,
         is_ours=True,
-        help="as torch.distributed.launch: give the script --local-rank=N before its arguments",
+        help="as torch.distributed.launch: give the script --local-rank=N before its arguments "
+        "(--local_rank=N if it names only that)",
     ),
     Option(
         flags=("--node-name",),

@@ -27,7 +27,7 @@ from pytest_elastic.backends.names import (
     registry_file,
 )
 from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT
-from pytest_elastic.cli.script import check_script
+from pytest_elastic.cli.script import check_script, local_rank_option
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
     DEFAULT_SHUTDOWN_TIMEOUT_S,
@@ -317,10 +317,13 @@ def _program(
         # What PYTHON_EXEC names may look for the script elsewhere, as in a container.
         check_script(fill_in(target, local_rank=0))
     args = tuple(arguments.training_script_args)
+    if passes_local_rank:
+        name = local_rank_option(target if kind in ("script", "run_path") else "")
+        args = (f"{name}=${{local_rank}}", *args)
     return ProgramConfig(
         kind=kind,
         target=target,
-        args=("--local-rank=${local_rank}", *args) if passes_local_rank else args,
+        args=args,
         python=sys.executable if kind == "run_path" or not python else python,
     )
 

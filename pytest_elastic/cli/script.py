@@ -7,7 +7,10 @@ from importlib.machinery import all_suffixes
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["check_script"]
+__all__ = ["check_script", "local_rank_option"]
+
+# Whoever reads an option names it; a script of a megabyte is none that a person wrote.
+_MAX_BYTES = 1024 * 1024
 
 
 def check_script(path: str) -> None:
@@ -32,3 +35,17 @@ def check_script(path: str) -> None:
 def _has_main(folder: str) -> bool:
     """Tell whether Python can run a folder."""
     return any(os.path.exists(os.path.join(folder, f"__main__{s}")) for s in all_suffixes())
+
+
+def local_rank_option(path: str) -> str:
+    """Return how a script of the age of torch.distributed.launch calls its local rank.
+
+    Since torch 2.0 it is `--local-rank`; one that names only `--local_rank`, as before, gets that.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES)
+    except OSError:
+        return "--local-rank"  # a folder, or somewhere that only PYTHON_EXEC knows
+    is_old = b"--local_rank" in text and b"--local-rank" not in text
+    return "--local_rank" if is_old else "--local-rank"

@@ -60,7 +60,9 @@ def host_store(host: str, port: int) -> tuple[TCPStore, int]:
     try:
         listener = _listen_dual(port) if host == "::" else listen(host, port)
     except OSError as error:
-        raise StoreUnreachable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        whose = ": another process listens there" if error.errno == errno.EADDRINUSE else ""
+        raise StoreUnreachable(f"cannot listen on {host}:{port}: {why}{whose}") from error
     bound = listener.getsockname()[1]
     # The store's own client dials this: any address that leads to the listener.
     dialled = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)

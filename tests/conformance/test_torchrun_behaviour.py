@@ -226,6 +226,21 @@ def test_a_script_of_the_old_launcher_gets_the_same_words(tmp_path: Path) -> Non
     assert "1 ['--local-rank=1', '--steps=3']" in ours.stdout
 
 
+def test_a_script_older_than_torch_2_gets_the_word_that_it_knows(tmp_path: Path) -> None:
+    """It declares --local_rank only, and torch.distributed.launch of today passes another."""
+    script = write(
+        tmp_path / "old.py",
+        "import argparse, sys\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local_rank', type=int)\n"
+        "parser.add_argument('--steps', type=int)\n"
+        "sys.stdout.write(f'{parser.parse_args()}\\n')\n",
+    )
+    done = run(tmp_path, *OURS, "--pass-local-rank", "--nproc-per-node=2", script, "--steps=3")
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.splitlines())
+    assert said == [f"Namespace(local_rank={rank}, steps=3)" for rank in (0, 1)]
+
+
 ON_A_DRAWN_MACHINE = """
 import os, sys
 from pytest_elastic import launch
