@@ -1,6 +1,6 @@
 """Where control groups go and what is written into them, on layouts recorded on other machines.
 
-Version 2 is tested on recordings only: the machines that run these tests have version 1.
+What version 2 does on the kernel at hand is in `tests/integration/test_cgroup_v2.py`.
 """
 
 from __future__ import annotations
