@@ -498,6 +498,7 @@ class CoordinatorMachine:
         )
         for incarnation in sorted(heritage.left):
             self._mandate.excuse(incarnation)
+        self._farewell.expect_strangers(now)
         if seal.spares:
             self._gathering.wait_for_spares(now + self.settings.beat_interval_s)
         if heritage.ending is not None:

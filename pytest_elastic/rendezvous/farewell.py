@@ -21,6 +21,8 @@ __all__ = ["Farewell", "Heard"]
 # How long after its lease a member that was lost may still come and ask what has become of the
 # job: a member without contact gives up four seconds after its lease, and goes for good.
 _MAY_RETURN_S = 5.0
+# Stands for nodes that waited with a coordinator before this one: no seal names them all.
+_STRANGERS = "whoever waited with the coordinator before"
 
 
 class Heard(Enum):
@@ -55,6 +57,10 @@ class Farewell:
         """Note that a node cannot be reached now, and may come back."""
         self._unaware.discard(incarnation)
         self._may_return[incarnation] = now
+
+    def expect_strangers(self, now: float) -> None:
+        """Note that some may come and ask whom only an earlier coordinator knew."""
+        self._may_return[_STRANGERS] = now
 
     def lose(self, incarnation: str, now: float) -> None:
         """Note that a node that was being told is out of reach; one that knows may well go."""

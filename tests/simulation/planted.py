@@ -31,6 +31,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.farewell import Farewell
 from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
@@ -277,6 +278,11 @@ PLANTED: dict[str, Planted] = {
     "elder-told-once": Planted(
         what="a successor tells who was published before it once, and not until it is reached",
         patches=((Doors, "_announce", _before(Doors._announce, _forget_elder)),),
+        options=_SWARM,
+    ),
+    "strangers-forgotten": Planted(
+        what="a successor does not expect those to ask for the end whom it never knew",
+        patches=((Farewell, "expect_strangers", _nothing),),
         options=_SWARM,
     ),
     "spare-forgets": Planted(
