@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from elastic_harness.history.checkers import Judgement, bind, judge
+from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import World
 from elastic_harness.scenario import messages as m
@@ -229,12 +230,14 @@ class Job:
 
     @property
     def steps_lost(self) -> int:
-        """How many steps were done more than once, because of a resume."""
-        return sum(
-            max(0, (before.last_step or 0) - (after.first_step or 1) + 1)
-            for before, after in zip(self.rounds, self.rounds[1:], strict=False)
-            if after.first_step is not None
-        )
+        """How many steps were done more than once, because of a resume.
+
+        Raises NotSeen where steps are counted per process only, with what can be done about it.
+        """
+        found = losses(self.history)
+        if found is None:
+            raise NotSeen(NO_GLOBAL_STEP)
+        return sum(loss.steps for loss in found)
 
     def check(self, clause: str, value: object = None) -> Judgement:
         """Judge the history by a clause of scenario files: `check("parameters", "identical")`."""

@@ -36,7 +36,7 @@ __all__ = ["JobsOfTest"]
 # A test's job may run as long as the test's own patience; this is for tests that have none.
 _LIMIT = "120s"
 
-_JOB_KEYS = ("max_restarts", "env", "options")
+_JOB_KEYS = ("max_restarts", "env", "observe", "options")
 _KNOWN = (
     "command",
     "conf",

@@ -51,6 +51,30 @@ def test_a_worker_says_hello_before_its_first_line_and_goodbye_at_its_end(bench:
     assert bench.told().split() == ["worker_hello", "worker_finished", "worker_gone"]
 
 
+def test_steps_are_read_off_what_a_worker_prints_where_that_is_asked_for(bench: Bench) -> None:
+    """Line by line, however a line is put together, and a rank is held at a printed step."""
+    bench.observer.arm(12)
+    process = bench.start(
+        """
+        import sys
+        for step in range(11, 14):
+            print("step", step, "of", 99, end="")
+            print(" loss 0.5")
+        sys.stderr.write("step 1")
+        print("step many loss 0.5")
+        """,
+        ELASTIC_PROBE_STEP=r"step (\w+) .*loss",
+    )
+    bench.until(lambda: bench.seen(RankHeld))
+    bench.observer.release(process.pid)
+    (said,) = bench.until_all_ended()
+    assert said.splitlines()[0] == "step 11 of 99 loss 0.5"
+    steps = [(each.event.step, each.event.step_source) for each in bench.seen(StepCompleted)]
+    assert steps == [(11, "log"), (12, "log"), (13, "log")]
+    assert [each.event.step for each in bench.seen(ResumeObserved)] == [10]
+    assert [each.event.step for each in bench.seen(RankHeld)] == [12]
+
+
 @pytest.mark.parametrize("lives", [True, False], ids=["a launcher that lives", "one that is gone"])
 def test_the_bench_leaves_nothing_behind_of_a_launcher(tmp_path: Path, *, lives: bool) -> None:
     """Its worker has a session of its own, as under torchrun, and outlives it."""

@@ -7,6 +7,7 @@ who need it (so that faults may be added from outside).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -14,6 +15,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -108,10 +110,26 @@ class Rdzv(ScenarioModel):
 class Observe(ScenarioModel):
     """Where facts come from that the probe cannot know.
 
-    `step` is a regular expression with one group, on the workers' output.
+    `step` is a regular expression with one group, on the workers' output: how many steps are done.
     """
 
     step: str | None = None
+
+    @field_validator("step")
+    @classmethod
+    def _has_a_group(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            groups = re.compile(value).groups
+        except re.error as error:
+            raise ValueError(f"{value!r} is not a regular expression: {error}") from error
+        if groups != 1:
+            raise ValueError(
+                f"{value!r} has {groups} groups: one is expected, around the number of steps, as "
+                r"in `step (\d+) loss`"
+            )
+        return value
 
 
 class Job(ScenarioModel):

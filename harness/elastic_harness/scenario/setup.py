@@ -74,6 +74,7 @@ def make_setup(
             "ELASTIC_PROBE_SOCKET": socket_path,
             "ELASTIC_CHECKPOINT_DIR": checkpoints,
             "PYTEST_ELASTIC_EVENTS": f"unix:{socket_path}",
+            **({"ELASTIC_PROBE_STEP": job.observe.step} if job.observe.step else {}),
             **job.env,
         },
         cwd=cwd,

@@ -14,7 +14,7 @@ from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
 
 # What leads to the run's own observer: the probe in workers, and the events of our launcher.
-_OBSERVING = frozenset({"ELASTIC_PROBE_SOCKET", "PYTEST_ELASTIC_EVENTS"})
+_OBSERVING = frozenset({"ELASTIC_PROBE_SOCKET", "ELASTIC_PROBE_STEP", "PYTEST_ELASTIC_EVENTS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

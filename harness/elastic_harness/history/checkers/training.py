@@ -13,11 +13,11 @@ from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import World
 
-__all__ = ["parameters", "resumed_at", "samples", "steps_lost"]
+__all__ = ["NO_GLOBAL_STEP", "losses", "parameters", "resumed_at", "samples", "steps_lost"]
 
-_NO_GLOBAL_STEP = (
+NO_GLOBAL_STEP = (
     "steps are counted per process only: the optimizer keeps no step in its state, and the script "
-    "does not report one"
+    "does not report one (`observe: {step: REGEX}` reads it off what every rank prints)"
 )
 
 
@@ -40,7 +40,7 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
     for worker in world.workers.values():
         if worker.resumed_at_step is None or worker.resumed_seq is None:
             if worker.steps:
-                return unknown(_NO_GLOBAL_STEP, (worker.steps[0].seq,))
+                return unknown(NO_GLOBAL_STEP, (worker.steps[0].seq,))
             return unknown(f"rank {worker.rank} made no step in round {asked.round}")
         if worker.resumed_at_step != asked.step:
             return invalid(
@@ -101,7 +101,7 @@ def steps_lost(history: History, asked: StepsLostParameters) -> Verdict:
         return unknown("no step of any worker was observed")
     found = losses(history)
     if found is None:
-        return unknown(_NO_GLOBAL_STEP)
+        return unknown(NO_GLOBAL_STEP)
     for loss in found:
         if loss.steps > asked.at_most:
             return invalid(
@@ -174,7 +174,7 @@ def samples(history: History, asked: SamplesParameters) -> Verdict:
         return unknown(f"no data loader is called {asked.loader!r}")
     drawn = [entry for entry in drawn if entry.event.loader == chosen]
     if any(entry.event.step is None for entry in drawn):
-        return unknown(_NO_GLOBAL_STEP)
+        return unknown(NO_GLOBAL_STEP)
     if any(entry.event.epoch is None or entry.event.size is None for entry in drawn):
         return unknown(
             f"the epoch or the size of {chosen} is not known: its sampler keeps no `epoch`"

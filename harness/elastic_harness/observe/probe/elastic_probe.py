@@ -23,7 +23,9 @@ import sys
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from re import Pattern
     from types import ModuleType
+    from typing import TextIO
 
     from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
@@ -35,6 +37,10 @@ __all__ = ["Probe", "report_samples", "report_step", "start"]
 
 # The process that said hello names itself here, so that its children know what they are not.
 _MARK = "ELASTIC_PROBE_WORKER"
+# A regular expression whose group is the number of steps that are done, on the worker's output.
+_STEP_PATTERN = "ELASTIC_PROBE_STEP"
+# A line that is longer than this, or has no end, says no step.
+_MAX_LINE = 65536
 _WORKER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHERS = ("pytest-elastic", "torchrun")
 _LAUNCHER_MODULES = ("pytest_elastic", "torch.distributed.launch", "torch.distributed.run")
@@ -64,6 +70,9 @@ def start(folder: str) -> None:
     _hide(folder)
     atexit.register(probe.finish)
     os.register_at_fork(after_in_child=wire.forget)
+    pattern = os.environ.pop(_STEP_PATTERN, None)
+    if pattern is not None:
+        probe.follow_output(pattern)
     TorchSide(probe).install()
 
 
@@ -228,7 +237,7 @@ class Probe:
                 pass
         return False
 
-    def script_stepped(self, step: int) -> None:
+    def script_stepped(self, step: int, source: str = "script") -> None:
         """Take the script's own word for how many steps are done; it wins over what we deduce."""
         if not self.wire.is_open:
             return
@@ -236,7 +245,32 @@ class Probe:
         self._script_step = step
         if is_same_step and self.last_step == step:
             return
-        self._stepped(step, "script", is_new=not is_same_step)
+        self._stepped(step, source, is_new=not is_same_step)
+
+    def follow_output(self, pattern: str) -> None:
+        """Take what the script prints through Python for its word, where a line matches."""
+        import re
+
+        regex = re.compile(pattern)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                self._follow(stream, regex)
+
+    def _follow(self, stream: TextIO, regex: Pattern[str]) -> None:
+        write, rest = stream.write, ""
+
+        def watched(text: str) -> int:
+            nonlocal rest
+            written = write(text)
+            *lines, rest = (rest + text).split("\n")
+            rest = rest[-_MAX_LINE:]
+            for line in lines:
+                found = regex.search(line)
+                if found is not None and found[1].isdecimal():
+                    self.script_stepped(int(found[1]), "log")
+            return written
+
+        stream.write = watched  # type: ignore[method-assign]
 
     def optimizer_stepped(self, step: int | None) -> None:
         """Note a step of the primary optimizer, unless the script counts for itself."""
