@@ -146,15 +146,18 @@ dist.destroy_process_group()
 
 
 def test_two_jobs_on_one_host_know_nothing_of_each_other(tmp_path: Path) -> None:
-    """Two --standalone at once, into the same --log-dir: each has groups and logs of its own."""
+    """Both ways to say it, into the same --log-dir: each has groups and logs of its own."""
     script = write(tmp_path / "sum.py", STACKED)
     logs = tmp_path / "logs"
     jobs = {}
     try:
-        for job in "13":
+        for job, alone in {
+            "1": ("--standalone",),
+            "3": ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
+        }.items():
             jobs[job] = Running(
                 tmp_path,
-                *(*OURS, "--standalone", "--nproc-per-node=2", f"--log-dir={logs}", "--tee=1"),
+                *(*OURS, *alone, "--nproc-per-node=2", f"--log-dir={logs}", "--tee=1"),
                 *(script, str(tmp_path), job),
             )
         for job, running in jobs.items():
