@@ -210,8 +210,10 @@ class Reachability:
         for dialler, targets in self.unreached.items():
             # Who was dropped a moment ago is forgotten when that is looked at.
             here = [members[target] for target in targets if target in members]
-            if dialler not in self._asked and dialler in members and here:
-                self._ask(members[dialler], here)
+            peer = members.get(dialler)
+            # A suspect would not hear the question; it is asked at a later look, if it comes back.
+            if dialler not in self._asked and peer is not None and not peer.is_suspect and here:
+                self._ask(peer, here)
 
     def _ask(self, peer: Peer, targets: Sequence[Peer]) -> None:
         self._number += 1

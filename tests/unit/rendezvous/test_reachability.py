@@ -230,6 +230,21 @@ def test_a_link_that_failed_is_known_until_its_own_end_has_tried_it_again() -> N
     assert reach.retries_at(20.0) is None
 
 
+def test_who_cannot_hear_the_question_is_asked_at_a_later_look() -> None:
+    """A suspect has no connection: a question to it would wait for its answer for ever."""
+    bench = Bench(3, lambda a, b: (a, b) != ("n1", "n2"))
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run()
+    connection, bench.peers["n1"].connection = bench.peers["n1"].connection, None
+    bench.reach.retry(bench.peers)
+    bench.run()
+    bench.peers["n1"].connection = connection
+    before = bench.dials
+    bench.reach.retry(bench.peers)
+    bench.run()
+    assert bench.dials == before + 1
+
+
 def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:
     """Whoever left in the meantime is in nobody's list, or a retry would look for it in vain."""
     bench = Bench(3, cut("n0 n1"))
