@@ -20,6 +20,7 @@ def main(argv: Sequence[str]) -> int:
     kind: str = parser.parse_args(argv).cluster
     from elastic_harness.cluster.choose import choose_cluster
     from elastic_harness.cluster.cluster import CAPABILITIES
+    from elastic_harness.cluster.remedies import remedy
 
     choice = choose_cluster(kind)
     print(f"{choice.cluster.kind} cluster: {choice.reason}")
@@ -29,4 +30,7 @@ def main(argv: Sequence[str]) -> int:
         )
         if not entry.available:
             print(f"       because: {entry.reason}")
+            advice = remedy(entry.reason)
+            if advice is not None:
+                print(f"       try: {advice}")
     return 0

@@ -1,0 +1,47 @@
+"""What a person can do about a capability that this machine does not have, by why it has not.
+
+The reasons are what the kernel said when it was tried; the advice is what made them go away.
+"""
+
+from __future__ import annotations
+
+__all__ = ["remedy"]
+
+# What is found in a reason, all of it, and what helps. The first that fits is given.
+_REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("/dev/net/tun", "No such file"),
+        "sudo modprobe tun; in a container, start it with --device=/dev/net/tun",
+    ),
+    (
+        ("/dev/net/tun",),
+        "sudo chmod 0666 /dev/net/tun (what most distributions have anyway), or run as root",
+    ),
+    (
+        ("/dev/fuse", "No such file"),
+        "sudo modprobe fuse; in a container, start it with --device=/dev/fuse",
+    ),
+    (("/dev/fuse",), "sudo chmod 0666 /dev/fuse (what most distributions have), or run as root"),
+    (
+        ("no control group",),
+        "systemd-run --user --scope --property=Delegate=yes pytest ... (version 2), or run as root",
+    ),
+    (
+        ("not permitted",),
+        "run as root; where AppArmor is in the way: sudo sysctl"
+        + " kernel.apparmor_restrict_unprivileged_userns=0; a container is started --privileged",
+    ),
+    (
+        ("No space left",),
+        "sudo sysctl user.max_user_namespaces=10000: this machine allows no more",
+    ),
+    (("plain processes",), "--elastic-cluster=namespace, or auto"),
+)
+
+
+def remedy(reason: str) -> str | None:
+    """Return what to try about a reason, None where nothing is known."""
+    for signs, advice in _REMEDIES:
+        if all(sign in reason for sign in signs):
+            return advice
+    return None
