@@ -7,6 +7,8 @@ from __future__ import annotations
 
 __all__ = ["remedy"]
 
+# Where it is 1, AppArmor lets no ordinary user make user namespaces.
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 # What is found in a reason, all of it, and what helps. The first that fits is given.
 _REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -28,8 +30,7 @@ _REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("not permitted",),
-        "run as root; where AppArmor is in the way: sudo sysctl"
-        + " kernel.apparmor_restrict_unprivileged_userns=0; a container is started --privileged",
+        f"run as root, or sudo sysctl {_APPARMOR}=0; a container is started with --privileged",
     ),
     (
         ("No space left",),
