@@ -14,6 +14,7 @@ __all__ = [
     "Node",
     "RosterEntry",
     "Settings",
+    "has_beats",
 ]
 
 
@@ -35,6 +36,11 @@ class Node:
     pinned: int | None = None
     is_name_explicit: bool = False
     role: str = "default"
+
+
+def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
+    """Tell whether a lease is so many beats long: 1.2 s are three of 0.4 s, whatever floats say."""
+    return lease_s >= beats * beat_interval_s * (1 - 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +82,7 @@ class Settings:
                 f"a job of {self.min_nodes} to {self.max_nodes} nodes is impossible: "
                 "1 <= MIN <= MAX is expected (--nnodes=MIN:MAX)"
             )
-        if self.lease_s < 2 * self.beat_interval_s:
+        if not has_beats(self.lease_s, self.beat_interval_s, 2):
             raise UsageError(
                 f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s would "
                 "be lost by one late beat: lease must be at least twice the beat interval"
@@ -85,7 +91,7 @@ class Settings:
             raise UsageError(
                 f"quorum={self.quorum!r} is not known: 'coordinator' or 'majority' is expected"
             )
-        if self.has_succession and self.lease_s < 3 * self.beat_interval_s:
+        if self.has_succession and not has_beats(self.lease_s, self.beat_interval_s, 3):
             raise UsageError(
                 f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s is "
                 "too short for quorum=majority, where a coordinator's own lease is a beat old when "

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_elastic.rendezvous.model import Electorate
+from pytest_elastic.rendezvous.model import Electorate, has_beats
 
 __all__ = ["QuorumChoice", "agreed_since", "choose_quorum", "has_quorum"]
 
@@ -50,7 +50,7 @@ def choose_quorum(
     if max_nodes < _FEWEST_NODES:
         reason = f"of {max_nodes} nodes, none is a majority without the other"
         return QuorumChoice(quorum="coordinator", reason=reason)
-    if lease_s < LEAST_BEATS_PER_LEASE * beat_interval_s:
+    if not has_beats(lease_s, beat_interval_s, LEAST_BEATS_PER_LEASE):
         reason = f"a lease of {lease_s:g} s is less than {LEAST_BEATS_PER_LEASE} beats"
         return QuorumChoice(quorum="coordinator", reason=reason)
     if endpoints > 1:

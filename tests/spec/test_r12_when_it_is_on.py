@@ -35,6 +35,26 @@ def test_r12_it_is_on_where_no_two_groups_could_both_be_large_enough(
     assert choice.reason
 
 
+@pytest.mark.parametrize("beat_s", [0.1, 0.2, 0.3, 0.4, 0.7, 1.1])
+def test_r12_three_beats_are_enough_however_floats_are_rounded(beat_s: float) -> None:
+    """3 * 0.4 is a little more than 1.2 in floats; nobody who writes 1.2 means less."""
+    lease_s = round(3 * beat_s, 1)
+    choice = choose_quorum(
+        "auto", min_nodes=3, max_nodes=3, beat_interval_s=beat_s, lease_s=lease_s
+    )
+    assert choice.quorum == "majority"
+    quick = Settings(
+        run_id="job",
+        min_nodes=3,
+        max_nodes=3,
+        max_restarts=0,
+        quorum="majority",
+        beat_interval_s=beat_s,
+        lease_s=lease_s,
+    )
+    assert quick.has_succession
+
+
 def test_r12_it_is_off_where_a_lease_is_shorter_than_three_beats() -> None:
     """A coordinator could grant less than a beat of lease; who asks for it all the same is told."""
     choice = choose_quorum("auto", min_nodes=3, max_nodes=3, beat_interval_s=2.0, lease_s=5.0)
