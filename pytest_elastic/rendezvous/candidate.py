@@ -185,7 +185,8 @@ class Candidate:
         """See whether enough have agreed, or whether enough never will."""
         assert self._request is not None, "votes are counted while they are asked for"
         voters = self._voters()
-        if all(has_quorum(each, self._heard_at, self._left) for each in voters):
+        has_agreement = all(has_quorum(each, self._heard_at, self._left) for each in voters)
+        if has_agreement and self._is_begun():
             if self.standing is Standing.TRYING:
                 self._ask_for_votes(now)
             else:
@@ -194,6 +195,16 @@ class Candidate:
         self._ask_more(voters, now)
         if not self._unanswered:
             self._fail(now)
+
+    def _is_begun(self) -> bool:
+        """Tell whether a round was committed, as far as that matters.
+
+        The roster of a first round that was given up need not have anybody in common with the one
+        that was formed instead. Where two groups could both be large enough, nobody follows it.
+        """
+        assert self._seal is not None, "a candidate has acknowledged something"
+        was_first = not self._seal.electorates and self._commit is None
+        return not (was_first and self._settings.could_be_two)
 
     # --- trying and asking -------------------------------------------------------------------
 

@@ -21,6 +21,9 @@ from pytest_elastic.rendezvous.registry import NodeSide
 __all__ = ["EndpointRegistry"]
 
 _FIRST_TERM = 1  # succession raises it
+# Whose store it is, for nodes of another run that come by.
+_OWNER_KEY = "pytest-elastic/run"
+_OWNER_S = 1.0
 
 
 class EndpointRegistry:
@@ -121,6 +124,7 @@ class EndpointRegistry:
         announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM))
         if self._endpoint.port != 0:
             announcer.publish(self._on_published)
+            self._ask_whose_it_is(self._settings.run_id, lambda _owner, _error: None)
         self._side.tell_member(v.Start())
 
     def _announce_from_here(self, place: Place) -> Announcer:
@@ -145,7 +149,35 @@ class EndpointRegistry:
 
     # Finding it
 
+    def _ask_whose_it_is(self, run_id: str | None, on_done: Callable[[str, str], None]) -> None:
+        """Ask for which run the store is served; with a run id, say so if nobody has."""
+        self._store.swap(
+            self._endpoint.host,
+            self._endpoint.port,
+            _OWNER_KEY,
+            expected="",
+            value=run_id,
+            timeout_s=_OWNER_S,
+            on_done=on_done,
+        )
+
     def _on_fetched(self, value: str, error: str) -> None:
+        if "has no key" not in error:
+            self._on_read(value, error)
+            return
+
+        def tell(owner: str, _: str) -> None:
+            is_other = owner not in {"", self._settings.run_id}
+            reason = (
+                f"the store at {self._endpoint} is that of run {owner!r}, and this node was "
+                f"started for run {self._settings.run_id!r}: give all nodes of a job the same "
+                "--rdzv-id, and each job an endpoint of its own"
+            )
+            self._on_read(value, reason if is_other else error)
+
+        self._ask_whose_it_is(None, tell)
+
+    def _on_read(self, value: str, error: str) -> None:
         place = None if error else read_place(value, self._settings.run_id, self._credentials)
         if place is None:
             signed = "" if self._credentials is None else "signed "

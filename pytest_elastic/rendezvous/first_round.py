@@ -28,8 +28,8 @@ class FirstRound:
         self._out = out
         self._deadlines = deadlines
         self._needs_founding = bool(settings.endpoints) and not is_heir
-        could_be_two = 2 * settings.min_nodes <= settings.max_nodes
-        waits = settings.has_succession and could_be_two and not settings.endpoints and not is_heir
+        could_be_two = settings.has_succession and settings.could_be_two
+        waits = could_be_two and not settings.endpoints and not is_heir
         self._waits_until = now + announced_within_s(settings) if waits else now
         self._asked_at: float | None = None
 

@@ -225,12 +225,16 @@ class FoundingMachine:
     def _is_weak(self, rival: _Rival) -> bool:
         return len(rival.endpoints) < self._quorum
 
-    def _holds_majority(self) -> bool:
-        return sum(self._is_ours(view) for view in self._views) >= self._quorum
+    def _is_held(self, view: _View, now: float) -> bool:
+        """Tell whether an endpoint is ours, as far as can be known."""
+        return self._is_ours(view) and self._is_reached(view, now)
+
+    def _holds_majority(self, now: float) -> bool:
+        return sum(self._is_held(view, now) for view in self._views) >= self._quorum
 
     def _who_vouches(self, now: float) -> set[int]:
         """Return the endpoints that count, each of which would know of a job that runs."""
-        held = {i: view for i, view in enumerate(self._views) if view.held_since is not None}
+        held = {i: view for i, view in enumerate(self._views) if self._is_held(view, now)}
         if len(held) == len(self._views):
             return set(held)
         wait_s = announced_within_s(self._settings)
@@ -267,7 +271,7 @@ class FoundingMachine:
             self._watch_founding(now)
             return
         rivals = self._rivals(now)
-        if rivals and not self._holds_majority():
+        if rivals and not self._holds_majority(now):
             first = rivals[0]
             if not self._is_weak(first) or first.rank < self._rank:
                 self._look_on(f"{first.place.name} begins the job")
@@ -282,7 +286,7 @@ class FoundingMachine:
             self._become(Stage.CLAIMING)
             for view in self._views:
                 view.ask_at = now + self._rank * _STAGGER_S
-        if not self._has_begun and self._holds_majority():
+        if not self._has_begun and self._holds_majority(now):
             self._has_begun = True
             self._out.append(Begin(reason=f"{self._names[self._rank]} is an address of this node"))
         self._vouching = self._who_vouches(now) if self._is_wanted else set()
@@ -298,9 +302,8 @@ class FoundingMachine:
             self._become(Stage.FOUNDED)
             self._out.append(Founded())
             return
-        possible = sum(self._is_ours(view) for view in views)
-        if possible < self._quorum and not any(view.asked_at is not None for view in views):
-            self._become(Stage.CLAIMING)
+        if sum(self._is_held(view, now) for view in views) < self._quorum:
+            self._become(Stage.CLAIMING)  # what is final is a claim again
 
     def _look_on(self, reason: str) -> None:
         if self.stage is Stage.CLAIMING:

@@ -104,6 +104,11 @@ class Settings:
         return self.quorum == "majority"
 
     @property
+    def could_be_two(self) -> bool:
+        """Whether two groups of nodes could both be large enough for a job (R12)."""
+        return 2 * self.min_nodes <= self.max_nodes
+
+    @property
     def is_granted(self) -> bool:
         """Whether somebody outside, such as etcd, says who decides, and may name another."""
         return self.quorum == "granted"

@@ -29,6 +29,9 @@ __all__ = ["SeveralEndpoints"]
 _FIRST_TERM = 1
 # How long after the first claim that was found others are waited for: endpoints answer together.
 _CHOOSE_S = 0.05
+# How long a store is asked for a record that is not there yet; then all are asked again, also those
+# that were not up.
+_FIND_S = 1.0
 # What a founder leaves in a store that it gives back.
 _RELEASED = "released"
 
@@ -80,7 +83,7 @@ class SeveralEndpoints:
                 endpoint.host,
                 endpoint.port,
                 key_of(self._settings),
-                timeout_s=within_s,
+                timeout_s=min(within_s, _FIND_S),
                 on_done=self._taker(self._search, number),
             )
 
@@ -238,8 +241,12 @@ class SeveralEndpoints:
             is_here = record.place.incarnation == self._node.incarnation
             self._side.tell_member(found_at(record.place, is_here=is_here))
             return
-        said = "; ".join(f"{self._endpoints[i]}: {why}" for i, why in sorted(problems.items()))
-        self._side.tell_member(v.CoordinatorNotFound(reason=f"no endpoint knows of it: {said}"))
+        problems = {
+            number: "nobody has begun the job there" if "has no key" in why else why
+            for number, why in sorted(problems.items())
+        }
+        said = "; ".join(f"{self._endpoints[number]}: {why}" for number, why in problems.items())
+        self._side.tell_member(v.CoordinatorNotFound(reason=said))
         self._say_what_is_reached(problems)
 
     def _say_what_is_reached(self, problems: dict[int, str]) -> None:
@@ -248,8 +255,8 @@ class SeveralEndpoints:
             return
         missing = {
             str(self._endpoints[number]): why
-            for number, why in sorted(problems.items())
-            if "has no key" not in why
+            for number, why in problems.items()
+            if not why.startswith("nobody")
         }
         reached = tuple(str(each) for each in self._endpoints if str(each) not in missing)
         if reached != self._reached:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import Self
+
 __all__ = ["LIMIT_S", "Ended", "Running", "run", "start"]
 
 # Importing torch takes seconds on a busy machine, and nothing here takes much longer.
@@ -86,6 +88,13 @@ class Running:
         """Read what it prints until it ends."""
         out, _ = self.process.communicate(timeout=LIMIT_S)
         self.printed += out.decode()
+
+    def __enter__(self) -> Self:
+        """Have it ended behind a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Kill it, if it still runs."""

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.called_launcher import Ended, run
+from tests.integration.called_launcher import Ended, Running, run
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with scripts that end well, end badly, or do not parse."""
     (tmp_path / "hello.py").write_text("print('hello')\n")
+    (tmp_path / "empty").touch(mode=0o600)
     (tmp_path / "exits_3.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "broken.py").write_text("def train(:\n    pass\n")
     return tmp_path
@@ -47,6 +48,17 @@ def folder(tmp_path: Path) -> Path:
         ),
         ("--rdzv-endpoint=a:b:c hello.py", "--rdzv-endpoint='a:b:c' is not an endpoint"),
         ("--rdzv-endpoint=a:70000 hello.py", "has port 70000: ports end at 65535"),
+        (
+            "--rdzv-backend=c10d --rdzv-endpoint=a,b:29401,a:29400 hello.py",
+            "--rdzv-endpoint='a,b:29401,a:29400' names a:29400 twice",
+        ),
+        ("--rdzv-backend=c10d --rdzv-endpoint=a,,b hello.py", "='a,,b' has an empty place"),
+        ("--rdzv-backend=c10d --rdzv-endpoint=a,b:0 hello.py", "port 0 means any free one"),
+        ("--rdzv-backend=c10d --rdzv-endpoint=a,b:x hello.py", "'b:x' is not an endpoint"),
+        (
+            "--rdzv-backend=c10d --rdzv-endpoint=a,b --rdzv-conf=is_host=1 hello.py",
+            "does not say which of several endpoints this node shall host",
+        ),
         ("--rdzv-conf=leese=1 hello.py", "--rdzv-conf has no setting 'leese'"),
         ("--rdzv-conf=lease=soon hello.py", "--rdzv-conf lease=soon: expected a number of seconds"),
         ("--rdzv-conf=lease=0.1 hello.py", "lease must be at least twice the beat interval"),
@@ -56,6 +68,7 @@ def folder(tmp_path: Path) -> Path:
         ("--local-addr=nowhere.invalid hello.py", "--local-addr=nowhere.invalid: no such address"),
         ("--rdzv-token-file=no hello.py", "--rdzv-token-file=no: No such file or directory"),
         ("--rdzv-token-file=hello.py hello.py", "can be read or written by everybody"),
+        ("--rdzv-token-file=empty hello.py", "--rdzv-token-file=empty is empty: expected a token"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_refused_at_once(
@@ -197,6 +210,45 @@ def test_a_host_that_nobody_joins_says_who_was_there(folder: Path) -> None:
     assert ended.code == 3
     assert "1 of at least 2 nodes were ready within 2 s: alone" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(folder: Path) -> None:
+    """One is this node's own, at one is nobody, one has a name that is not known."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+    endpoints = f"127.0.0.1:{port},127.0.0.2:{port},no-such-host.invalid:{port}"
+    words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--nnodes=2:4")
+    guest_only = ("--rdzv-conf=join_timeout=4,is_host=false", "--node-name=guest")
+    conf = "--rdzv-conf=join_timeout=600"
+    with Running(*words, conf, "hello.py", cwd=folder) as host:
+        host.wait_for("reached 1 of 3 endpoints: ")
+        guest = run(*words, *guest_only, "hello.py", cwd=folder)
+    for said in (host.printed, guest.err):
+        assert f"reached 1 of 3 endpoints: 127.0.0.1:{port}; not 127.0.0.2:{port} (" in said
+    not_joined(guest, f"127.0.0.1:{port}: nobody has begun the job there", code=3, within_s=90)
+    assert f"127.0.0.2:{port}: cannot reach a store at 127.0.0.2:{port}: Connection" in guest.err
+    assert "the name no-such-host.invalid is not known here" in guest.err
+
+
+def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
+    """Its name is taken, its settings differ, or it belongs to another job; the job waits on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2:3")
+    with Running(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder) as host:
+        host.wait_for("hosting the rendezvous")
+        same_name = run(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder)
+        words = ("--rdzv-id=mine", "--max-restarts=5", "--rdzv-conf=lease=9")
+        other_settings = run(*meeting, *words, "hello.py", cwd=folder)
+        words = ("--rdzv-id=yours", "--rdzv-conf=join_timeout=7")
+        other_run = run(*meeting, *words, "hello.py", cwd=folder)
+        assert host.process.poll() is None
+    not_joined(same_name, "as node 'first': a node of that name at 127.0.0.1:", code=2, within_s=90)
+    not_joined(
+        other_settings, "lease_s is 9 there and 5 here; max_restarts is 5", code=2, within_s=90
+    )
+    said = f"127.0.0.1:{port} is that of run 'mine', and this node was started for run 'yours'"
+    not_joined(other_run, said, code=3, within_s=90)
 
 
 # --- what is run -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def several(nodes: str, endpoints: Sequence[str] = THREE, *, last_call_s: float 
     config = settings(
         nodes, quorum="majority", last_call_s=last_call_s, endpoints=",".join(endpoints)
     )
-    world = World(config, endpoints=endpoints)
+    world = World(config)
     Watch(world)
     return world
 
@@ -131,16 +131,17 @@ def test_r12_a_host_that_comes_back_with_a_crowd_of_new_nodes_joins_the_job() ->
 
 def test_r12_a_majority_of_hosts_comes_back_at_once_and_finds_the_survivors() -> None:
     """Only the third endpoint still knows of the job, and is out of reach: they wait, and hear."""
-    world = several("2:5")
+    world = several("2:5", ("n1", "n2", "n5"))
     names = (*THREE, "n4", "n5")
     world.start(*names)
     world.run_until(lambda: world.all_run(*names), within_s=3.0)
     world.run(1.0)
-    world.crash("n1")
-    world.crash("n2")
-    for name in ("n1", "n2", "n7", "n8"):
-        world.isolate(name, ["n3"])
-    world.start("n1", "n2", "n7", "n8")
+    world.cut_power("n1")
+    world.cut_power("n2")
+    new = ("n1", "n2", "n7", "n8", "n9")
+    for name in new:
+        world.isolate(name, ["n5"])
+    world.start(*new)
     world.run(8.0)
     assert jobs(world) == 1
     assert world.round_of("n4") > 1
@@ -239,6 +240,19 @@ def test_r12_without_the_wait_the_judge_sees_a_second_job(monkeypatch: pytest.Mo
     monkeypatch.setattr(FirstRound, "may_begin", lambda *_: True)
     with pytest.raises(Violation, match=r"two worlds run at once|started again|went back|the same"):
         came_back_with_new_nodes("2:4")
+
+
+def test_r12_stores_that_were_started_again_would_vouch_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the wait, two hosts that come back at once begin a second job."""
+
+    def at_once(machine: FoundingMachine, now: float) -> set[int]:
+        return {i for i, view in enumerate(machine._views) if machine._is_held(view, now)}
+
+    monkeypatch.setattr(FoundingMachine, "_who_vouches", at_once)
+    with pytest.raises((Violation, AssertionError)):
+        test_r12_a_majority_of_hosts_comes_back_at_once_and_finds_the_survivors()
 
 
 def test_r12_if_a_minority_could_found_a_job_a_split_would_make_two(

@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", metavar="A,B", help=f"fault kinds: {', '.join(KINDS)}")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
     parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
+    parser.add_argument(
+        "--endpoints", type=int, default=1, metavar="N", help="with --quorum majority (default: 1)"
+    )
     parser.add_argument("--agent", choices=tuple(AGENTS), default="played")
     parser.add_argument("--depth", type=int, default=6, metavar="N", help="choices to explore")
     parser.add_argument(
@@ -104,12 +107,18 @@ def _options(given: argparse.Namespace) -> Options:
         )
     if given.nodes is not None and given.nodes < 1:
         raise UsageError(f"cannot have {given.nodes} nodes: at least 1 is expected")
+    if given.endpoints != 1 and (given.endpoints < 1 or given.quorum != "majority"):
+        raise UsageError(
+            f"cannot have {given.endpoints} endpoints: at least 1 is expected, and more than one "
+            "with --quorum majority only"
+        )
     return Options(
         nodes=given.nodes,
         quorum=given.quorum,
         kinds=tuple(kinds),
         is_swarm=given.swarm,
         is_brisk=given.brisk,
+        endpoints=given.endpoints,
     )
 
 
@@ -121,6 +130,7 @@ def _words(given: argparse.Namespace) -> list[str]:
     """Return the options that say which storms are drawn, as a command has them."""
     words = [f"--nodes {given.nodes}"] if given.nodes else []
     words += [f"--quorum {given.quorum}"] if given.quorum else []
+    words += [f"--endpoints {given.endpoints}"] if given.endpoints > 1 else []
     words += [f"--kinds '{given.kinds}'"] if given.kinds else []
     words += ["--swarm"] if given.swarm else []
     words += ["--brisk"] if given.brisk else []

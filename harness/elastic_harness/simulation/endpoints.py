@@ -13,7 +13,7 @@ from pytest_elastic.rendezvous import founding_vocabulary as f
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
-from pytest_elastic.rendezvous.founding import FoundingMachine, best_of
+from pytest_elastic.rendezvous.founding import FoundingMachine, best_of, majority_of
 from pytest_elastic.rendezvous.model import Node
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Endpoints:
 
     def open(self, process: Process) -> None:
         """Host the endpoint that is on this node, if one is, and try to found the job."""
+        if self._world.host is None:
+            self._world.host = process  # until somebody begins the job
         if process.name not in self.names:
             return
         self._texts[process.node.incarnation] = ""
@@ -70,6 +72,40 @@ class Endpoints:
         if self._texts[key] == expected:
             self._texts[key] = text
         return self._texts[key]
+
+    def can_begin_a_job(self, left_out: str) -> bool:
+        """Tell whether a majority of endpoints is served, but for a node that nobody reaches.
+
+        What is final there by a founder that was lost before the first round stays (R12).
+        """
+        free = 0
+        for endpoint in range(len(self.names)):
+            host = self._host(endpoint)
+            if host is None or host.agent.over is not None or host.name == left_out:
+                continue
+            record = self._records.get(self._texts[host.node.incarnation])
+            is_final = record is not None and (record.claim is None or record.claim.is_final)
+            free += record is None or not is_final or self._is_well(record.place)
+        return free >= majority_of(len(self.names))
+
+    def _is_well(self, place: m.Place) -> bool:
+        every = self._world.every_process
+        founder = next(p for p in every if p.node.incarnation == place.incarnation)
+        return founder.is_alive and founder.coordinator is not None
+
+    def keep_others_out(self) -> bool:
+        """Tell whether so many know of a job that nobody can found another one, or none has begun.
+
+        What is left when a majority of stores is lost at once is not promised to be enough (R12).
+        """
+        if not self._world.starts:
+            return True
+        know = 0
+        for endpoint in range(len(self.names)):
+            host = self._host(endpoint)
+            record = self._records.get(self._texts[host.node.incarnation]) if host else None
+            know += record is not None and record.claim is None
+        return len(self.names) - know < majority_of(len(self.names))
 
     # --- founding ----------------------------------------------------------------------------
 

@@ -106,6 +106,8 @@ def may_come(world: World) -> bool:
     """Tell whether one more node that knows of no job may be there (see `Target.may_come`)."""
     if not world.config.has_succession:
         return True
+    if world.endpoints is not None and world.endpoints.keep_others_out():
+        return True
     new = [p for p in world.every_process if p.is_alive and not p.agent.belongs]
     return len(new) + 1 < world.config.min_nodes
 

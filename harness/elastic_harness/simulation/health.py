@@ -28,6 +28,9 @@ def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) 
         return "nobody has started yet"
     here = [p for p in processes if p.is_alive and p.name != left_out]
     living = [p for p in here if p.agent.over is None]
+    endpoints = world.endpoints
+    if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
+        return None
     if world.config.outlives_coordinator:
         return _problem_of_heirs(world, living)
     if host.finished is not None or host.agent.over is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_elastic.rendezvous.model import Settings
 
@@ -114,6 +114,8 @@ class Options:
 
     Without `is_swarm` every kind of `kinds` may come in every plan; with it, each plan has a few.
     `is_brisk` is for campaigns: short storms, most of which leave enough nodes for another round.
+    Of several `endpoints`, one is on each of the first nodes; then two groups of nodes may be large
+    enough for a job.
     """
 
     nodes: int | None = None
@@ -121,16 +123,24 @@ class Options:
     kinds: Sequence[str] = field(default=KINDS)
     is_swarm: bool = True
     is_brisk: bool = False
+    endpoints: int = 1
 
 
 def draw_plan(seed: int, options: Options | None = None) -> Plan:
     """Return the plan of a seed: the same one for the same options."""
     options = options or Options()
     draw = random.Random(seed)
-    count = options.nodes or draw.randint(2, 5)
+    count = max(options.nodes or draw.randint(2, 5), options.endpoints)
     settings = _draw_settings(
         draw, count, options.quorum or "coordinator", is_brisk=options.is_brisk
     )
+    if options.endpoints > 1:
+        settings = replace(
+            settings,
+            min_nodes=2,
+            max_nodes=max(settings.max_nodes, 4),
+            endpoints=",".join(f"n{number + 1}" for number in range(options.endpoints)),
+        )
     latency_s = draw.choice([0.0005, 0.005, 0.05])
     jitter_s = draw.choice([0.0, latency_s, 0.05])
     damage = draw.choice(["", "", "", "", "", "deaf", "mute", "apart"])

@@ -87,7 +87,6 @@ class World:
         checks_wire: bool = True,
         keeps_messages: bool = True,
         agent_class: type[PlayedAgent] = PlayedAgent,
-        endpoints: Sequence[str] = (),
     ) -> None:
         self.config = config
         self.agent_class = agent_class
@@ -107,7 +106,8 @@ class World:
         self.draw_jitter_s: Callable[[], float] | None = None
         self.is_endpoint_down = False
         self.doors = Doors(self, KEEPER_S)
-        self.endpoints = Endpoints(self, endpoints) if endpoints else None
+        names = config.endpoints.split(",") if config.endpoints else ()
+        self.endpoints = Endpoints(self, names) if names else None
         self._newest_dial: dict[str, int] = {}  # by incarnation
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages

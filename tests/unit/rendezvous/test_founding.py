@@ -105,14 +105,18 @@ class Field:
         endpoint = command.endpoint
 
         def answer() -> None:
-            if endpoint not in self.stores or (rank, endpoint) in self.cut:
+            delay_s = _DELAY_S
+            if endpoint not in self.stores:
                 given = f.Answered(endpoint=endpoint, error="Connection refused")
+            elif (rank, endpoint) in self.cut:
+                given = f.Answered(endpoint=endpoint, error="no answer")
+                delay_s = f.ANSWER_WITHIN_S
             else:
                 text = self._swap(command)
                 given = f.Answered(
                     endpoint=endpoint, text=text, record=read_record(text, "r", None)
                 )
-            self._later(_DELAY_S, lambda: self._step(rank, machine, given))
+            self._later(delay_s, lambda: self._step(rank, machine, given))
 
         self._later(_DELAY_S, answer)
 

@@ -1,0 +1,105 @@
+"""`pytest-elastic run` with three endpoints: each node may be missing, or lost, at any time.
+
+Real commands on one machine, with an address of its own for each node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.called_launcher import Running
+
+# Says in which world it is, and stays there until it is told to end.
+_PROGRAM = """
+import os, time
+size, round_ = os.environ["WORLD_SIZE"], os.environ["PYTEST_ELASTIC_ROUND"]
+print(f"world of {size} in round {round_};", flush=True)
+while not os.path.exists("stop"):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the program."""
+    (tmp_path / "stays.py").write_text(_PROGRAM)
+    return tmp_path
+
+
+def free_port() -> int:
+    """Return a port that is free on all addresses of the loopback."""
+    with socket.create_server(("", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+class Job:
+    """Nodes n1, n2, ... at 127.0.0.1, 127.0.0.2, ...; the first three have an endpoint each."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.endpoints = [f"127.0.0.{number}:{port}" for number in (1, 2, 3)]
+        self.nodes: dict[int, Running] = {}
+        self._folder = folder
+
+    def start(self, number: int) -> Running:
+        """Start a node; one of n1 to n3 hosts its endpoint, as the addresses before are not its."""
+        words = (
+            *("--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=job"),
+            f"--rdzv-endpoint={','.join(self.endpoints)}",
+            "--rdzv-conf=beat_interval=0.3,lease=1.5,last_call_timeout=0.5,min_round=0.2",
+            *(f"--node-name=n{number}", f"--local-addr=127.0.0.{number}", "stays.py"),
+        )
+        environ = {"TMPDIR": str(self._folder)}  # an agent that is killed leaves its logs there
+        node = self.nodes[number] = Running(*words, cwd=self._folder, environ=environ)
+        return node
+
+    def kill(self, number: int) -> None:
+        """Kill a node's agent; its keeper ends the workers, and the store of its endpoint."""
+        self.nodes.pop(number).end()
+
+    def stop(self) -> None:
+        """Let the workers end well, and their agents with them."""
+        (self._folder / "stop").touch()
+        for node in self.nodes.values():
+            node.read_rest()
+
+
+@pytest.fixture
+def job(folder: Path) -> Iterator[Job]:
+    """Return a job without nodes yet; whatever is left of it at the end is killed."""
+    job = Job(folder)
+    yield job
+    for node in job.nodes.values():
+        with contextlib.suppress(OSError):
+            node.end()
+
+
+def test_any_host_of_an_endpoint_may_be_missing_or_lost_at_any_time(job: Job) -> None:
+    """The first before the job begins, whoever decides after that; a new node joins all the same.
+
+    All addresses are the machine's own here, so a node hosts the first endpoint that is free: the
+    one that comes last serves an endpoint that was lost, with an empty store, and finds the job at
+    another.
+    """
+    first = job.start(1)
+    first.wait_for("a majority of nodes goes on without any other")
+    first.wait_for(f"reached 1 of 3 endpoints: {job.endpoints[0]}; not {job.endpoints[1]} (")
+    assert "world of" not in first.printed
+    second = job.start(2)
+    second.wait_for("world of 2 in round 1;")
+    first.wait_for(f"reached 2 of 3 endpoints: {job.endpoints[0]}, {job.endpoints[1]}; not ")
+    third = job.start(3)
+    third.wait_for("world of 3 in round 2;")
+    decides = 1 if "hosting the rendezvous" in first.printed else 2
+    job.kill(decides)
+    third.wait_for("world of 2 in round 3;")
+    newcomer = job.start(4)
+    newcomer.wait_for("world of 3 in round 4;")
+    assert "hosting the rendezvous" not in newcomer.printed
+    job.stop()
+    assert [node.process.returncode for node in job.nodes.values()] == [0, 0, 0]
