@@ -238,10 +238,10 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
     with Running(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder) as host:
         host.wait_for("hosting the rendezvous")
         same_name = run(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder)
-        words = ("--rdzv-id=mine", "--max-restarts=5", "--rdzv-conf=lease=9")
-        other_settings = run(*meeting, *words, "hello.py", cwd=folder)
-        words = ("--rdzv-id=yours", "--rdzv-conf=join_timeout=7")
-        other_run = run(*meeting, *words, "hello.py", cwd=folder)
+        mine = ("--rdzv-id=mine", "--max-restarts=5", "--rdzv-conf=lease=9")
+        other_settings = run(*meeting, *mine, "hello.py", cwd=folder)
+        yours = ("--rdzv-id=yours", "--rdzv-conf=join_timeout=7")
+        other_run = run(*meeting, *yours, "hello.py", cwd=folder)
         assert host.process.poll() is None
     not_joined(same_name, "as node 'first': a node of that name at 127.0.0.1:", code=2, within_s=90)
     not_joined(
