@@ -306,6 +306,8 @@ def _reject(target: Target, blow: Blow) -> str:
     # An agent that is frozen at that very moment cannot hold its workers: beyond what R5 promises.
     if victim is None or victim.is_frozen:
         return ""
+    if target.world.config.is_granted and any(p.is_frozen for p in target.world.every_process):
+        return ""  # the victim may decide
     others = sorted(target.world.processes)
     target.world.reject(victim.name, others)
     links = [pair for other in others for pair in ((victim.name, other), (other, victim.name))]
