@@ -261,8 +261,9 @@ class MemberMachine:
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if refusal.is_final:
             self._finish("refused", refusal.reason)
-        else:
-            self._leave_round(refusal.reason, now, as_told=True)
+            return
+        self._succession.hear_of_term(refusal.term, now)
+        self._leave_round(refusal.reason, now, as_told=True)
 
     # --- the round ---------------------------------------------------------------------------
 

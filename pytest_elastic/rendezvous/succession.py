@@ -82,6 +82,14 @@ class Succession:
         self.is_lost = False
         self._trusted_until = now + self._settings.lease_s / 2
 
+    def hear_of_term(self, term: int, now: float) -> None:
+        """Stand for nothing, and vote for nobody, for a while: somebody decides under a new term.
+
+        It has refused this node's round, and will take it in without one.
+        """
+        if self.is_on and term > self.ballot.promised:
+            self.trust(now)
+
     def lose(self) -> None:
         """Take note that the coordinator is lost, and that nobody needs to wait for its lease."""
         self.is_lost = True

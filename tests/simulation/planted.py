@@ -41,6 +41,7 @@ from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
+from pytest_elastic.rendezvous.succession import Succession
 
 __all__ = ["PLANTED", "Planted", "find", "finds"]
 
@@ -283,6 +284,11 @@ PLANTED: dict[str, Planted] = {
     "strangers-forgotten": Planted(
         what="a successor does not expect those to ask for the end whom it never knew",
         patches=((Farewell, "expect_strangers", _nothing),),
+        options=_SWARM,
+    ),
+    "refusal-says-nothing": Planted(
+        what="nodes whose first round was never committed elect somebody, although another decides",
+        patches=((Succession, "hear_of_term", _nothing),),
         options=_SWARM,
     ),
     "spare-forgets": Planted(
