@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_elastic.config import RendezvousConf
+from pytest_elastic.rdzv_conf import RendezvousConf
 
 __all__ = ["CASES", "Case"]
 

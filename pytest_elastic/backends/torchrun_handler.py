@@ -30,10 +30,11 @@ from pytest_elastic.backends.names import OWN_HANDLER
 from pytest_elastic.backends.own_address import own_address
 from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.channel import listen
-from pytest_elastic.config import parse_endpoint, parse_rdzv_conf
+from pytest_elastic.config import parse_endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
+from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry

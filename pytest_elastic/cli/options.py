@@ -34,17 +34,15 @@ from pytest_elastic.config import (
     Endpoint,
     LaunchConfig,
     ProgramConfig,
-    RendezvousConf,
     fill_in,
-    parse_backend_conf,
     parse_endpoint,
     parse_endpoints,
     parse_filters,
     parse_nnodes,
     parse_signals,
-    store_type_of,
 )
 from pytest_elastic.errors import UsageError
+from pytest_elastic.rdzv_conf import RendezvousConf, parse_backend_conf, store_type_of
 from pytest_elastic.workers.logs import parse_streams
 from pytest_elastic.workers.logs_plugin import check_plugin
 

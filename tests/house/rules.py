@@ -56,6 +56,7 @@ ROOMS = (
             "pytest_elastic.errors",
             "pytest_elastic.clock",
             "pytest_elastic.config",
+            "pytest_elastic.rdzv_conf",
             "pytest_elastic.environ",
             "pytest_elastic.loop",
             "pytest_elastic.channel",
@@ -153,6 +154,7 @@ class Pure:
 PURE = (
     Pure(holds="pytest_elastic.errors"),
     Pure(holds="pytest_elastic.config"),
+    Pure(holds="pytest_elastic.rdzv_conf"),
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
     Pure(
         holds="pytest_elastic.rendezvous",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_elastic import config
+from pytest_elastic import rdzv_conf
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
@@ -65,7 +65,7 @@ def parse(conf: str, backend: str = "c10d") -> LaunchConfig:
 
 def test_every_setting_is_here() -> None:
     """A new one brings the test of its effect, or the reason why it has none."""
-    known = {*config._CONF_FIELDS, *config._ETCD_V3_SETTINGS}
+    known = {*rdzv_conf._CONF_FIELDS, *rdzv_conf._ETCD_V3_SETTINGS}
     assert known == {*AGREED, *OF_THE_NODE, *WITHOUT_EFFECT}
 
 

@@ -1,0 +1,204 @@
+"""What `--rdzv-conf` may say: our settings, torchrun's, and those of etcd, from text to values.
+
+Pure, as `config` is: text in, checked values out, or a `UsageError` that says what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pytest_elastic.errors import UsageError
+
+__all__ = ["RendezvousConf", "parse_backend_conf", "parse_rdzv_conf", "store_type_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousConf:
+    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.model.Settings`)."""
+
+    beat_interval_s: float = 1.0
+    lease_s: float = 5.0
+    drift_s: float = 0.5
+    last_call_s: float = 30.0
+    join_timeout_s: float = 600.0
+    min_round_s: float = 5.0
+    newcomer_window_s: float = 1.0
+    linger_s: float = 5.0
+    store_timeout_s: float = 1.0
+    is_host: bool | None = None
+    quorum: str = "auto"
+    store_type: str = "tcp"
+
+
+# Our names and torchrun's, each with the field it sets. A value of None: accepted for the sake of
+# commands that work today, and without effect, for the reason given.
+_CONF_FIELDS: dict[str, str | None] = {
+    "beat_interval": "beat_interval_s",
+    "lease": "lease_s",
+    "drift": "drift_s",
+    "last_call_timeout": "last_call_s",
+    "join_timeout": "join_timeout_s",
+    "min_round": "min_round_s",
+    "newcomer_window": "newcomer_window_s",
+    "linger": "linger_s",
+    "store_timeout": "store_timeout_s",
+    "read_timeout": None,  # a store is asked from a process that is not waited for
+    "is_host": "is_host",
+    "quorum": "quorum",
+    "keep_alive_interval": "beat_interval_s",
+    "keep_alive_max_attempt": None,  # read below: the lease is so many beats
+    "close_timeout": None,  # closing is acknowledged here, never waited out
+    "heartbeat_timeout": None,  # beats have no thread that could hang
+    "timeout": None,  # torchrun's c10d ignores it as well
+    "rank": None,  # torchrun overwrites it with --node-rank
+    "store_type": "store_type",
+}
+# Settings of torchrun's etcd backends.
+_ETCD_SETTINGS = (
+    *("protocol", "etcd_prefix", "cert", "key", "cacert"),
+    *("ssl_cert", "ssl_cert_key", "ca_cert"),
+)
+
+_TRUE = ("1", "true", "t", "yes", "y")
+_FALSE = ("0", "false", "f", "no", "n")
+
+
+def parse_rdzv_conf(text: str, *, backend: str = "c10d") -> RendezvousConf:
+    """Return the settings of a "key=value,key=value" text; unknown keys are refused by name."""
+    values: dict[str, str] = {}
+    for key, value in _conf_items(text):
+        if key in _ETCD_SETTINGS:
+            raise UsageError(
+                f"--rdzv-conf {key} is a setting of torch's etcd backends; here it is {backend}"
+            )
+        if key not in _CONF_FIELDS:
+            known = sorted({*_CONF_FIELDS, *(_ETCD_V3_SETTINGS if backend == "etcd-v3" else ())})
+            close = difflib.get_close_matches(key, known, n=1)
+            guess = f" Did you mean {close[0]!r}?" if close else ""
+            raise UsageError(
+                f"--rdzv-conf has no setting {key!r}; known are {', '.join(known)}." + guess
+            )
+        values[key] = value
+    fields: dict[str, float | bool | str] = {}
+    for key, value in values.items():
+        name = _CONF_FIELDS[key]
+        if name is not None:
+            fields[name] = _conf_value(key, name, value)
+        elif key == "rank":
+            if not re.fullmatch(r"\d{1,9}", value):
+                raise UsageError(f"--rdzv-conf rank={value}: expected a whole number of at least 0")
+        else:
+            _conf_number(key, value)
+    if "lease" not in values and (
+        "keep_alive_interval" in values or "keep_alive_max_attempt" in values
+    ):
+        attempts = _conf_number("keep_alive_max_attempt", values.get("keep_alive_max_attempt", "3"))
+        interval = fields.get("beat_interval_s", 5.0)
+        assert isinstance(interval, float), "intervals are parsed as numbers"
+        fields.setdefault("beat_interval_s", interval)
+        fields["lease_s"] = interval * max(attempts, 2.0)
+    return RendezvousConf(**fields)  # type: ignore[arg-type]  # names and types come from the table
+
+
+# What torch's own handlers over etcd read, besides what `torchrun` gives every handler.
+_HANDLER_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "etcd": ("timeout", "last_call_timeout", "etcd_prefix", "protocol", "cert", "key", "cacert"),
+    "etcd-v2": (
+        *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "timeout"),
+        *("keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
+        *("protocol", "ssl_cert", "ssl_cert_key", "ca_cert"),
+    ),
+}
+# How our own rendezvous over etcd gets to it.
+_ETCD_V3_SETTINGS = ("protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password_file")
+# torchrun's own default of `timeout`, which it gives every handler.
+_HANDLER_TIMEOUT_S = "900"
+
+
+def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping[str, str]]:
+    """Return what `--rdzv-conf` says to us, and what to a handler that is not ours.
+
+    Of handlers, only torch's own settings are known by name.
+    """
+    values = dict(_conf_items(text))
+    if backend in ("c10d", "static"):
+        conf = parse_rdzv_conf(text)
+        if backend == "c10d" and conf.store_type == "file":
+            _refuse_quorum(values, "store_type=file: the file says who decides")
+        return conf, {}
+    if backend == "etcd-v3":
+        theirs = {key: value for key, value in values.items() if key in _ETCD_V3_SETTINGS}
+        ours = ",".join(f"{key}={value}" for key, value in values.items() if key not in theirs)
+        for key in ("is_host", "store_type"):
+            if key in values:
+                raise UsageError(
+                    f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
+                )
+        _refuse_quorum(values, "etcd-v3: etcd says who decides")
+        return replace(parse_rdzv_conf(ours, backend=backend), quorum="granted"), theirs
+    known = _HANDLER_SETTINGS.get(backend)
+    for key in values:
+        if known is not None and key not in known:
+            raise UsageError(
+                f"--rdzv-conf has no setting {key!r} with the backend {backend}; known are "
+                f"{', '.join(sorted(known))}"
+            )
+    return RendezvousConf(), {"timeout": _HANDLER_TIMEOUT_S, **values}
+
+
+def store_type_of(text: str) -> str:
+    """Return how `--rdzv-conf` says that nodes find each other: "tcp" or "file"."""
+    return dict(_conf_items(text)).get("store_type", "tcp").lower()
+
+
+def _refuse_quorum(values: Mapping[str, str], why: str) -> None:
+    if "quorum" in values:
+        raise UsageError(f"--rdzv-conf quorum={values['quorum']} has no effect with {why}")
+
+
+def _conf_items(text: str) -> Iterator[tuple[str, str]]:
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (part.strip() for part in item.partition("="))
+        if not separator or not key or not value:
+            raise UsageError(
+                f"--rdzv-conf={text!r}: {item!r} is not a setting; expected key=value,key=value"
+            )
+        yield key, value
+
+
+def _conf_value(key: str, name: str, value: str) -> float | bool | str:
+    if name == "quorum":
+        if value not in ("auto", "coordinator", "majority"):
+            raise UsageError(
+                f"--rdzv-conf quorum={value}: expected majority (a majority of nodes goes on "
+                "without any other), coordinator (the job ends with its host's node), or auto"
+            )
+        return value
+    if name == "store_type":
+        if value.lower() not in ("tcp", "file"):
+            raise UsageError(
+                f"--rdzv-conf store_type={value}: expected tcp (nodes meet at a port of one of "
+                "them) or file (in a file that all of them see, which --rdzv-endpoint names)"
+            )
+        return value.lower()
+    if name == "is_host":
+        if value.lower() in _TRUE:
+            return True
+        if value.lower() in _FALSE:
+            return False
+        raise UsageError(f"--rdzv-conf is_host={value}: expected true or false")
+    return _conf_number(key, value)
+
+
+def _conf_number(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        unit = "beats" if key == "keep_alive_max_attempt" else "seconds"
+        raise UsageError(f"--rdzv-conf {key}={value}: expected a number of {unit} above 0")
+    return number
