@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from fnmatch import fnmatch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
 
-FAILED = pytest.StashKey[bool]()
+PASSED = pytest.StashKey[bool]()
+# Followed by the number of the pytest that it belongs to.
+_PRIVATE = "pe-"
 
 # A few dozen examples find what matters in a default run; `HYPOTHESIS_PROFILE=thorough` for a long
 # look. No deadline: two shared cores make any single example slow now and then.
@@ -26,29 +32,38 @@ settings.register_profile("thorough", max_examples=2000, deadline=None, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-# Whose tests are looked at before and after: those that start processes and share none of them. A
-# look costs 7 ms, too much for each of a thousand tests with plain values. Tests that share a
-# cluster come here when they say what of it is spared (`ClusterClient.own_pids`, `own_fds`).
-LOOKED_AFTER = (
-    "conformance/test_torchrun_behaviour.py",
-    "conformance/test_torchrun_errors.py",
-    "conformance/test_torchrun_failures.py",
-    "conformance/test_torchrun_handlers.py",
-    "conformance/test_torchrun_output.py",
-    "gpu",
-    "integration/test_etcd_bridge.py",
-    "integration/test_etcd_v3.py",
-    "integration/test_example_train.py",
-    "integration/test_launcher.py",
-    "integration/test_launcher_bad_input.py",
-    "integration/test_launcher_drain.py",
-    "integration/test_launcher_failures.py",
-    "integration/test_launcher_functions.py",
-    "integration/test_launcher_interrupted.py",
-    "integration/test_no_survivors.py",
-    "integration/test_session.py",
-    "plugin",
-)
+# What a test may leave in the folder of temporary files, and why.
+MAY_STAY = {
+    "pytest-of-*": "where a pytest that a test calls keeps the folders of its own tests",
+    "pymp-*": "a folder of Python's multiprocessing, in a process that was killed",
+    "torchelastic_*": "logs of a launcher that was killed, or whose job failed; torchrun's always",
+    "torchinductor_*": "a cache that torch makes for a user, whoever imports it, and keeps",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this pytest, and all that it starts, a folder of temporary files that is nobody else's.
+
+    So that whatever is new in it is a leak of a test, also while other pytests run. Its name is
+    short, because paths of sockets are; what a pytest that was killed has left goes with the next.
+    """
+    outside = tempfile.gettempdir()
+    for name in os.listdir(outside):
+        pid = name.removeprefix(_PRIVATE)
+        if name != pid and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(os.path.join(outside, name), ignore_errors=True)
+    folder = os.path.join(outside, f"{_PRIVATE}{os.getpid()}")
+    os.mkdir(folder)
+    os.chmod(folder, 0o1777)  # some tests change the user
+    # Folders of tests stay where they were, to be looked at.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", outside)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+    def restore() -> None:
+        os.environ["TMPDIR"] = tempfile.tempdir = outside
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(restore)
 
 
 @pytest.fixture(autouse=True)
@@ -56,27 +71,53 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test ends with the processes, namespaces, files and threads that it began with.
 
     What a module or the session shares was there before, because pytest sets up wider scopes first.
-    A test that fails is not checked on top: its leftovers are those of the failure.
+    A test that failed or was interrupted is not checked on top: its leftovers are part of that.
     """
-    here = request.path.relative_to(Path(__file__).parent)
-    if not any(here.is_relative_to(looked_after) for looked_after in LOOKED_AFTER):
-        yield
-        return
     from elastic_harness import leaks
 
-    before = leaks.snapshot()
+    before, files = leaks.snapshot(), _temporary()
+    # A cluster of a wider scope may make the group of control groups that all its nodes share.
+    spared = leaks.Spared(pids=frozenset(before.pids))
     yield
-    failed = request.node.stash.get(FAILED, False)
-    if not failed and (left := leaks.leaks_since(before)):
+    if not request.node.stash.get(PASSED, False):
+        return
+    left = leaks.leaks_since(before, within_s=0, spared=spared)
+    if left or _temporary() - files:
+        gc.collect()  # what only waits to be collected is not left behind
+        left = leaks.leaks_since(before, spared=spared)
+        left += [f"temporary file left: {name}" for name in _files_since(files)]
+    if left:
         pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
+
+
+def _files_since(before: set[str], within_s: float = 1.0) -> list[str]:
+    """Return what is left of temporary files; who is just ending may take away its own."""
+    deadline = time.monotonic() + within_s
+    while (left := _temporary() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return sorted(left)
+
+
+def _temporary() -> set[str]:
+    """Return what is in our folder of temporary files, and may not stay there.
+
+    The folders of clusters are the snapshot's business, which knows whose they are.
+    """
+    from elastic_harness.cluster import cgroups
+
+    return {
+        name
+        for name in os.listdir(tempfile.gettempdir())
+        if cgroups.owner_of(name) is None and not any(fnmatch(name, each) for each in MAY_STAY)
+    }
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember that the test itself failed, for the check after it."""
+    """Remember that the test itself passed, for the check after it."""
     report = yield
-    if call.when == "call" and report.failed:
-        item.stash[FAILED] = True
+    if call.when == "call" and report.passed:
+        item.stash[PASSED] = True
     return report

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from elastic_harness.cluster import cgroups, process_table
 from elastic_harness.cluster.client import ClusterClient
+from elastic_harness.cluster.leftovers import temporary_folder
 
 __all__ = ["what_is_left"]
 
@@ -55,7 +56,8 @@ def _groups(cluster: ClusterClient) -> Iterator[str]:
 
 
 def _folders(cluster: ClusterClient) -> Iterator[str]:
-    for folder, prefix in ((cluster.scratch, "run-"), (f"{cluster.scratch}/disks", "")):
+    folders = {cluster.scratch: "run-", f"{cluster.scratch}/disks": ""}
+    for folder, prefix in (*folders.items(), (temporary_folder(cluster.scratch), "")):
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(folder)):
                 if name.startswith(prefix):

@@ -23,6 +23,8 @@ __all__ = ["Snapshot", "Spared", "compare", "leaks_since", "snapshot"]
 
 # How often to look again at what is just about to go away.
 _LOOK_AGAIN_S = 0.02
+# A process has executed its program long before.
+_SETTLED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,11 @@ class Snapshot:
     """What there was at one moment: for each kind of thing, its key and how a person knows it."""
 
     things: Mapping[str, Mapping[str, str]]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes below this one, and orphans of sessions that are over."""
+        return [int(key.partition("-")[0]) for key in self.things["process"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +93,27 @@ def leaks_since(
     within_s: float = 1.0,
     spared: Spared = _NOTHING,
 ) -> list[str]:
-    """Compare with now; what is just going away has `within_s` to do so."""
+    """Compare with now; what is just going away has `within_s` to do so.
+
+    What was not there at the first look is not what was left: somebody beside us has just made it.
+    """
     deadline = time.monotonic() + within_s
-    while True:
-        now = snapshot(spared=spared)
-        lines = compare(before, now)
-        if not lines:
-            return []
+    first = now = snapshot(spared=spared)
+    while compare(before, now):
         if time.monotonic() > deadline:
             return compare(before, _without_strangers(now, before))
         time.sleep(_LOOK_AGAIN_S)
+        now = _still_there(first, snapshot(spared=spared))
+    return []
+
+
+def _still_there(first: Snapshot, now: Snapshot) -> Snapshot:
+    return Snapshot(
+        things={
+            kind: {key: text for key, text in things.items() if key in first.things[kind]}
+            for kind, things in now.things.items()
+        }
+    )
 
 
 def _without_strangers(now: Snapshot, before: Snapshot) -> Snapshot:
@@ -117,15 +135,55 @@ def _without_strangers(now: Snapshot, before: Snapshot) -> Snapshot:
 
 def _our_processes(spared: Collection[int]) -> list[process_table.ProcessRow]:
     own = os.getpid()
-    found = {row.pid: row for row in process_table.descendants(own)}
-    for pid in process_table.processes():
-        if pid in found or pid == own:
-            continue
-        mark = process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")
+    found = {row.pid: row for row in _descendants(own)}
+    for pid, mark in _MARKS.of(pid for pid in process_table.processes() if pid != own):
         # An orphan of a session that is over is everybody's; sessions beside us are not ours.
-        if cgroups.is_stale(mark) and (row := process_table.row_of(pid)) is not None:
+        row = process_table.row_of(pid) if pid not in found and cgroups.is_stale(mark) else None
+        if row is not None:
             found[pid] = row
     return [found[pid] for pid in sorted(found) if pid not in spared]
+
+
+def _descendants(root: int) -> list[process_table.ProcessRow]:
+    """List all below a process, at a cost that does not grow with the machine where that goes."""
+    try:
+        waiting, found = process_table.children_of(root), []
+        while waiting:
+            pid = waiting.pop()
+            if (row := process_table.row_of(pid)) is not None:
+                found.append(row)
+                waiting += process_table.children_of(pid)
+    except NotImplementedError:
+        return process_table.descendants(root)
+    return found
+
+
+class _Marks:
+    """The session that each process belongs to: read once, for processes that others have started.
+
+    A process may still execute what carries the mark a moment after it was seen: it is read again
+    until it has been there for a while.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[float, str]] = {}  # by pid: first seen, and the mark
+
+    def of(self, pids: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Yield each process with its mark, if it has one."""
+        now, known = time.monotonic(), self._read
+        self._read = {}
+        for pid in pids:
+            first, mark = known.get(pid, (now, ""))
+            if now - first < _SETTLED_S:
+                # What was there at the first look has not been started by what is looked at.
+                first = first if known else now - _SETTLED_S
+                mark = process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")
+            self._read[pid] = (first, mark)
+            if mark:
+                yield pid, mark
+
+
+_MARKS = _Marks()
 
 
 def _describe(row: process_table.ProcessRow) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 import signal
 import sys
 import traceback
@@ -57,7 +58,15 @@ def _leave_with(caller: int) -> None:
 def main(argv: Sequence[str]) -> int:
     """Take part; `argv` is a name, the folder, and the caller's pid. Returns the exit code."""
     _, folder, caller = argv
-    _leave_with(int(caller))
+    try:
+        return _take_part(folder, int(caller))
+    finally:
+        if os.getppid() != int(caller):
+            shutil.rmtree(folder, ignore_errors=True)  # the caller cannot any more
+
+
+def _take_part(folder: str, caller: int) -> int:
+    _leave_with(caller)
     with open(os.path.join(folder, CONFIG_FILE), "rb") as file:
         config = pickle.load(file)  # noqa: S301 (the caller has written it)
     if os.path.abspath(config.program.python) == os.path.abspath(sys.executable):

@@ -23,24 +23,27 @@ EXACT_S = 2e-6
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One cluster for all tests of the switch, with nothing preloaded."""
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench | None]:
+    """One cluster for all tests of the switch, with nothing preloaded; None where there is none."""
     try:
         choose_cluster("namespace")
-    except UsageError as error:
-        pytest.skip(error.message)
+    except UsageError:
+        yield None
+        return
     made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
     yield made
     made.close()
 
 
 @pytest.fixture(params=["model", "simulated", "switch"])
-def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
+def wire(request: pytest.FixtureRequest, bench: Bench | None) -> Iterator[Wire]:
     """A link of each kind, freshly seeded."""
     if request.param != "switch":
         yield ModelWire() if request.param == "model" else SimulatedWire()
         return
-    made = SwitchWire(request.getfixturevalue("bench"))
+    if bench is None:
+        pytest.skip("there is no switch without namespaces")
+    made = SwitchWire(bench)
     yield made
     made.close()
 
@@ -214,11 +217,13 @@ MANY_THINGS = LinkPolicy(
 )
 
 
-def test_switch_and_model_decide_alike_packet_by_packet(bench: Bench) -> None:
+def test_switch_and_model_decide_alike_packet_by_packet(bench: Bench | None) -> None:
     """From one seed: the same are lost, corrupted, doubled; and none is earlier than the model's.
 
     The model is told when each packet was sent; the switch sees it a little later.
     """
+    if bench is None:
+        pytest.skip("there is no switch without namespaces")
     switch = SwitchWire(bench)
     switch.change(MANY_THINGS)
     real = switch.send(500)

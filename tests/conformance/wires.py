@@ -183,9 +183,10 @@ class SwitchWire:
         self._holds = False
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets, and end the nodes."""
         for sock in (self._sender, *self._receivers.values()):
             sock.close()
+        wait_for(self._bench.loop, self._bench.cluster.reset, within_s=LIMIT_S)
 
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force, and wait until it is."""

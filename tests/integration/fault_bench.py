@@ -46,6 +46,7 @@ class FaultBench:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.session = HarnessSession(choose_cluster(kind))
+        _ = self.session.cluster  # started here, and not in the first test
         self.folder = folder
         self._runs = 0
 

@@ -32,6 +32,7 @@ _ids = itertools.count(1)
 def agent() -> Iterator[AgentProcess]:
     """An agent with a warm keeper, so that the service needs no import of torch."""
     with AgentProcess() as agent:
+        open_store(agent)  # the service is there from the first call on
         yield agent
 
 

@@ -94,6 +94,7 @@ def test_the_plugin_simulates_scenarios_and_skips_what_it_cannot(pytester: pytes
 def session() -> Iterator[HarnessSession]:
     """Return a session of the best real cluster that this machine has."""
     session = HarnessSession(choose_cluster("auto"))
+    _ = session.cluster  # started here, and not in the first test
     yield session
     session.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from elastic_harness.cluster import process_table
@@ -28,6 +29,7 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
     ServerLost,
 )
+from elastic_harness.cluster.leftovers import temporary_folder
 from elastic_harness.cluster.loopback import LoopbackRange
 from elastic_harness.cluster.network_client import NetworkClient
 from elastic_harness.cluster.node_processes import NodeProcesses, list_processes, send_signal
@@ -231,6 +233,9 @@ class ClusterClient(LimitOrders, NetworkClient):
 
     def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
         self._require(node)
+        if not self.capabilities.has("private_disk"):
+            temporary = {"TMPDIR": temporary_folder(self._scratch, node)}
+            spec = replace(spec, environ={**temporary, **spec.environ})
 
         def on_spawned(answer: Answer) -> None:
             (pidfd,) = answer.fds

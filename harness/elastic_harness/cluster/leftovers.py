@@ -14,7 +14,7 @@ import tempfile
 
 from elastic_harness.cluster import cgroups, process_table
 
-__all__ = ["ENVIRONMENT_MARK", "remove_session", "scratch_folder", "sweep"]
+__all__ = ["ENVIRONMENT_MARK", "remove_session", "scratch_folder", "sweep", "temporary_folder"]
 
 # Every process of a cluster carries this variable; its value is the tag of its session.
 ENVIRONMENT_MARK = "PYTEST_ELASTIC_CLUSTER"
@@ -23,6 +23,11 @@ ENVIRONMENT_MARK = "PYTEST_ELASTIC_CLUSTER"
 def scratch_folder(tag: str) -> str:
     """Return the folder of temporary files that a session without namespaces uses."""
     return f"{tempfile.gettempdir()}/{tag}"
+
+
+def temporary_folder(scratch: str, node: str = "") -> str:
+    """Return where nodes without a /tmp of their own keep temporary files, or one of them."""
+    return os.path.join(scratch, "temporary", node) if node else f"{scratch}/temporary"
 
 
 def remove_session(tag: str) -> list[str]:

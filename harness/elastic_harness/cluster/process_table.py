@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ProcessRow",
+    "children_of",
     "descendants",
     "environ_of",
     "pid_of_pidfd",
@@ -101,6 +102,23 @@ def descendants(root: int) -> list[ProcessRow]:
         new = children.get(waiting.pop(0), [])
         found.extend(new)
         waiting.extend(row.pid for row in new)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process; empty when it has none, or is gone.
+
+    Much cheaper than a look at every process; raises NotImplementedError where the kernel does not
+    say it (CONFIG_PROC_CHILDREN).
+    """
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
+                found += map(int, children.read().split())
+    except (FileNotFoundError, ProcessLookupError) as error:
+        if pid == os.getpid():
+            raise NotImplementedError("/proc does not tell the children of a process") from error
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import tempfile
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -55,6 +56,8 @@ class ProgramRole:
 
     def _enter(self) -> None:
         fields = self._fields
+        # Where the server keeps temporary files is not where a node does.
+        tempfile.tempdir = None
         os.setsid()
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             # Python ignores SIGPIPE and SIGXFSZ, and hands that on to what it executes.

@@ -41,6 +41,13 @@ class Scratch:
         """Return the folder that holds a node's local disk."""
         return f"{self._folder}/disks/{name}"
 
+    def make_temporary(self, name: str) -> None:
+        """Give a node an empty folder of temporary files, where it has no /tmp of its own."""
+        if not self._is_isolated:
+            folder = leftovers.temporary_folder(self._folder, name)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder, mode=0o700)
+
     def add_name(self, name: str, address: str) -> None:
         """Have every node, those that run included, know a name."""
         if self._names.get(name) != address:
@@ -92,6 +99,8 @@ class Scratch:
         self._write_hosts()
         for name in os.listdir(f"{self._folder}/disks"):
             self._remove_disk(name)
+        if not self._is_isolated:
+            shutil.rmtree(leftovers.temporary_folder(self._folder), ignore_errors=True)
 
     def _remove_disk(self, name: str) -> None:
         path = self.disk(name)
