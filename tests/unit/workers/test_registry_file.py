@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 from collections.abc import Mapping
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -83,31 +83,31 @@ def test_jobs_share_a_file_and_leave_nothing_in_it(path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-ROUNDS, NODES = 40, 4
+ROUNDS, NODES = 100, 4
 
 
-def campaign_at_once(path: Path, name: str, barrier: Barrier, results: Any) -> None:  # noqa: ANN401
-    """Campaign for one job after the other, each time when all are ready."""
-    found = []
-    for round_ in range(ROUNDS):
-        barrier.wait(60)
-        found.append(campaign(candidate(path, name, f"job {round_}")))
-    results.put(found)
+def campaign_at_once(path: Path, name: str, gate: Event, results: Any) -> None:  # noqa: ANN401
+    """Campaign for one job after the other, from when the gate is opened."""
+    gate.wait(60)
+    results.put([campaign(candidate(path, name, f"job {number}")) for number in range(ROUNDS)])
 
 
 def test_of_those_who_come_at_once_one_wins(path: Path) -> None:
     """From as many processes; all the others are told who, and no job loses its entry."""
     context = multiprocessing.get_context("fork")
-    barrier, results = context.Barrier(NODES), context.Queue()
+    gate, results = context.Event(), context.Queue()
     processes = [
-        context.Process(target=campaign_at_once, args=(path, f"n{n}", barrier, results))
+        context.Process(target=campaign_at_once, args=(path, f"n{n}", gate, results))
         for n in range(NODES)
     ]
     for process in processes:
         process.start()
+    gate.set()
     answers = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join(60)
+        process.close()
+    results.close()
     for found in zip(*answers, strict=True):
         assert [each["is_won"] for each in found].count(True) == 1
         assert len({each["value"] for each in found}) == 1
