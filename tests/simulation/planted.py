@@ -26,7 +26,7 @@ from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.storm import run_storm
 
-from pytest_elastic.rendezvous import budget, candidate, mandate, membership, sealing
+from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
@@ -36,6 +36,7 @@ from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
+from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Electorate
 from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.parting import Parting
@@ -175,6 +176,18 @@ _rest_on = MembersMandate.rest_on
 
 # Few kinds of faults each, with succession.
 _SWARM = Options(quorum="majority", is_swarm=True)
+
+
+def _judge_two_or_more(members: Membership) -> float | None:
+    return max(members._next_expiry, members._judges_from) if len(members.peers) > 1 else None
+
+
+def _count_what_is_sealed(sealing: Sealing, *_: object) -> None:
+    if sealing.seal is not None:
+        used = sealing.seal.message.restart_count
+        sealing.budget = dataclasses.replace(sealing.budget, used=used)
+
+
 # What takes the coordinator away, or makes two sides; nobody comes back or anew.
 _SUCCESSION = Options(
     quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
@@ -191,6 +204,7 @@ PLANTED: dict[str, Planted] = {
     "no-start-gate": Planted(
         what="a round is committed while workers of a lost member may run",
         patches=((Sealing, "look", _before(Sealing.look, _forget_the_gate)),),
+        options=Options(kinds=("fail", "freeze", "suspend")),
     ),
     "number-reused": Planted(
         what="the number of a round that was given up comes again",
@@ -207,10 +221,12 @@ PLANTED: dict[str, Planted] = {
     "stopping-not-held": Planted(
         what="workers that are being stopped are not held when contact is lost",
         patches=((MemberMachine, "_on_connection_lost", _do_not_hold_what_stops),),
+        options=Options(kinds=("fail", "reject", "slow")),
     ),
     "refused-waits": Planted(
         what="a member refused with nothing to kill waits for the join timeout after the end",
         patches=((MemberMachine, "_leave_round", _leave_round_impatiently),),
+        options=Options(kinds=("break", "isolate", "lose host", "reject", "split")),
     ),
     "reports-not-repeated": Planted(
         what="news that was lost with a connection is not said again",
@@ -229,11 +245,12 @@ PLANTED: dict[str, Planted] = {
     "not-told-again": Planted(
         what="a member that comes back is not told what it has missed",
         patches=((CoordinatorMachine, "_on_back", _nothing),),
+        options=Options(kinds=("break", "cut", "fail", "isolate")),
     ),
     "lease-from-now": Planted(
         what="a lease runs from the newest beat sent, not from the one that came back",
         patches=((HeldLease, "take_echo", _hold_from_the_echo),),
-        options=Options(kinds=("crash", "join", "turn")),
+        options=Options(kinds=("crash", "fail", "turn")),
     ),
     "too-few": Planted(
         what="a round is sealed with fewer than min_nodes",
@@ -254,17 +271,33 @@ PLANTED: dict[str, Planted] = {
     "vote-in-contact": Planted(
         what="a node votes for another one while its coordinator is well",
         patches=((Ballot, "_refusal", lambda *_: ""),),
-        options=_SUCCESSION,
+        options=Options(
+            quorum="majority", kinds=("cut", "fail", "isolate", "split", "turn"), is_brisk=True
+        ),
     ),
     "endless-mandate": Planted(
         what="a coordinator that no quorum answers goes on deciding",
         patches=((MembersMandate, "until", lambda *_: float("inf")),),
-        options=_SUCCESSION,
+        options=Options(quorum="majority", kinds=("fail", "isolate", "split")),
     ),
     "granted-for-ever": Planted(
         what="a coordinator goes on deciding when what was granted to it is over",
         patches=((GrantedMandate, "until", lambda *_: float("inf")),),
         options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
+    ),
+    "one-peer-not-judged": Planted(
+        what="a lost member is waited for without end where it is the only one that is known",
+        patches=((Membership, "next_judgement", _judge_two_or_more),),
+        options=Options(quorum="granted", is_brisk=True),
+    ),
+    "endpoints-minority": Planted(
+        what="a job begins where one of several endpoints is reached",
+        patches=((founding, "majority_of", lambda _: 1),),
+        options=Options(quorum="majority", endpoints=3),
+    ),
+    "uncommitted-counts": Planted(
+        what="a restart is used when its round is sealed, whether that is committed or not",
+        patches=((Sealing, "begin", _after(Sealing.begin, _count_what_is_sealed)),),
     ),
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",
