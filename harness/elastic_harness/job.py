@@ -116,11 +116,7 @@ class Job:
     # Waiting
 
     def wait(self) -> JobOutcome:
-        """Wait for the job to end and return how it ended.
-
-        Faults with a time of their own (`lasting`) end by themselves meanwhile, all others stay in
-        force: heal before what the job cannot end with. Once it has ended, everything is healed.
-        """
+        """Wait for the job to end and return how; faults that do not end by themselves stay."""
         run = self._started()
         if self._result is None:
             run.thread.call(lambda: run.run.tell(m.TimelineClosed()))

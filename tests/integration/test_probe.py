@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,6 @@ from elastic_harness.history.events import (
     WorkerHello,
 )
 from elastic_harness.observe.observer import PROBE_FOLDER
-from elastic_harness.observe.proc import is_same_process
 
 from pytest_elastic.events.model import Record, WorkersHeld
 from pytest_elastic.events.sinks import make_sink
@@ -49,56 +47,6 @@ def test_a_worker_says_hello_before_its_first_line_and_goodbye_at_its_end(bench:
     assert (hello.node, hello.record.run_id, hello.record.source) == ("n1", "job", "worker")
     assert hello.event.argv[-1].endswith(".py")
     assert bench.told().split() == ["worker_hello", "worker_finished", "worker_gone"]
-
-
-def test_steps_are_read_off_what_a_worker_prints_where_that_is_asked_for(bench: Bench) -> None:
-    """Line by line, however a line is put together, and a rank is held at a printed step."""
-    bench.observer.arm(12)
-    process = bench.start(
-        """
-        import sys
-        for step in range(11, 14):
-            print("step", step, "of", 99, end="")
-            print(" loss 0.5")
-        sys.stderr.write("step 1")
-        print("step many loss 0.5")
-        """,
-        ELASTIC_PROBE_STEP=r"step (\w+) .*loss",
-    )
-    bench.until(lambda: bench.seen(RankHeld))
-    bench.observer.release(process.pid)
-    (said,) = bench.until_all_ended()
-    assert said.splitlines()[0] == "step 11 of 99 loss 0.5"
-    steps = [(each.event.step, each.event.step_source) for each in bench.seen(StepCompleted)]
-    assert steps == [(11, "log"), (12, "log"), (13, "log")]
-    assert [each.event.step for each in bench.seen(ResumeObserved)] == [10]
-    assert [each.event.step for each in bench.seen(RankHeld)] == [12]
-
-
-@pytest.mark.parametrize("lives", [True, False], ids=["a launcher that lives", "one that is gone"])
-def test_the_bench_leaves_nothing_behind_of_a_launcher(tmp_path: Path, *, lives: bool) -> None:
-    """Its worker has a session of its own, as under torchrun, and outlives it."""
-    bench = Bench(tmp_path)
-    worker = bench.write("import time; time.sleep(600)")
-    launch = f"""
-        import os, subprocess, sys, time
-        environ = {{**os.environ, "RANK": "0"}}
-        subprocess.Popen([sys.executable, {worker!r}], env=environ, start_new_session=True)
-        time.sleep(600 if {lives} else 0)
-    """
-    environ = bench.environ()
-    del environ["RANK"]  # as a launcher's, which is no worker itself
-    launcher = bench.start_command([sys.executable, bench.write(launch)], environ)
-    bench.until(lambda: any(hello.event.argv[-1] == worker for hello in bench.seen(WorkerHello)))
-    if not lives:
-        bench.until(lambda: launcher.poll() is not None)
-    found = {pid: each.start_time for pid, each in bench.observer.live_workers.items()}
-    assert found
-    bench.close()
-    deadline = time.monotonic() + DEADLINE_S
-    while any(is_same_process(pid, started) for pid, started in found.items()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
 
 
 def test_a_worker_that_is_killed_is_gone_without_goodbye(bench: Bench) -> None:

@@ -43,7 +43,9 @@ class JoinNodes(Fault):
     proof = "the nodes are up, and their launchers run"
     shorthand: ClassVar[str | None] = "nodes"
 
-    nodes: Annotated[int | Listed[str], BeforeValidator(_count_or_names)] = Field(default=1)
+    nodes: Annotated[
+        Annotated[int, Field(ge=1)] | Listed[str], BeforeValidator(_count_or_names)
+    ] = Field(default=1)
     stagger: Seconds = 0.0
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:

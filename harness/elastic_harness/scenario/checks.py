@@ -6,7 +6,7 @@ Works on the tree that YAML and Python share; each finding names the place by it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.cluster.cluster import CAPABILITIES
@@ -14,11 +14,15 @@ from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.parameters import did_you_mean
+from elastic_harness.scenario.fields import format_duration
+from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
 from elastic_harness.scenario.storm import sketch_of
 from elastic_harness.scenario.timeline import HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
+from pytest_elastic.config import parse_rdzv_conf
+from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import EVENT_KINDS
 
 __all__ = ["Finding", "check_proxies", "check_scenario", "known_nodes", "needed_capabilities"]
@@ -76,6 +80,8 @@ def check_scenario(
     yield from _check_conditions(scenario, nodes)
     yield from check_proxies(scenario, actions)
     yield from _check_storm(scenario, recipes)
+    yield from _check_launch(scenario)
+    yield from _check_clauses(scenario, nodes)
     store_host = scenario.job.rdzv.store_host
     if store_host is not None and store_host not in scenario.initial_nodes:
         yield Finding(
@@ -83,6 +89,52 @@ def check_scenario(
             message=f"no node called {store_host!r} is there at the start",
             suggestion=did_you_mean(store_host, scenario.initial_nodes),
         )
+
+
+def _check_launch(scenario: Scenario) -> Iterator[Finding]:
+    """Find what no launcher would take."""
+    job = scenario.job
+    if job.launcher is not None:
+        try:
+            launcher_named(job.launcher)
+        except UsageError as error:
+            yield Finding(path=("job", "launcher"), message=error.message)
+    if job.rdzv.backend != "c10d":
+        return  # whose settings are its own business
+    for key, value in job.rdzv.conf.items():
+        try:
+            parse_rdzv_conf(f"{key}={value}")
+        except UsageError as error:
+            yield Finding(
+                path=("job", "rdzv", "conf", key),
+                message=error.message.replace("--rdzv-conf", "`conf`", 1),
+            )
+
+
+def _check_clauses(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
+    """Find clauses about nodes that no run can have."""
+    expect = scenario.expect
+    buckets = (
+        ("always", expect.always),
+        ("never", expect.never),
+        ("sometimes", expect.sometimes),
+        ("finally", expect.finally_),
+    )
+    for bucket, clauses in buckets:
+        for index, clause in enumerate(clauses):
+            if not isinstance(clause, Clause) or not isinstance(clause.expected, Mapping):
+                continue
+            here: AstPath = ("expect", bucket, index, clause.name)
+            named = {"node": clause.expected.get("node")}
+            if clause.name == "exit_codes":
+                named = {name: name for name in clause.expected if name != "expected"}
+            for key, name in named.items():
+                if isinstance(name, str) and name not in nodes:
+                    yield Finding(
+                        path=(*here, key),
+                        message=f"there is no node {name!r}",
+                        suggestion=did_you_mean(name, nodes),
+                    )
 
 
 def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:
@@ -239,6 +291,11 @@ def _check_selectors(
                         message=f"there is no node {name!r}: the nodes are {', '.join(nodes)}",
                     )
         at = entry.at
+        if isinstance(at, float) and at >= scenario.limit:
+            yield Finding(
+                path=("timeline", index, "at"),
+                message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
+            )
         if at is not None and not isinstance(at, float) and at.rank >= largest:
             yield Finding(
                 path=("timeline", index, "at", "rank"),
@@ -255,6 +312,7 @@ def _why_no_gateway(scenario: Scenario, action: PlannedAction) -> str | None:
 
 
 def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
+    largest = min(scenario.nodes.max, len(nodes)) * scenario.job.nproc_per_node
     for path, condition in _conditions(scenario):
         node = getattr(condition, "node", None)
         if node is not None and node not in nodes:
@@ -265,6 +323,14 @@ def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Fi
             )
         if isinstance(condition, EventCondition):
             yield from _check_event(path, condition)
+            continue
+        size = getattr(getattr(condition, "stable", condition), "world_size", None)
+        if isinstance(size, int) and size > largest:
+            inner = ("stable",) if hasattr(condition, "stable") else ()
+            yield Finding(
+                path=(*path, *inner, "world_size"),
+                message=f"there is no world of {size}: the largest has {largest} ranks",
+            )
 
 
 def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:

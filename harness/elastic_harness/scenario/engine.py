@@ -60,7 +60,7 @@ from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.observed import LauncherView, ObservedRun
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
-from elastic_harness.scenario.situation import ProcessRef, natural_key
+from elastic_harness.scenario.situation import ProcessRef
 from elastic_harness.scenario.timeline import EntryPhase, EntryState
 from elastic_harness.scenario.triggers import LogCondition
 from pytest_elastic.errors import UsageError
@@ -360,9 +360,7 @@ class EngineMachine:
             return True
         if now >= self._started_at + self._plan.scenario.limit:
             limit = format_duration(self._plan.scenario.limit)
-            where = self._run.describe()
-            if in_force := self._flow.in_force:
-                where += f"; still in force: {', '.join(in_force)}"
+            where = f"{self._run.describe()}{self._flow.still_in_force}"
             self._end("limit", f"the job did not end within {limit}: {where}", now)
             return True
         return False
@@ -403,20 +401,8 @@ class EngineMachine:
             self._tell(clause, decided=was_open and clause.bucket is Bucket.NEVER)
         for held, _ in self._holds.release((), now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
-        exit_codes = {
-            node: launcher.exit_code
-            for node, launcher in self._run.launchers.items()
-            if launcher.exit_code is not None
-        }
-        excused = [name for name, each in self._run.launchers.items() if each.is_excused]
-        self._put(
-            EndRun(
-                outcome=outcome,
-                reason=reason,
-                exit_codes=exit_codes,
-                ended_by_faults=tuple(sorted(excused, key=natural_key)),
-            )
-        )
+        codes, ended = self._run.exit_codes, self._run.ended_by_faults
+        self._put(EndRun(outcome=outcome, reason=reason, exit_codes=codes, ended_by_faults=ended))
 
     # --- a debugger ----------------------------------------------------------------------------
 

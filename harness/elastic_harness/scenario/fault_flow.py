@@ -342,9 +342,10 @@ class FaultFlow:
                 self.heal(entry, "schedule")
 
     @property
-    def in_force(self) -> list[str]:
-        """What is being done to the job right now: each entry with the name of its fault."""
-        return [f"{e.id} ({e.entry.action.name})" for e in self.entries if e.can_be_healed]
+    def still_in_force(self) -> str:
+        """What is being done to the job right now, to be put behind a sentence."""
+        found = [f"{e.id} ({e.entry.action.name})" for e in self.entries if e.can_be_healed]
+        return f"; still in force: {', '.join(found)}" if found else ""
 
     @property
     def is_healing(self) -> bool:

@@ -6,7 +6,7 @@ Imports pydantic and YAML: import it only when there is a scenario to read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.checks import Finding, check_scenario
+from elastic_harness.scenario.complaints import explain, misspelt, plain
+from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.matrix import expand_matrix
 from elastic_harness.scenario.model import (
     ENTRY_KEYS,
@@ -24,16 +26,21 @@ from elastic_harness.scenario.model import (
     Expect,
     Job,
     Nodes,
-    Observe,
     PlannedAction,
-    Rdzv,
     Scenario,
     Storm,
     read_check,
 )
 from elastic_harness.scenario.problems import Position, Problem, ScenarioError
 from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS
-from elastic_harness.scenario.triggers import CONDITION_KEYS, AtStep, Every, Progress, Stable
+from elastic_harness.scenario.triggers import (
+    CONDITION_KEYS,
+    AtStep,
+    Every,
+    LogCondition,
+    Progress,
+    Stable,
+)
 from elastic_harness.scenario.yaml_tree import AstPath, Tree, parse_documents
 from pytest_elastic.errors import UsageError
 
@@ -53,8 +60,6 @@ SUFFIX: Final = ".elastic.yaml"
 # Called with a bucket, a clause's name and what is expected (None: only the name stands there);
 # raises UsageError for what no checker knows.
 ClauseCheck = Callable[[str, str, Any], object]
-
-_PREFIXES: Final = ("Value error, ", "Assertion failed, ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +153,7 @@ def read_storm(data: Mapping[str, Any]) -> Storm:
 def _first_message(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {_plain(first['msg'])}" if where else _plain(first["msg"])
-
-
-def _plain(message: str) -> str:
-    for prefix in _PREFIXES:
-        message = message.removeprefix(prefix)
-    return message
+    return f"{where}: {plain(first['msg'])}" if where else plain(first["msg"])
 
 
 # --- one document --------------------------------------------------------------------------
@@ -290,9 +289,9 @@ class _Reader:
                     if f"did you mean {key!r}?" not in guessed:
                         self._complain(path, f"`{key}` is missing here", is_key=True)
                 case "condition_kind":
-                    self._complain(path, each["msg"], _misspelt(each["input"], CONDITION_KEYS))
+                    self._complain(path, each["msg"], misspelt(each["input"], CONDITION_KEYS))
                 case _:
-                    self._complain(path, *_explain(each["type"], each["msg"], each["input"]))
+                    self._complain(path, *explain(each["type"], each["msg"], each["input"]))
 
     def _path_of(self, prefix: AstPath, loc: tuple[int | str, ...]) -> AstPath:
         """Return the path in the file: pydantic adds tags of unions, which nobody has written."""
@@ -300,9 +299,11 @@ class _Reader:
         data: Any = self._tree.data
         for part in prefix:
             data = _child(data, part)
-        for part in loc:
+        for part, following in zip(loc, (*loc[1:], None), strict=False):
             child = _child(data, part)
-            if child is _NOTHING:
+            # A condition's tag is the name of one of its keys.
+            is_tag = not isinstance(child, (dict, list)) and _child(data, following) is not _NOTHING
+            if child is _NOTHING or is_tag:
                 continue
             path, data = (*path, part), child
         return path
@@ -331,10 +332,12 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "every": Every,
     "stable": Stable,
     "progress": Progress,
+    "when": LogCondition,
+    "until": LogCondition,
 }
 
 
-def _child(data: object, part: int | str) -> object:
+def _child(data: object, part: int | str | None) -> object:
     if isinstance(data, dict):
         return data.get(part, _NOTHING)
     if isinstance(data, list) and isinstance(part, int) and part < len(data):
@@ -351,40 +354,3 @@ def _properties(schema: Mapping[str, Any]) -> set[str]:
     for other in schema.get("anyOf", ()):
         keys |= set(other.get("properties", ()))
     return keys
-
-
-_WANTED: Final = {
-    "int_type": "a whole number is expected",
-    "int_from_float": "a whole number is expected",
-    "float_type": "a number is expected",
-    "string_type": "text is expected",
-    "bool_type": "true or false is expected",
-    "tuple_type": "a list is expected",
-    "list_type": "a list is expected",
-    "dict_type": "keys with values are expected",
-    "mapping_type": "keys with values are expected",
-    "model_type": "keys with values are expected",
-    "model_attributes_type": "keys with values are expected",
-}
-
-
-def _misspelt(found: object, known: Collection[str]) -> str | None:
-    """Return what one of the keys was probably meant to be."""
-    for key in found if isinstance(found, dict) else ():
-        hint = did_you_mean(str(key), known)
-        if hint.startswith("did you mean"):
-            return hint
-    return None
-
-
-def _explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
-    """Return pydantic's complaint in our words, with a suggestion where one is at hand."""
-    if (wanted := _WANTED.get(kind)) is not None:
-        what = "nothing" if found is None else repr(found)
-        what = what if len(what) <= 40 else f"{what[:37]}..."
-        return f"{wanted}, found {what}", None
-    text = _plain(message)
-    if text.endswith("?)") and " (did you mean" in text:
-        text, _, hint = text.rpartition(" (")
-        return text, hint[:-1]
-    return text, None

@@ -7,7 +7,6 @@ who need it (so that faults may be added from outside).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -15,7 +14,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -23,6 +21,7 @@ from pydantic import (
 from elastic_harness.faults.recipe import Recipe
 from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
 from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
+from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.proxy_spec import ProxySpec
 from elastic_harness.scenario.selectors import Selector
 from elastic_harness.scenario.situation import Situation, Targets
@@ -99,39 +98,6 @@ class ActionCatalog(Protocol):
         """How storms draw them."""
 
 
-class Rdzv(ScenarioModel):
-    """How the nodes find each other. `store_host` is the node at the endpoint (n1 if not said)."""
-
-    backend: str = "c10d"
-    store_host: str | None = None
-    conf: Mapping[str, Text] = Field(default_factory=dict)
-
-
-class Observe(ScenarioModel):
-    """Where facts come from that the probe cannot know.
-
-    `step` is a regular expression with one group, on the workers' output: how many steps are done.
-    """
-
-    step: str | None = None
-
-    @field_validator("step")
-    @classmethod
-    def _has_a_group(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            groups = re.compile(value).groups
-        except re.error as error:
-            raise ValueError(f"{value!r} is not a regular expression: {error}") from error
-        if groups != 1:
-            raise ValueError(
-                f"{value!r} has {groups} groups: one is expected, around the number of steps, as "
-                r"in `step (\d+) loss`"
-            )
-        return value
-
-
 class Job(ScenarioModel):
     """What is launched on every node: exactly one of `script`, `module` and `command`.
 
@@ -141,7 +107,7 @@ class Job(ScenarioModel):
 
     script: str | None = None
     module: str | None = None
-    command: Listed[Text] | None = None
+    command: Annotated[Listed[Text], Field(min_length=1)] | None = None
     args: Listed[Text] = ()
     env: Mapping[str, Text] = Field(default_factory=dict)
     nproc_per_node: int = Field(default=1, ge=1)
@@ -369,7 +335,7 @@ class Scenario(ScenarioModel):
     nodes: Nodes
     seed: int | None = None
     requires: Listed[str] = ()
-    limit: Seconds = 60.0
+    limit: Annotated[Seconds, Field(gt=0)] = 60.0
     timeline: Listed[Entry] = ()
     storm: Storm | None = None
     proxies: Mapping[Name, ProxySpec] = Field(default_factory=dict)

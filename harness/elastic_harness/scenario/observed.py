@@ -100,6 +100,18 @@ class ObservedRun:
         codes = [each.exit_code for each in self.launchers.values()]
         return "drained" if codes and all(code in _OBEDIENT for code in codes) else "failed"
 
+    @property
+    def exit_codes(self) -> dict[str, int]:
+        """The exit code of each launcher that has ended, by node."""
+        ended = ((name, each.exit_code) for name, each in self.launchers.items())
+        return {name: code for name, code in ended if code is not None}
+
+    @property
+    def ended_by_faults(self) -> tuple[str, ...]:
+        """The nodes whose launcher a fault has ended, or has broken for good."""
+        excused = (name for name, each in self.launchers.items() if each.is_excused)
+        return tuple(sorted(excused, key=natural_key))
+
     def describe(self) -> str:
         """Say in one line where the job stands."""
         world = self.world

@@ -7,7 +7,6 @@ runs that ask for it: there the launcher is told to keep a file for each worker 
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Final
 
@@ -40,7 +39,7 @@ def speaker_of(
     begin; `are_apart`: workers have files of their own. None: a line that is there twice, or that
     a command of the scenario has printed.
     """
-    parts = file.split(os.sep)
+    parts = file.split("/")
     if parts[0] == WORKER_LOGS:
         folder = parts[-2] if len(parts) > 1 else ""
         return int(folder) if folder.isdigit() else None

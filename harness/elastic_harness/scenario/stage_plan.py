@@ -100,9 +100,8 @@ def command_spec(plan: StagePlan, node: str, argv: Sequence[str], *, name: str) 
     """
     log = os.path.join(plan.log_dir_of(node), f"{name.replace('#', '-')}.log")
     environ = {key: text for key, text in _environ(plan, node).items() if key not in _OBSERVING}
-    environ["PATH"] = os.pathsep.join(
-        filter(None, (os.path.dirname(sys.executable), environ.get("PATH")))
-    )
+    folders = (os.path.dirname(sys.executable), environ.get("PATH"))
+    environ["PATH"] = ":".join(folder for folder in folders if folder)
     return ProcessSpec(argv=argv, environ=environ, cwd=plan.cwd, stdout=log, stderr=log)
 
 

@@ -22,8 +22,6 @@ from elastic_harness.history.events import (
     FaultIneffective,
     LogMatched,
     ProcessExited,
-    ProcessStarted,
-    RunEnded,
     SurvivorFound,
     SwitchDropped,
 )
@@ -399,33 +397,6 @@ def test_a_planted_fault_is_found_and_nothing_else(name: str) -> None:
             assert verdict.outcome is outcome, f"{label}: {verdict.reason}"
             assert "crashed" not in verdict.reason, verdict.reason
             assert verdict.reason
-
-
-def cut_short(*ended: str) -> Story:
-    """Return a job of two nodes, of which one worker of two was heard when faults ended these."""
-    story = Story()
-    for node in ("n1", "n2"):
-        story.tell("cluster", node, ProcessStarted(pid=3, role="launcher", argv=()))
-    for rank, node in enumerate(("n1", "n2")):
-        started = WorkersStarted(round=1, pids=(5,), ranks=(rank,), start="warm", start_reason="")
-        story.tell("agent", node, started)
-    story.hello(1, "n1", 0, 2)
-    return story.tell("engine", "", RunEnded(outcome="failed", ended_by_faults=ended))
-
-
-def test_a_job_that_its_test_ended_is_not_blamed_for_what_it_had_no_time_for() -> None:
-    """However slow the machine was; and it is said who was never heard of."""
-    membership, observed = bind("membership"), bind("workers_observed")
-    story = cut_short("n1", "n2")
-    assert membership.run(story.history).is_valid
-    found = observed.run(story.history)
-    assert found.is_valid
-    assert (
-        "rank 1 of round 1 was started on n2, which a fault ended, and never said" in found.reason
-    )
-    assert observed.run(cut_short("n2").history).is_valid
-    assert not membership.run(cut_short("n2").history).is_valid, "n1 went on, and formed nothing"
-    assert not observed.run(cut_short("n1").history).is_valid, "nobody had ended n2"
 
 
 def test_an_invalid_verdict_points_at_records_that_exist() -> None:

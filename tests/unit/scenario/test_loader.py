@@ -229,13 +229,6 @@ MISTAKES = {
             "        - jop: succeeded\n          ^"
         ),
     ),
-    "a step that no group shows": (
-        ("nproc_per_node: 2", "observe: {step: step}"),
-        (
-            "6:19: 'step' has 0 groups: one is expected, around the number of steps, as in "
-            "`step (\\d+) loss`\n      observe: {step: step}\n                      ^"
-        ),
-    ),
     "a missing key": (
         ("title: A worker is killed\n", ""),
         "1:1: `title` is missing here\n    version: 1\n    ^",
