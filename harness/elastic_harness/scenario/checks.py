@@ -21,9 +21,9 @@ from elastic_harness.scenario.storm import sketch_of
 from elastic_harness.scenario.timeline import HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
-from pytest_elastic.config import parse_rdzv_conf
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import EVENT_KINDS
+from pytest_elastic.rdzv_conf import parse_rdzv_conf
 
 __all__ = ["Finding", "check_proxies", "check_scenario", "known_nodes", "needed_capabilities"]
 
