@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatch
 
@@ -85,17 +84,9 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if left or _temporary() - files:
         gc.collect()  # what only waits to be collected is not left behind
         left = leaks.leaks_since(before, spared=spared)
-        left += [f"temporary file left: {name}" for name in _files_since(files)]
+        left += [f"temporary file left: {name}" for name in leaks.names_since(files, _temporary)]
     if left:
         pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
-
-
-def _files_since(before: set[str], within_s: float = 1.0) -> list[str]:
-    """Return what is left of temporary files; who is just ending may take away its own."""
-    deadline = time.monotonic() + within_s
-    while (left := _temporary() - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return sorted(left)
 
 
 def _temporary() -> set[str]:

@@ -13,13 +13,13 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from elastic_harness.cluster import cgroups, process_table
 from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
 
-__all__ = ["Snapshot", "Spared", "compare", "leaks_since", "snapshot"]
+__all__ = ["Snapshot", "Spared", "compare", "leaks_since", "names_since", "snapshot"]
 
 # How often to look again at what is just about to go away.
 _LOOK_AGAIN_S = 0.02
@@ -105,6 +105,18 @@ def leaks_since(
         time.sleep(_LOOK_AGAIN_S)
         now = _still_there(first, snapshot(spared=spared))
     return []
+
+
+def names_since(
+    before: Collection[str], look: Callable[[], Collection[str]], *, within_s: float = 1.0
+) -> list[str]:
+    """Return which names there are that were not; who is just ending may take away its own."""
+    deadline = time.monotonic() + within_s
+    while True:
+        left = sorted(name for name in look() if name not in before)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _still_there(first: Snapshot, now: Snapshot) -> Snapshot:
