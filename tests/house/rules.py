@@ -336,7 +336,6 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/rendezvous/messages.py": Long(
         lines=420, because="all that members and the coordinator say to each other"
     ),
-    "pytest_elastic/config.py": Long(lines=410, because="one value, and how its texts are read"),
     "pytest_elastic/rendezvous/vocabulary.py": Long(
         lines=445, because="all words between the machines and their drivers"
     ),

@@ -163,7 +163,6 @@ def test_a_sweep_covers_its_roster_once_all_have_answered() -> None:
     assert not bench.reach.covers(everybody[:1])
     bench.reach.sweep(everybody)
     bench.run()
-    assert not bench.reach.is_pending
     assert bench.reach.covers(everybody)
     assert bench.reach.covers(everybody[:1])
     bench.reach.end_sweep()
