@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from elastic_harness.history.events import RankHeld, ResumeObserved, StepCompleted, WorkerHello
-from elastic_harness.observe.proc import is_same_process
 
 from tests.integration.probe_bench import DEADLINE_S, Bench
 
@@ -63,10 +63,10 @@ def test_the_bench_leaves_nothing_behind_of_a_launcher(tmp_path: Path, *, lives:
     bench.until(lambda: any(hello.event.argv[-1] == worker for hello in bench.seen(WorkerHello)))
     if not lives:
         bench.until(lambda: launcher.poll() is not None)
-    found = {pid: each.start_time for pid, each in bench.observer.live_workers.items()}
-    assert found
+    ends = [os.pidfd_open(pid) for pid in bench.observer.live_workers]
+    assert ends
     bench.close()
-    deadline = time.monotonic() + DEADLINE_S
-    while any(is_same_process(pid, started) for pid, started in found.items()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    for end in ends:
+        ended, _, _ = select.select([end], [], [], DEADLINE_S)
+        os.close(end)
+        assert ended, "a worker was left behind"
