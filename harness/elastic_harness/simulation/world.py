@@ -93,6 +93,7 @@ class World:
         self.time = 0.0
         self.processes: dict[str, Process] = {}
         self.every_process: list[Process] = []
+        self._by_incarnation: dict[str, Process] = {}
         self.pipes: dict[int, Pipe] = {}
         self.cut_links: set[tuple[str, str]] = set()
         self.rejecting: set[tuple[str, str]] = set()
@@ -177,6 +178,7 @@ class World:
             key = name if explicit else node.incarnation
             self.processes[key] = process
             self.every_process.append(process)
+            self._by_incarnation[node.incarnation] = process
             if self.endpoints is not None:
                 self.endpoints.open(process)
             elif self.host is None or self._serves_again(process):
@@ -515,7 +517,7 @@ class World:
     def _probed(
         self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
     ) -> None:
-        suspect = next(p for p in self.every_process if p.node.incarnation == probe.incarnation)
+        suspect = self._by_incarnation[probe.incarnation]
         outcome = self.outcome(process, suspect)
         if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
             # The keeper holds the port and answers once it is done.
