@@ -13,6 +13,7 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     InForce,
+    Sleep,
     Steps,
     Until,
     Wait,
@@ -41,6 +42,8 @@ __all__ = [
 _DEATH_S: Final = 5.0
 # An order is done in the worker's step hook: as long as a slow first step may take.
 ORDER_S: Final = 30.0
+# A worker that dies of an act has said so right before: that is read within milliseconds.
+_LAST_WORDS_S: Final = 0.3
 _CANNOT_BE_REFUSED: Final = frozenset({"SIGKILL"})
 _STOPPING: Final = frozenset({"SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU"})
 
@@ -189,6 +192,8 @@ def wait_for_answer(
         within_s=within_s,
         otherwise=f"{worker} took no step within {within_s:g} s in which it could {act}",
     )
+    if not context.answer_of(worker.process):
+        yield Sleep(seconds=_LAST_WORDS_S)  # it is dead, and its last words may not be read yet
     answer = context.answer_of(worker.process)
     if answer.get("phase") == "unknown":
         raise FaultImpossible(f"{worker} has a probe that does not know how to {act}")
