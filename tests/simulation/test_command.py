@@ -131,6 +131,6 @@ def test_what_cannot_be_meant_is_one_clear_error(
 def test_a_crowd_costs_each_node_a_handful_of_messages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """However many nodes there are: four to a member (welcome, check, seal, commit), three from it."""
+    """However many nodes: four to a member (welcome, check, seal, commit), three from it."""
     assert main(["crowd", "--nodes", "300"]) == 0
     assert "7.00 messages for each node, 4 to the one that got most" in capsys.readouterr().out
