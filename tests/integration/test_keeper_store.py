@@ -111,7 +111,8 @@ def test_the_endpoint_is_hosted_where_its_address_is_ours(agent: AgentProcess) -
     answer = ask(agent, "host_endpoint", host="localhost", port=0, is_forced=False)
     assert answer.error == ""
     again = ask(agent, "host_endpoint", host="127.0.0.1", port=answer.value, is_forced=False)
-    assert again.error == f"cannot listen on 127.0.0.1:{answer.value}: Address already in use"
+    taken = f"cannot listen on 127.0.0.1:{answer.value}: Address already in use"
+    assert again.error == f"{taken}: another process listens there"
     assert "is not known here" in ask(agent, "host_endpoint", host="no.invalid", port=0).error
 
 

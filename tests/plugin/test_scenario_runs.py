@@ -35,7 +35,7 @@ SCENARIOS = (
     scenario("unmet", "expect:\n  finally:\n  - job: succeeded\n  - restarts: 1\n"),
     scenario("too-late", LATE, nodes="1", script="forever.py"),
     scenario("never-ends", "limit: 2s", nodes="1", script="forever.py"),
-    scenario("never-fires", "timeline: [{at: 60s, kill: rank 0}]"),
+    scenario("never-fires", "timeline: [{at: 50s, kill: rank 0}]"),
     scenario("killed", KILLED, script="second_try.py", max_restarts=1),
     scenario("strange-exit", "marks: [xfail]", nodes="1", script="exits_3.py"),
 )
