@@ -9,7 +9,7 @@ from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.ordering import natural_key
 from pytest_elastic.rendezvous.peer import Peer
 from pytest_elastic.rendezvous.reachability import mutually_reachable
-from pytest_elastic.rendezvous.round import CommittedRound, choose_roster
+from pytest_elastic.rendezvous.round import CommittedRound, by_claim, choose_roster
 
 __all__ = ["Enough", "Gathering", "TooFew"]
 
@@ -79,7 +79,7 @@ class Gathering:
             reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
         else:
             reason += ", and nobody else is left of the last round"
-        roster = choose_roster(ready, last, wanted.max_nodes)
+        roster = self._choose(ready, last)
         if not self._reach.covers(roster):
             self._reach.sweep(roster)
             return None
@@ -90,7 +90,7 @@ class Gathering:
         members = self._members.peers.values()
         here = [one for one in members if not one.is_suspect and not one.is_leaving]
         together = self._together(here, last)
-        self._reach.sweep(choose_roster(together, last, self._settings.max_nodes))
+        self._reach.sweep(self._choose(together, last))
 
     def may_join(self, last: CommittedRound) -> Sequence[Peer]:
         """Return who waits and could be in a round with those that are in the `last` one (R7).
@@ -115,7 +115,7 @@ class Gathering:
         """Return those of whom, as far as is known, everybody reaches everybody (R13).
 
         The coordinator's own node goes before the members of the `last` round, in the order of
-        their ranks, and those before newcomers, in the order in which they came.
+        their ranks, and those before newcomers, in the order of their claims.
         """
         if not self._reach.unreached:
             return peers
@@ -125,7 +125,7 @@ class Gathering:
         survivors = [incarnation for incarnation in ranks if incarnation in here]
         newcomers = [
             one.node.incarnation
-            for one in sorted(peers, key=lambda peer: peer.came_at)
+            for one in by_claim(peers, last, self._mandate.electorates)
             if one.node.incarnation in here and one.node.incarnation not in ranks
         ]
         kept = mutually_reachable(own + survivors, newcomers, unreached=self._reach.unreached)
@@ -135,8 +135,11 @@ class Gathering:
         """Tell whether these may be a round, by whoever has a say in it."""
         if not self._mandate.electorates:
             return True
-        roster = choose_roster(ready, last, self._settings.max_nodes)
-        return self._mandate.allows({peer.node.incarnation for peer in roster})
+        return self._mandate.allows({peer.node.incarnation for peer in self._choose(ready, last)})
+
+    def _choose(self, peers: Iterable[Peer], last: CommittedRound | None) -> Sequence[Peer]:
+        electorates = self._mandate.electorates
+        return choose_roster(peers, last, self._settings.max_nodes, electorates)
 
     def _wait_for_more(self, last: CommittedRound | None, now: float) -> TooFew | None:
         self._enough_since = None

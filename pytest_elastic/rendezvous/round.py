@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.budget import EndedRound, Verdict
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.messages import Commit, Seal
-from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.model import Electorate, Failure
 from pytest_elastic.rendezvous.ordering import rank_order
 from pytest_elastic.rendezvous.peer import Peer
 
-__all__ = ["CommittedRound", "SealedRound", "choose_roster", "inherited_round"]
+__all__ = ["CommittedRound", "SealedRound", "by_claim", "choose_roster", "inherited_round"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,16 +112,33 @@ class CommittedRound:
         )
 
 
-def choose_roster(
-    ready: Iterable[Peer], last: CommittedRound | None, max_nodes: int
-) -> tuple[Peer, ...]:
-    """Choose who is in the next round: survivors first, then whoever waits longest (R7).
+def by_claim(
+    peers: Iterable[Peer], last: CommittedRound | None, electorates: Sequence[Electorate]
+) -> Sequence[Peer]:
+    """Return who has which claim to be in the round that follows `last`, the strongest first.
 
-    The result is in rank order (R9).
+    Survivors go before newcomers; of these, who has a voice in one of the `electorates` a quorum
+    of which has to be in the round (R11.5) goes before who has none; and then who came first (R7).
     """
     old = last.incarnation_set if last is not None else frozenset()
-    by_claim = sorted(ready, key=lambda peer: (peer.node.incarnation not in old, peer.came_at))
-    chosen = {peer.node.incarnation: peer for peer in by_claim[:max_nodes]}
+    voices = Counter(entry.incarnation for each in electorates for entry in each.members)
+
+    def claim(peer: Peer) -> tuple[bool, int, float]:
+        incarnation = peer.node.incarnation
+        return (incarnation not in old, -voices[incarnation], peer.came_at)
+
+    return sorted(peers, key=claim)
+
+
+def choose_roster(
+    ready: Iterable[Peer],
+    last: CommittedRound | None,
+    max_nodes: int,
+    electorates: Sequence[Electorate] = (),
+) -> tuple[Peer, ...]:
+    """Choose who is in the next round, by their claims; the result is in rank order (R9)."""
+    claims = by_claim(ready, last, electorates)
+    chosen = {peer.node.incarnation: peer for peer in claims[:max_nodes]}
     order = rank_order((peer.node for peer in chosen.values()), last.names if last else ())
     return tuple(chosen[node.incarnation] for node in order)
 

@@ -28,6 +28,7 @@ from elastic_harness.simulation.storm import run_storm
 
 from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import round as round_
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
@@ -172,8 +173,8 @@ def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
     doors._elders.pop(process.node.incarnation, None)
 
 
+_by_claim = round_.by_claim
 _rest_on = MembersMandate.rest_on
-
 # Few kinds of faults each, with succession.
 _SWARM = Options(quorum="majority", is_swarm=True)
 
@@ -296,6 +297,11 @@ PLANTED: dict[str, Planted] = {
         what="a successor tells who was published before it once, and not until it is reached",
         patches=((Doors, "_announce", _before(Doors._announce, _forget_elder)),),
         options=_SWARM,
+    ),
+    "claims-without-voices": Planted(
+        what="of those who wait, who came first is taken, whoever has a needed voice",
+        patches=((round_, "by_claim", lambda peers, last, _: _by_claim(peers, last, ())),),
+        options=Options(quorum="majority", is_swarm=False, is_brisk=True),
     ),
     "strangers-forgotten": Planted(
         what="a successor does not expect those to ask for the end whom it never knew",
