@@ -98,9 +98,7 @@ class CoordinatorMachine:
         self._members = Membership(
             settings=settings, own=node, term=term, outbox=self._out, mandate=self._mandate
         )
-        self._reach = Reachability(
-            self._out, term=term, answer_within_s=settings.lease_s, is_on=True
-        )
+        self._reach = Reachability(self._out, term=term, answer_within_s=settings.lease_s)
         self._desk = desk = Desk(
             settings=settings,
             node=node,

@@ -85,12 +85,11 @@ class Reachability:
     last dial ended; it outlives sweeps, until the dialler reaches them or either is gone.
     """
 
-    def __init__(self, outbox: Outbox, *, term: int, answer_within_s: float, is_on: bool) -> None:
+    def __init__(self, outbox: Outbox, *, term: int, answer_within_s: float) -> None:
         self.unreached: dict[str, dict[str, str]] = {}
         self._out = outbox
         self._term = term
         self._answer_within_s = answer_within_s
-        self._is_on = is_on
         self._number = 0
         self._roster: Sequence[Peer] = ()
         self._swept: set[str] = set()
@@ -109,14 +108,10 @@ class Reachability:
 
     def covers(self, roster: Iterable[Peer]) -> bool:
         """Tell whether all of a roster have answered since the last sweep began."""
-        if not self._is_on:
-            return True
         return not self._waits_for and all(one.node.incarnation in self._swept for one in roster)
 
     def sweep(self, roster: Sequence[Peer], *, is_thorough: bool = False) -> None:
         """Let each of a roster dial its neighbours; an earlier sweep is given up."""
-        if not self._is_on:
-            return
         self._roster = tuple(roster)
         self._swept = {peer.node.incarnation for peer in roster}
         self._is_thorough = is_thorough or len(roster) <= FULL_MESH

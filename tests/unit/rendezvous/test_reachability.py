@@ -114,7 +114,7 @@ class Bench:
 
     def __init__(self, count: int, reaches: Reaches) -> None:
         self.outbox = Outbox()
-        self.reach = Reachability(self.outbox, term=1, answer_within_s=5.0, is_on=True)
+        self.reach = Reachability(self.outbox, term=1, answer_within_s=5.0)
         self.reaches = reaches
         self.peers = {f"n{index}": _peer(f"n{index}", index) for index in range(count)}
         self.checks = {name: PeerCheck() for name in self.peers}
