@@ -31,6 +31,7 @@ from elastic_harness.simulation.stage import SimulatedProbes, SimulatedStage
 from elastic_harness.simulation.training import Script
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record
+from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.quorum import choose_quorum
 
@@ -69,17 +70,10 @@ _CLAUSES = {
     "log_contains": "simulated processes print nothing",
 }
 _SCRIPT = "train.py"
-# Settings of the rendezvous, as launchers are told them, and what the machines call them.
+# Settings of the rendezvous that the simulated machines have, as launchers are told them.
 _CONF = {
-    "beat_interval": "beat_interval_s",
-    "lease": "lease_s",
-    "drift": "drift_s",
-    "last_call_timeout": "last_call_s",
-    "join_timeout": "join_timeout_s",
-    "min_round": "min_round_s",
-    "newcomer_window": "newcomer_window_s",
-    "linger": "linger_s",
-    "store_timeout": "store_timeout_s",
+    *("beat_interval", "lease", "drift", "last_call_timeout", "join_timeout", "min_round"),
+    *("newcomer_window", "linger", "store_timeout", "quorum"),
 }
 _TEARDOWN_S = 60.0
 
@@ -94,7 +88,7 @@ def why_not(plan: Plan) -> str | None:
         return f"simulated workers play {_SCRIPT}, and no other program"
     if job.rdzv.backend != "c10d" or scenario.proxies:
         return "the only rendezvous that is simulated is c10d, without proxies"
-    unknown = sorted(set(job.rdzv.conf) - {*_CONF, "quorum"})
+    unknown = sorted(set(job.rdzv.conf) - _CONF)
     if unknown:
         return f"the setting {unknown[0]!r} of the rendezvous is not simulated"
     for planned in plan.entries:
@@ -126,15 +120,15 @@ def _script_of(args: Sequence[str]) -> Script:
 
 def _settings_of(scenario: Scenario) -> Settings:
     conf = {**launcher_named(_LAUNCHER).conf, **scenario.job.rdzv.conf}
-    found = {_CONF[name]: float(text) for name, text in conf.items() if name in _CONF}
+    known = parse_rdzv_conf(",".join(f"{name}={conf[name]}" for name in sorted(_CONF & set(conf))))
     options = " ".join(scenario.job.options)
     grace = re.search(r"--shutdown-timeout[= ](\d+(?:\.\d+)?)", options)
     chosen = choose_quorum(
-        conf.get("quorum", "auto"),
+        known.quorum,
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
-        beat_interval_s=found["beat_interval_s"],
-        lease_s=found["lease_s"],
+        beat_interval_s=known.beat_interval_s,
+        lease_s=known.lease_s,
     )
     return Settings(
         run_id=_RUN_ID,
@@ -143,7 +137,15 @@ def _settings_of(scenario: Scenario) -> Settings:
         max_restarts=scenario.job.max_restarts,
         shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
         quorum=chosen.quorum,
-        **found,  # type: ignore[arg-type]  # what is in `_CONF` is a number
+        beat_interval_s=known.beat_interval_s,
+        lease_s=known.lease_s,
+        drift_s=known.drift_s,
+        last_call_s=known.last_call_s,
+        join_timeout_s=known.join_timeout_s,
+        min_round_s=known.min_round_s,
+        newcomer_window_s=known.newcomer_window_s,
+        linger_s=known.linger_s,
+        store_timeout_s=known.store_timeout_s,
     )
 
 
