@@ -36,6 +36,9 @@ _LOOK_S: Final = 0.1
 # How much more than it may have a worker tries to take: the kernel first reclaims what it can.
 _GREED_BYTES: Final = 256 << 20
 _MANY_PROCESSES: Final = 1_000_000
+# A thread that lives for a moment is seen by few of these looks.
+_LOOKS_AT_PROCESSES: Final = 10
+_BETWEEN_LOOKS_S: Final = 0.05
 
 
 class _NodeLimit(NodeFault):
@@ -108,6 +111,7 @@ class LimitMemory(_NodeLimit):
 class LimitProcesses(_NodeLimit):
     """A node may start `free` more processes and threads than it has now.
 
+    Those that come and go are not counted: what it has is the fewest seen within half a second.
     Stands for a limit on pids of a container or a user, a leak of threads. Does not stand for: a
     machine that is out of process numbers. Root is limited as well, unlike by RLIMIT_NPROC.
     """
@@ -123,8 +127,10 @@ class LimitProcesses(_NodeLimit):
             # Processes are counted once they are in a group.
             ticket = context.resources.limit(id, node.name, processes=_MANY_PROCESSES)
             yield from _settle(ticket, f"counting the processes of {node.name}")
-            there = (yield from _read(context, node.name)).processes
-            ticket = context.resources.limit(id, node.name, processes=there + self.free)
+        there = yield from _fewest_processes(context, targets.nodes)
+        for node in targets.nodes:
+            most = there[node.name] + self.free
+            ticket = context.resources.limit(id, node.name, processes=most)
             yield from _settle(ticket, f"limiting {node.name}")
         counted = yield from _see_limit_met(
             context,
@@ -225,6 +231,18 @@ def _see_limit_met(
         if now > before:
             return now - before
     raise FaultImpossible(otherwise)
+
+
+def _fewest_processes(
+    context: FaultContext, nodes: tuple[NodeRef, ...]
+) -> Generator[Wait, None, dict[str, int]]:
+    """Count the processes that stay, on nodes where others come and go."""
+    fewest = dict.fromkeys((node.name for node in nodes), _MANY_PROCESSES)
+    for _ in range(_LOOKS_AT_PROCESSES):
+        yield Sleep(seconds=_BETWEEN_LOOKS_S)
+        for name in fewest:
+            fewest[name] = min(fewest[name], (yield from _read(context, name)).processes)
+    return fewest
 
 
 def _count(

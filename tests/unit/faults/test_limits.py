@@ -39,11 +39,24 @@ def test_a_limit_that_is_healed_looks_once_more() -> None:
     """It may have been met since the last look."""
     world = World()
     world.fire("process_limit", "n2")
-    world.pass_time(0.3)
+    world.pass_time(1)
     world.budget.count("n2", processes_refused=1)
     world.heal()
     world.pass_time(0.5)
     assert world.story[-2:] == ["proved: n2 refused 1 processes", "undone"]
+
+
+def test_processes_that_come_and_go_are_not_counted() -> None:
+    """A thread that was there at the first look would leave room for itself for ever."""
+    world = World()
+    world.budget.count("n2", processes=6)
+    world.fire("process_limit", {"node": "n2", "free": 2})
+    world.pass_time(0.2)
+    world.budget.count("n2", processes=5)
+    world.pass_time(0.1)
+    world.budget.count("n2", processes=6)
+    world.pass_time(0.5)
+    assert world.budget.limits == {"x": {"n2": {"processes": 7}}}
 
 
 def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
