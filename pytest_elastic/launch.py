@@ -35,12 +35,12 @@ from pytest_elastic.events.model import (
 )
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
-from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
+from pytest_elastic.rendezvous.quorum import QuorumChoice
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
 from pytest_elastic.rendezvous.wire import encode
@@ -79,36 +79,23 @@ def launch(
 
 def settings_of(config: LaunchConfig) -> Settings:
     """Return what all nodes of the job must agree on."""
-    conf = config.rendezvous
-    return Settings(
+    return settings.settings_of(
+        config.rendezvous,
         run_id=config.run_id,
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
         max_restarts=config.max_restarts,
-        beat_interval_s=conf.beat_interval_s,
-        lease_s=conf.lease_s,
-        drift_s=conf.drift_s,
-        last_call_s=conf.last_call_s,
-        join_timeout_s=conf.join_timeout_s,
         shutdown_timeout_s=config.shutdown_timeout_s,
-        min_round_s=conf.min_round_s,
-        newcomer_window_s=conf.newcomer_window_s,
-        linger_s=conf.linger_s,
-        store_timeout_s=conf.store_timeout_s,
-        quorum=quorum_of(config).quorum,
-        endpoints=",".join(map(str, config.endpoints)) if len(config.endpoints) > 1 else "",
+        endpoints=config.endpoints,
     )
 
 
 def quorum_of(config: LaunchConfig) -> QuorumChoice:
     """Return whether the job goes on without its coordinator, and why (R12)."""
-    conf = config.rendezvous
-    return choose_quorum(
-        conf.quorum,
+    return settings.quorum_of(
+        config.rendezvous,
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
-        beat_interval_s=conf.beat_interval_s,
-        lease_s=conf.lease_s,
         endpoints=len(config.endpoints),
     )
 

@@ -39,7 +39,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
-from pytest_elastic.rendezvous.quorum import choose_quorum
+from pytest_elastic.rendezvous.settings import settings_of
 
 __all__ = ["TorchrunHandler", "offer_handler"]
 
@@ -121,29 +121,13 @@ class TorchrunHandler:
                 f"--rdzv-conf store_type=file: {OWN_HANDLER} meets at a port under torchrun",
                 hint="Use pytest-elastic run, or give a host and a port.",
             )
-        choice = choose_quorum(
-            conf.quorum,
-            min_nodes=parameters.min_nodes,
-            max_nodes=parameters.max_nodes,
-            beat_interval_s=conf.beat_interval_s,
-            lease_s=conf.lease_s,
-        )
-        settings = Settings(
+        settings = settings_of(
+            conf,
             run_id=parameters.run_id,
             min_nodes=parameters.min_nodes,
             max_nodes=parameters.max_nodes,
             max_restarts=max_restarts,
-            beat_interval_s=conf.beat_interval_s,
-            lease_s=conf.lease_s,
-            drift_s=conf.drift_s,
-            last_call_s=conf.last_call_s,
-            join_timeout_s=conf.join_timeout_s,
             shutdown_timeout_s=_STOP_S,
-            min_round_s=conf.min_round_s,
-            newcomer_window_s=conf.newcomer_window_s,
-            linger_s=conf.linger_s,
-            store_timeout_s=conf.store_timeout_s,
-            quorum=choice.quorum,
         )
         return cls(
             settings,

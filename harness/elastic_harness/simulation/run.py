@@ -33,7 +33,7 @@ from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.quorum import choose_quorum
+from pytest_elastic.rendezvous.settings import settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent
@@ -123,29 +123,13 @@ def _settings_of(scenario: Scenario) -> Settings:
     known = parse_rdzv_conf(",".join(f"{name}={conf[name]}" for name in sorted(_CONF & set(conf))))
     options = " ".join(scenario.job.options)
     grace = re.search(r"--shutdown-timeout[= ](\d+(?:\.\d+)?)", options)
-    chosen = choose_quorum(
-        known.quorum,
-        min_nodes=scenario.nodes.min,
-        max_nodes=scenario.nodes.max,
-        beat_interval_s=known.beat_interval_s,
-        lease_s=known.lease_s,
-    )
-    return Settings(
+    return settings_of(
+        known,
         run_id=_RUN_ID,
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
         max_restarts=scenario.job.max_restarts,
         shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
-        quorum=chosen.quorum,
-        beat_interval_s=known.beat_interval_s,
-        lease_s=known.lease_s,
-        drift_s=known.drift_s,
-        last_call_s=known.last_call_s,
-        join_timeout_s=known.join_timeout_s,
-        min_round_s=known.min_round_s,
-        newcomer_window_s=known.newcomer_window_s,
-        linger_s=known.linger_s,
-        store_timeout_s=known.store_timeout_s,
     )
 
 
