@@ -31,6 +31,18 @@ FOUND_AROUND_THE_AGENT = {
     114203: "workers that are held were continued, while another round ran elsewhere",
 }
 
+# What storms have found in the simulator itself: a judge that was wrong, or what nobody promises.
+_MAJORITY = Options(quorum="majority", is_brisk=True)
+FOUND_IN_THE_SIMULATOR = {
+    4013450: (
+        Options(is_brisk=True),
+        "a round that was committed when its only node was dead is one between two others",
+    ),
+    5023061: (_MAJORITY, "nodes that are yet to arrive know of no job either"),
+    5049095: (_MAJORITY, "a firewall that rejects beside a frozen agent is not covered (R5)"),
+    5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
+}
+
 
 @pytest.mark.parametrize("tens", range(20))
 def test_the_promises_hold_in_every_storm(tens: int) -> None:
@@ -78,6 +90,13 @@ def test_the_promises_hold_where_somebody_outside_says_who_decides(tens: int) ->
 def test_what_a_storm_once_found_in_the_agent_is_mended(seed: int) -> None:
     """See `FOUND_AROUND_THE_AGENT`."""
     weather(seed, MachineAgent)
+
+
+@pytest.mark.parametrize("seed", FOUND_IN_THE_SIMULATOR)
+def test_what_a_storm_once_found_in_the_simulator_is_mended(seed: int) -> None:
+    """See `FOUND_IN_THE_SIMULATOR`."""
+    options, _ = FOUND_IN_THE_SIMULATOR[seed]
+    run_storm(draw_plan(seed, options))
 
 
 @pytest.mark.parametrize(("seed", "planted"), FOUND)

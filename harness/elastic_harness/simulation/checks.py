@@ -98,6 +98,8 @@ class Watch:
         for ended, following in itertools.pairwise(rounds):
             if ended.term != following.term:
                 continue  # what its coordinator knew of the end of a round may be lost with it
+            if self._was_committed_between(ended.round, following.round):
+                continue  # nobody lived to start it, so that its roster is not known here
             old, new = ({entry.incarnation for entry in each.roster} for each in (ended, following))
             cost = following.restart_count - ended.restart_count
             if old != new:
@@ -105,6 +107,13 @@ class Watch:
                     raise Violation(f"round {ended.round} cost {cost}, and its members changed")
             elif cost != 1 and not self._has_changed(ended, following):
                 raise Violation(f"round {ended.round} cost {cost}, and nothing had changed")
+
+    def _was_committed_between(self, first: int, last: int) -> bool:
+        """Tell whether a round was committed that no node was there to start."""
+        return any(
+            first < event.round < last and not event.reason.startswith("given up before")
+            for event in self.world.of(events.RoundEnded)
+        )
 
     def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
         """Tell whether a member of a round went, or somebody came to end it, before the next."""

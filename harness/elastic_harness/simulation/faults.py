@@ -109,7 +109,7 @@ def may_come(world: World) -> bool:
     if world.endpoints is not None and world.endpoints.keep_others_out():
         return True
     new = [p for p in world.every_process if p.is_alive and not p.agent.belongs]
-    return len(new) + 1 < world.config.min_nodes
+    return len(new) + world.expected + 1 < world.config.min_nodes
 
 
 def _choose(blow: Blow, options: Sequence[T]) -> T:
@@ -304,10 +304,9 @@ def _turn(target: Target, blow: Blow) -> str:
 def _reject(target: Target, blow: Blow) -> str:
     victim = target.victim(blow)
     # An agent that is frozen at that very moment cannot hold its workers: beyond what R5 promises.
-    if victim is None or victim.is_frozen:
+    # It need not be the victim: of two that are apart, each may decide, and the other be frozen.
+    if victim is None or any(process.is_frozen for process in target.world.every_process):
         return ""
-    if target.world.config.is_granted and any(p.is_frozen for p in target.world.every_process):
-        return ""  # the victim may decide
     others = sorted(target.world.processes)
     target.world.reject(victim.name, others)
     links = [pair for other in others for pair in ((victim.name, other), (other, victim.name))]

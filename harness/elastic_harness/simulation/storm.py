@@ -13,6 +13,7 @@ from elastic_harness.simulation.health import problem_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
 from elastic_harness.simulation.world import World
+from pytest_elastic.events import model as events
 
 __all__ = ["Outcome", "Storm", "run_storm", "weather"]
 
@@ -21,6 +22,7 @@ CALM_S = 25.0
 _LOOK_S = 0.25
 # A job whose nodes are well forms within this.
 _LAST_WITHIN_S = 3.0
+_SLOWEST_CLOCK = 0.93
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class Storm:
         for number, (arrival_s, rate) in enumerate(
             zip(plan.arrivals_s, plan.clock_rates, strict=True), start=1
         ):
+            world.expected += 1
             world.later(arrival_s, self._starter(f"n{number}", rate))
         world.run(plan.calm_before_s)
         for blow in plan.blows:
@@ -120,7 +123,11 @@ class Storm:
             world.run(_LOOK_S)
 
     def _starter(self, name: str, rate: float) -> Callable[[], None]:
-        return lambda: self.world.start(name, clock_rate=rate)
+        def start() -> None:
+            self.world.expected -= 1
+            self.world.start(name, clock_rate=rate)
+
+        return start
 
     def _calm_down(self) -> None:
         """Heal everything, and expect a job that runs, or an end that has a reason."""
@@ -145,7 +152,8 @@ class Storm:
                 break
             elif well_since is None:
                 well_since = world.time
-            if well_since is not None and world.time >= well_since + self.plan.well_s:
+            well_until = None if well_since is None else well_since + self.plan.well_s
+            if well_until is not None and world.time >= max(well_until, self._begins_by()):
                 break
             if world.time >= deadline:
                 if problem is None:
@@ -156,6 +164,15 @@ class Storm:
         slowing = {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds
         if not slowing and not world.config.outlives_coordinator:
             self.watch.judge_evictions()
+
+    def _begins_by(self) -> float:
+        """Return when a first round that waits for survivors (R12) is over and has been judged."""
+        delayed = [
+            at + event.wait_s / _SLOWEST_CLOCK + _LOOK_S
+            for at, _, event in self.world.events
+            if isinstance(event, events.FirstRoundDelayed)
+        ]
+        return max(delayed, default=0.0)
 
     def _finish_what_is_done(self) -> None:
         """Let the groups of a round succeed once one of them has: they did the same steps."""

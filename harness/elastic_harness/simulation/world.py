@@ -106,6 +106,7 @@ class World:
         self.latency_s = LATENCY_S
         self.draw_jitter_s: Callable[[], float] | None = None
         self.is_endpoint_down = False
+        self.expected = 0  # nodes that will start, and know of no job then
         self.doors = Doors(self, KEEPER_S)
         names = config.endpoints.split(",") if config.endpoints else ()
         self.endpoints = Endpoints(self, names) if names else None
