@@ -1,6 +1,10 @@
 """SIGKILL for pytest, or for a part of its cluster, at moments that a seed draws.
 
     python -m tests.plugin.kill_campaign --times 100 --seed 1
+    python -m tests.plugin.kill_campaign --times 30 --user 65534
+
+With `--user`, root has everything run by that user (who needs `/dev/net/tun` and the interpreter),
+so that nodes are made in user namespaces, and looks for what is left with its own eyes.
 
 Each time a pytest with a job on two nodes is started. Once a drawn part of it is there, a drawn
 time passes, and a drawn part is killed. A pytest that was not the victim must end by itself, and
@@ -167,17 +171,27 @@ def _wait_for_the_end(
     return out
 
 
+def _give(folder: Path, user: int) -> None:
+    """Let a user have a folder and all that is in it."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Kill again and again, and say what was left."""
     parser = argparse.ArgumentParser(description="Kill parts of the harness and look what is left.")
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of the first; the others count on")
+    parser.add_argument("--user", type=int, help="the number of who runs it, instead of us")
     options = parser.parse_args(arguments)
     hits: dict[str, int] = {}
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder))
+        home = {"HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        place = Place(Path(folder), home if options.user is not None else {}, user=options.user)
         prepare(place)
+        if options.user is not None:
+            _give(place.folder, options.user)
         for seed in range(options.seed, options.seed + options.times):
             kill = draw_kill(seed)
             begin = time.monotonic()

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from elastic_harness.faults.context import (
     FaultContext,
+    FaultImpossible,
     InForce,
     Settled,
     Sleep,
@@ -73,6 +74,9 @@ class JoinNodes(Fault):
         for name, ticket in tickets:
             yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
             ticket.result()
+        # Some may be gone again by now, by other faults; not all of them.
+        if not any(context.is_node_up(name) for name in targets.new_nodes):
+            raise FaultImpossible(f"none of {', '.join(targets.new_nodes)} is up")
         return f"{', '.join(targets.new_nodes)} up"
 
 

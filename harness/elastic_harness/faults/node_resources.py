@@ -53,7 +53,8 @@ class NodeResources:
         self._layers: dict[tuple[str, str], _Layer] = {}  # by owner and node
         # By owner, node and path: the node's incarnation.
         self._covered: dict[tuple[str, str, str | None], int] = {}
-        self._files: dict[str, list[tuple[ProcessRef, int]]] = {}
+        self._files: dict[tuple[str, ProcessRef], int] = {}  # by owner
+        self._soft_limits: dict[ProcessRef, int] = {}  # what they had before any of these
 
     def limit(
         self,
@@ -95,19 +96,36 @@ class NodeResources:
             soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
             # The limit is on numbers, and a process is always given the lowest that is free.
             usable = [number for number in range(len(taken) + free + 1) if number not in taken]
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (usable[free], hard))
+            others = self._limits_on(process, apart_from=owner)
+            wanted = min(usable[free], *others) if others else usable[free]
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (wanted, hard))
+            limit, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         except (ProcessLookupError, FileNotFoundError):
             return None
-        self._files.setdefault(owner, []).append((process, soft))
-        return FileLimit(limit=usable[free], lowest_free=usable[0])
+        self._soft_limits.setdefault(process, soft)
+        self._files[owner, process] = usable[free]
+        return FileLimit(limit=limit, lowest_free=usable[0])
 
     def unlimit_files(self, owner: str) -> None:
-        """Give processes back the limits they had."""
-        for process, soft in self._files.pop(owner, ()):
+        """Give processes back the limits they had, as far as no other owner limits them."""
+        mine = [process for name, process in self._files if name == owner]
+        for process in mine:
+            del self._files[owner, process]
+            others = self._limits_on(process, apart_from=owner)
+            soft = min(others, default=self._soft_limits[process])
             if _is_there(process):
                 with contextlib.suppress(ProcessLookupError):
                     _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            if not others:
+                del self._soft_limits[process]
+
+    def _limits_on(self, process: ProcessRef, *, apart_from: str) -> list[int]:
+        return [
+            limit
+            for (owner, limited), limit in self._files.items()
+            if limited == process and owner != apart_from
+        ]
 
     def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
         """Put a node's time of day off, or take that away."""

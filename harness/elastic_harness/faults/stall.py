@@ -26,6 +26,8 @@ __all__ = ["HangWorker", "SlowWorker", "run_by_turns", "stop_and_see"]
 
 # The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
 _STOP_S: Final = 5.0
+# What is stopped by turns is seen so in the first ones, unless signals do nothing to it.
+_TURNS_S: Final = 10.0
 STOPPED: Final = frozenset({"T", "t"})
 # Peers finish the step they are in, then wait for the rank that does not come. A machine on which a
 # step takes longer than the first of these needs a longer `limit` anyway.
@@ -168,16 +170,21 @@ def run_by_turns(
     """Stop and continue processes in turns until the heal; proven by three stops that were seen."""
     yield InForce.NEEDS_JOB
     turns = 0
+    deadline = context.now() + _TURNS_S + 6 * period_s
     try:
         while _signal_all(context, processes, signal.SIGSTOP):
             yield Sleep(seconds=period_s * (1 - share))
             turns += any(context.process_state(each) in STOPPED for each in processes)
             _signal_all(context, processes, signal.SIGCONT)
+            if turns < 3 and context.now() > deadline:
+                raise FaultImpossible(f"{who} was told to stop, and seen stopped {turns} times")
             if turns == 3:
                 yield Proved(evidence=f"{who} stopped for {1 - share:.0%} of the time")
             yield Sleep(seconds=period_s * share)
     except HealOrdered:
         pass
+    finally:
+        _signal_all(context, processes, signal.SIGCONT)
     if turns < 3:
         raise FaultImpossible(f"{who} was stopped in {turns} turns only before it ended")
     return f"{who} stopped {turns} times"

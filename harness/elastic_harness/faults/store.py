@@ -17,6 +17,9 @@ from elastic_harness.faults.context import (
     IN_FORCE,
     FaultContext,
     FaultImpossible,
+    HealOrdered,
+    Proved,
+    Sleep,
     Steps,
     Until,
 )
@@ -29,6 +32,8 @@ from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
 __all__ = ["FreezeStore", "KillStore", "SlowStore"]
 
 _DEATH_S: Final = 5.0
+# How often to look whether there is anybody left to be continued.
+_LOOK_S: Final = 0.5
 
 
 class _StoreFault(Fault):
@@ -60,6 +65,16 @@ class _StoreFault(Fault):
             raise FaultImpossible(f"nobody listens at {node}:{port}")
         pids = ", ".join(str(each.pid) for each in holders)
         return holders, f"{pids} at {node}:{port}"
+
+
+def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
+    """Wait for the heal, or until there is nobody left to be continued."""
+    try:
+        while any(context.is_alive(process) for process in processes):
+            yield Sleep(seconds=_LOOK_S)
+    except HealOrdered:
+        pass
+    return ""
 
 
 class KillStore(_StoreFault):
@@ -99,20 +114,19 @@ class FreezeStore(_StoreFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)
-        yield from stop_and_see(context, holders)
+        try:
+            yield from stop_and_see(context, holders)
+            yield Proved(evidence=f"state T: {where}")
+            yield from _until_healed(context, holders)
+        finally:
+            # Those that were stopped are continued, wherever the store is by then.
+            for process in holders:
+                context.signal(process, signal.SIGCONT)
         return f"state T: {where}"
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from ()
-        return self._continue(context)
-
-    def _continue(self, context: FaultContext) -> str:
-        endpoint = context.store_endpoint(self.which)
-        if endpoint is None or not context.is_node_up(endpoint[0]):
-            return "it is gone"
-        for process in context.resources.listeners(*endpoint):
-            context.signal(process, signal.SIGCONT)
-        return "it goes on"
+        return "whoever was stopped goes on"
 
 
 class SlowStore(FreezeStore):

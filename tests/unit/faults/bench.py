@@ -1,4 +1,4 @@
-"""A world for faults: plain values behind the `FaultContext` interface, and virtual time.
+"""A world for faults: plain values behind the `FaultContext` interface, in virtual time.
 
 Operations are answered by the world when the test lets time pass, as a cluster would: never inside
 the call.
@@ -6,8 +6,6 @@ the call.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,32 +32,9 @@ from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
 
 from tests.unit.faults.budget import Budget
+from tests.unit.faults.virtual_time import VirtualTime
 
-__all__ = ["VirtualTime", "World"]
-
-
-class VirtualTime:
-    """A scheduler whose time passes when it is told to."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    def now(self) -> float:
-        return self._now
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (when, next(self._order), callback))
-
-    def pass_time(self, seconds: float) -> None:
-        """Run everything that becomes due within these seconds."""
-        end = self._now + seconds
-        while self._due and self._due[0][0] <= end:
-            when, _, callback = heapq.heappop(self._due)
-            self._now = max(self._now, when)
-            callback()
-        self._now = end
+__all__ = ["World"]
 
 
 @dataclass(slots=True)
@@ -75,15 +50,18 @@ class _Process:
 class World:
     """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
 
-    `broken` names operations that the cluster refuses, `stuck` those it never answers.
+    `broken` names operations that the cluster refuses, `stuck` those it never answers. In a world
+    that is `numb` everything is answered, and nothing comes of it.
     """
 
-    def __init__(self, nodes: int = 3) -> None:
+    def __init__(self, nodes: int = 3, *, numb: bool = False) -> None:
+        self.numb = numb
         self.time = VirtualTime()
         self.processes: dict[int, _Process] = {}
         self.launchers: dict[str, int] = {}
         self.ends: dict[int, Mapping[str, Any]] = {}
         self.up: list[str] = []
+        self.frozen: set[str] = set()
         self.log: list[str] = []
         self.broken: set[str] = set()
         self.stuck: set[str] = set()
@@ -99,7 +77,7 @@ class World:
         self.counts: dict[Pair, LinkCounters] = {}
         self.told: list[EngineInput] = []
         self.registry = built_in_faults()
-        self.budget = Budget(self._later)
+        self.budget = Budget(self._later, numb=numb)
         self.endpoints: dict[str, tuple[str, int]] = {}
         self.injector = Injector(self, self.registry, self.time, self.told.append)
         for number in range(1, nodes + 1):
@@ -152,6 +130,11 @@ class World:
         """Let a worker die."""
         self._die(self.worker(rank).pid)
 
+    def end_everything(self) -> None:
+        """Let every node lose its power, and all that ran there with it."""
+        for node in tuple(self.up):
+            self._take_down(node)
+
     def pass_time(self, seconds: float = 1.0) -> None:
         self.time.pass_time(seconds)
 
@@ -202,7 +185,7 @@ class World:
         if found is None:
             return False
         self.log.append(f"{signal.Signals(signum).name} {process.pid}")
-        if signum in found.ignores:
+        if signum in found.ignores or self.numb:
             return True
         if signum == signal.SIGSTOP:
             found.state = "T"
@@ -242,7 +225,7 @@ class World:
         self.log.append(f"run {' '.join(argv)} on {node} for {name}")
         ticket: Ticket[int] = Ticket()
         if "run" not in self.stuck:
-            ticket.settle(1 if "run" in self.broken else 0)
+            ticket.settle(1 if "run" in self.broken or self.numb else 0)
         return ticket
 
     def end_commands(self, name: str) -> None:
@@ -269,10 +252,10 @@ class World:
         return self._operate(f"start {node}{disk}", lambda: self._bring_up(node))
 
     def pause_node(self, node: str) -> Ticket[None]:
-        return self._operate(f"pause {node}", lambda: None)
+        return self._operate(f"pause {node}", lambda: self._freeze(node))
 
     def resume_node(self, node: str) -> Ticket[None]:
-        return self._operate(f"resume {node}", lambda: None)
+        return self._operate(f"resume {node}", lambda: self._thaw(node))
 
     def impose(
         self,
@@ -312,7 +295,8 @@ class World:
     def change_names(
         self, owner: str, node: str, changes: Mapping[str, NameChange]
     ) -> Ticket[Mapping[str, str]]:
-        self.names.impose(owner, node, changes)
+        if not self.numb:
+            self.names.impose(owner, node, changes)
         ticket: Ticket[Mapping[str, str]] = Ticket()
         known = {name: f"10.77.0.{name[1:]}" for name in self.up}
         for name, change in self.names.of(node).items():
@@ -339,7 +323,8 @@ class World:
         return self._operate(f"remove_toxics {owner}", lambda: None)
 
     def switch_proxy(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
-        self.switched[owner] = (proxy, enabled)
+        if not self.numb:
+            self.switched[owner] = (proxy, enabled)
         return self._operate(f"switch_proxy {owner}", lambda: None)
 
     def unswitch_proxy(self, owner: str) -> Ticket[None]:
@@ -377,7 +362,11 @@ class World:
             if name.split(maxsplit=1)[0] in self.broken:
                 ticket.settle(ClusterError(f"cannot {name}"))
                 return
-            act()
+            try:
+                if not self.numb:
+                    act()
+            except ClusterError as error:
+                ticket.settle(error)
             ticket.settle(None)
 
         if name.split(maxsplit=1)[0] not in self.stuck:
@@ -388,8 +377,19 @@ class World:
         if (ended := self.processes.pop(pid, None)) is not None:
             self.ends[pid] = ended.answer
 
+    def _freeze(self, node: str) -> None:
+        if node not in self.up:
+            raise ClusterError(f"{node} is not up any more")
+        self.frozen.add(node)
+
+    def _thaw(self, node: str) -> None:
+        if node not in self.up:
+            raise ClusterError(f"{node} is not up any more")
+        self.frozen.discard(node)
+
     def _take_down(self, node: str) -> None:
         self.up.remove(node)
+        self.frozen.discard(node)
         self._die(self.launchers.pop(node))
         self._die(1000 + int(node[1:]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
 from elastic_harness.observe.listeners import find_listeners, listening_inodes
@@ -52,15 +53,28 @@ def test_a_killed_store_is_proven_by_the_end_of_who_served_it() -> None:
 
 
 def test_a_frozen_store_goes_on_when_it_is_healed() -> None:
-    """Whoever listens there then is continued."""
+    """Those that were stopped, wherever the store is by then."""
     world = served()
     world.fire("freeze_store", "rendezvous")
     world.pass_time(0.1)
     assert world.story[-1] == "proved: state T: 1001 at n1:29400"
+    # A later round has its store elsewhere, and one that is killed is started again.
+    world.endpoints["rendezvous"] = ("n2", 29401)
+    world.budget.serving = {("n2", 29401): (1002,)}
     world.heal()
     world.heal()
     world.pass_time(0.1)
     assert world.log == ["SIGSTOP 1001", "SIGCONT 1001"]
+
+
+def test_a_store_that_does_not_stand_still_is_continued_when_that_is_known() -> None:
+    """Not proven, and not left half stopped."""
+    world = served()
+    world.processes[1001].ignores.add(signal.SIGSTOP)
+    world.fire("freeze_store", "rendezvous")
+    world.pass_time(10)
+    assert world.story[-1] == "failed: not stopped: one of 1001"
+    assert world.log[-1] == "SIGCONT 1001"
 
 
 def test_a_slow_store_runs_by_turns() -> None:
@@ -69,6 +83,7 @@ def test_a_slow_store_runs_by_turns() -> None:
     world.fire("slow_store", {"which": "rendezvous", "share": "50%"})
     world.pass_time(1.05)
     assert world.story[-1] == "proved: 1001 at n1:29400 stopped for 50% of the time"
+    world.endpoints.clear()
     world.heal()
     world.pass_time(1)
     assert world.processes[1001].state == "S"
