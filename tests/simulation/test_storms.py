@@ -33,6 +33,7 @@ FOUND_AROUND_THE_AGENT = {
 
 # What storms have found in the simulator itself: a judge that was wrong, or what nobody promises.
 _MAJORITY = Options(quorum="majority", is_brisk=True)
+_GRANTED = Options(quorum="granted", is_brisk=True)
 FOUND_IN_THE_SIMULATOR = {
     4013450: (
         Options(is_brisk=True),
@@ -40,6 +41,8 @@ FOUND_IN_THE_SIMULATOR = {
     ),
     5023061: (_MAJORITY, "nodes that are yet to arrive know of no job either"),
     5049095: (_MAJORITY, "a firewall that rejects beside a frozen agent is not covered (R5)"),
+    6000256: (_GRANTED, "who comes after the end, and begins again, may end in another way"),
+    6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
 }
 

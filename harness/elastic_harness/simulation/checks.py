@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import itertools
 
+from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.model import Assignment
 
 __all__ = ["Violation", "Watch"]
+
+# How a job ends by somebody's decision; what is lost is merely given up.
+_DECIDED = frozenset({"succeeded", "failed"})
 
 
 class Violation(AssertionError):
@@ -29,6 +33,7 @@ class Watch:
         self._assignments: dict[int, Assignment] = {}
         self._newest: dict[str, int] = {}
         self._started_at: dict[int, float] = {}
+        self._past: set[str] = set()  # whose job is over; what starts after it is another one
         self._seen = 0
         world.watchers.append(self.look)
 
@@ -61,6 +66,7 @@ class Watch:
         if round_ <= self._newest.get(incarnation, 0):
             raise Violation(f"{incarnation} was started again with the number {round_}")
         self._forget_the_dead(assignment)
+        self._forget_what_has_ended()
         self._newest[incarnation] = round_
         self._started_at.setdefault(round_, self.world.time)
         first = self._assignments.setdefault(round_, assignment)
@@ -91,6 +97,27 @@ class Watch:
             self._assignments.clear()
             self._started_at.clear()
             self._newest.clear()
+
+    def _forget_what_has_ended(self) -> None:
+        """Begin anew where a job has ended, and whoever belonged to it knows that, or is dead."""
+        every = self.world.every_process
+        over = [p for p in every if _has_ended(p) and p.node.incarnation not in self._past]
+        if not over:
+            return
+        ended_at = min(process.agent.timed_notices[-1][0] for process in over)
+        old = [
+            process
+            for process in every
+            if process.agent.belongs_since is not None and process.agent.belongs_since <= ended_at
+        ]
+        if any(process.is_alive and process.agent.over is None for process in old):
+            return
+        self.judge_ends()
+        self.judge_budget()
+        self._past |= {process.node.incarnation for process in (*over, *old)}
+        self._assignments.clear()
+        self._started_at.clear()
+        self._newest.clear()
 
     def judge_budget(self) -> None:
         """Judge what each round cost, from rosters and losses alone (R3)."""
@@ -145,9 +172,9 @@ class Watch:
         ends = {
             process.node.incarnation: process.agent.over.result
             for process in self.world.every_process
-            if process.agent.over is not None
+            if process.agent.over is not None and process.node.incarnation not in self._past
         }
-        decided = {result for result in ends.values() if result in {"succeeded", "failed"}}
+        decided = {result for result in ends.values() if result in _DECIDED}
         if len(decided) > 1:
             raise Violation(f"the job ended in two ways: {ends}")
         announced = self.world.of(events.JobEnding)
@@ -156,6 +183,12 @@ class Watch:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
             raise Violation(f"nobody decided the end: {ends}")
+
+
+def _has_ended(process: Process) -> bool:
+    """Tell whether the agent of a process was told how its job has ended."""
+    over = process.agent.over
+    return over is not None and over.result in _DECIDED
 
 
 def _common(assignment: Assignment) -> tuple[object, ...]:
