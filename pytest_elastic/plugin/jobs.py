@@ -40,6 +40,7 @@ _JOB_KEYS = ("max_restarts", "env", "observe", "options")
 _KNOWN = (
     "command",
     "conf",
+    "endpoints",
     "launcher",
     "limit",
     "module",
@@ -251,10 +252,7 @@ def _scenario(
         low, high = parse_nnodes(nodes)
     except UsageError as error:
         raise UsageError(str(error).replace("--nnodes", "nodes")) from error
-    rdzv = {
-        **({"conf": merged["conf"]} if "conf" in merged else {}),
-        **({"store_host": merged["store_host"]} if "store_host" in merged else {}),
-    }
+    rdzv = {key: merged[key] for key in ("conf", "endpoints", "store_host") if key in merged}
     job = {
         **program,
         "nproc_per_node": merged.get("nproc", hub.options.nproc),

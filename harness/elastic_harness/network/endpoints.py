@@ -1,12 +1,12 @@
 """Which endpoint belongs to which class of traffic, as a run's own history tells it.
 
-Pure. The rendezvous endpoint is known beforehand. Agents say where they listen, rounds and workers
-where their store is: both before anything connects there.
+Pure. The rendezvous endpoints are known beforehand. Agents say where they listen, rounds and
+workers where their store is: both before anything connects there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from elastic_harness.history.events import NodeStarted, WorkerHello
 from pytest_elastic.events.model import (
@@ -32,7 +32,7 @@ class Endpoints:
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
-        self._rendezvous: Endpoint | None = None
+        self._rendezvous: tuple[Endpoint, ...] = ()
         self._stores: list[Endpoint] = []
         self._agents: dict[str, list[Endpoint]] = {}
 
@@ -41,14 +41,14 @@ class Endpoints:
         """The endpoints of each class that is known by them."""
         agents = [end for ends in self._agents.values() for end in ends]
         return {
-            "rendezvous": () if self._rendezvous is None else (self._rendezvous,),
+            "rendezvous": self._rendezvous,
             "store": tuple(self._stores),
             "liveness": tuple(agents),
         }
 
-    def meet_at(self, node: str, port: int) -> None:
-        """Take this for the rendezvous endpoint."""
-        self._rendezvous = (node, port)
+    def meet_at(self, nodes: Sequence[str], port: int) -> None:
+        """Take these for the rendezvous endpoints: one as a rule."""
+        self._rendezvous = tuple((node, port) for node in nodes)
 
     def learn(self, record: Record) -> bool:
         """Take note of what a record says; tell whether it was something new."""

@@ -55,6 +55,8 @@ def known_nodes(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> 
 def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str, ...]:
     """Return what a cluster must be able to do: what is asked for, and what the faults need."""
     needs = dict.fromkeys(scenario.requires)
+    if scenario.job.rdzv.endpoints:
+        needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
     for entry in scenario.timeline:
         if entry.action.name not in OWN_ACTIONS:
             need = catalog.parse(entry.action.name, entry.action.value).needs
@@ -82,12 +84,18 @@ def check_scenario(
     yield from _check_storm(scenario, recipes)
     yield from _check_launch(scenario)
     yield from _check_clauses(scenario, nodes)
-    store_host = scenario.job.rdzv.store_host
-    if store_host is not None and store_host not in scenario.initial_nodes:
+    rdzv = scenario.job.rdzv
+    yield from _check_host(scenario, rdzv.store_host, ("job", "rdzv", "store_host"))
+    for index, name in enumerate(rdzv.endpoints):
+        yield from _check_host(scenario, name, ("job", "rdzv", "endpoints", index))
+
+
+def _check_host(scenario: Scenario, name: str | None, path: AstPath) -> Iterator[Finding]:
+    if name is not None and name not in scenario.initial_nodes:
         yield Finding(
-            path=("job", "rdzv", "store_host"),
-            message=f"no node called {store_host!r} is there at the start",
-            suggestion=did_you_mean(store_host, scenario.initial_nodes),
+            path=path,
+            message=f"no node called {name!r} is there at the start",
+            suggestion=did_you_mean(name, scenario.initial_nodes),
         )
 
 

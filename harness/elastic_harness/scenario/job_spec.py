@@ -5,19 +5,45 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from elastic_harness.scenario.fields import ScenarioModel, Text
+from elastic_harness.scenario.fields import Listed, ScenarioModel, Text
 
 __all__ = ["Observe", "Rdzv"]
 
 
 class Rdzv(ScenarioModel):
-    """How the nodes find each other. `store_host` is the node at the endpoint (n1 if not said)."""
+    """How the nodes find each other.
+
+    `store_host` is the node at the endpoint (n1 if not said); `endpoints` are the nodes at each of
+    several, in the order in which launchers are given them.
+    """
 
     backend: str = "c10d"
     store_host: str | None = None
+    endpoints: Listed[str] = ()
     conf: Mapping[str, Text] = Field(default_factory=dict)
+
+    @field_validator("endpoints")
+    @classmethod
+    def _are_several(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) == 1:
+            raise ValueError(f"one endpoint is `store_host: {value[0]}`; two or more are expected")
+        for number, name in enumerate(value):
+            if name in value[:number]:
+                raise ValueError(f"{name} is named twice: each endpoint is on a node of its own")
+        return value
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Rdzv:
+        if self.endpoints and self.store_host is not None:
+            raise ValueError(
+                "`store_host` is the node at the only endpoint, `endpoints` those at several: "
+                "give one of the two"
+            )
+        if self.endpoints and self.backend != "c10d":
+            raise ValueError(f"nodes meet at several `endpoints` with c10d, not {self.backend}")
+        return self
 
 
 class Observe(ScenarioModel):

@@ -27,8 +27,8 @@ class JobPlan:
 
     `program` is what stands behind the launcher's options: `["train.py", "--steps=3"]`,
     `["-m", "package"]`, or a binary with `is_binary`. `conf` are settings of the rendezvous in our
-    own words; each launcher takes what it knows. `are_workers_apart`: what each worker prints is
-    to be kept in a file of its own as well.
+    own words; each launcher takes what it knows. `endpoint_hosts` are names or addresses, one as a
+    rule. `are_workers_apart`: what each worker prints is to be kept in a file of its own as well.
     """
 
     run_id: str
@@ -40,7 +40,7 @@ class JobPlan:
     max_nodes: int
     max_restarts: int
     endpoint_port: int
-    endpoint_host: str = ""
+    endpoint_hosts: Sequence[str] = ("",)
     conf: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
     backend: str = "c10d"
@@ -97,8 +97,8 @@ class Launcher:
             "nodes": str(job.max_nodes),
             "nproc": str(job.nproc_per_node),
             "max_restarts": str(job.max_restarts),
-            "endpoint": f"{job.endpoint_host}:{job.endpoint_port}",
-            "host": job.endpoint_host,
+            "endpoint": ",".join(f"{host}:{job.endpoint_port}" for host in job.endpoint_hosts),
+            "host": job.endpoint_hosts[0],
             "port": str(job.endpoint_port),
             "backend": job.backend,
             "run_id": job.run_id,

@@ -356,6 +356,16 @@ class Scenario(ScenarioModel):
             raise ValueError("the rendezvous endpoint is reached through one proxy, not several")
         return self
 
+    @model_validator(mode="after")
+    def _no_proxy_for_several_endpoints(self) -> Scenario:
+        through = [name for name, spec in self.proxies.items() if spec.upstream == RENDEZVOUS]
+        if through and self.job.rdzv.endpoints:
+            raise ValueError(
+                f"proxy {through[0]!r} leads to the rendezvous, which has several endpoints here: "
+                "proxies lead to one"
+            )
+        return self
+
     @property
     def proxy_plans(self) -> tuple[ProxyPlan, ...]:
         """The proxies to be opened before the launchers start."""
@@ -368,8 +378,14 @@ class Scenario(ScenarioModel):
 
     @property
     def store_host(self) -> str:
-        """The node at the rendezvous endpoint."""
-        return self.job.rdzv.store_host or "n1"
+        """The node at the rendezvous endpoint, or at the first of several."""
+        return self.endpoint_hosts[0]
+
+    @property
+    def endpoint_hosts(self) -> tuple[str, ...]:
+        """The nodes at the rendezvous endpoints: one as a rule."""
+        rdzv = self.job.rdzv
+        return rdzv.endpoints or (rdzv.store_host or "n1",)
 
     @property
     def initial_nodes(self) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def make_setup(
         cwd=cwd,
         log_dir=log_dir,
         shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
-        store_host=plan.scenario.store_host,
+        endpoints=plan.scenario.endpoint_hosts,
         data_folders=_data_folders(checkpoints, job.env, shared),
         # What is preloaded has read its environment long ago.
         preloaded=preloaded and not launch_environs,

@@ -106,7 +106,8 @@ class Stage(StageNetwork):
             plan.data_folders,
             clock_folders=plan.log_dir_of if plan.launch_environs else None,
         )
-        self._endpoint_host = ""  # known once the store host is up; newcomers get the same
+        # Known once their nodes are up; newcomers get the same.
+        self._endpoint_hosts: Sequence[str] = ()
         self._exit_codes: dict[str, int] = {}
 
     # The run's own business
@@ -149,8 +150,9 @@ class Stage(StageNetwork):
     def _begin_launchers(
         self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
     ) -> None:
-        self._endpoint_host = self._cluster.nodes[self._plan.store_host].hostname
-        self._endpoints.meet_at(self._plan.store_host, self._plan.job.endpoint_port)
+        hosts = self._plan.endpoints
+        self._endpoint_hosts = tuple(self._cluster.nodes[name].hostname for name in hosts)
+        self._endpoints.meet_at(hosts, self._plan.job.endpoint_port)
         waiting = set(names)
 
         def on_spawned(name: str, outcome: ElasticError | None) -> None:
@@ -373,7 +375,7 @@ class Stage(StageNetwork):
             name,
             address=self._cluster.nodes[name].address,
             index=actor.index - 1,
-            endpoint_host=self._endpoint_host,
+            endpoint_hosts=self._endpoint_hosts,
             has_names=self._cluster.capabilities.has("names"),
             proxies=self._proxies.addresses,
             rendezvous_proxy=self._proxies.rendezvous,

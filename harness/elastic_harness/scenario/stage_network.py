@@ -37,10 +37,13 @@ class StageNetwork:
             self._cluster.learn_traffic(self._endpoints.by_class, lambda _: None)
 
     def store_endpoint(self, which: str) -> tuple[str, int] | None:
-        """Return where a store is: that of the "rendezvous", or of the newest round's "workers"."""
-        name = "rendezvous" if which == "rendezvous" else "store"
-        known = self._endpoints.by_class[name]
-        return known[-1] if known else None
+        """Return where a store is: that of the "rendezvous", or of the newest round's "workers".
+
+        Of several rendezvous endpoints, it is the first.
+        """
+        if which == "rendezvous":
+            return next(iter(self._endpoints.by_class["rendezvous"]), None)
+        return next(reversed(self._endpoints.by_class["store"]), None)
 
     # FaultContext: links
 

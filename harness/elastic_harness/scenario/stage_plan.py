@@ -22,7 +22,8 @@ class StagePlan:
     """What is launched, and where its traces go.
 
     `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
-    directories that every node sees as the host does; `data_folders` those of them whose files are
+    directories that every node sees as the host does; `endpoints` the nodes at the rendezvous
+    endpoints, one as a rule; `data_folders` those of the directories whose files are
     the job's own, to be lost or damaged, the checkpoint directory first. `launch_environs` give
     what faults need of a launcher's environment, for the node's folder of logs.
     """
@@ -33,13 +34,18 @@ class StagePlan:
     cwd: str
     log_dir: str
     shared: Sequence[str]
-    store_host: str
+    endpoints: Sequence[str]
     data_folders: Sequence[str] = ()
     launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
     proxies: Sequence[ProxyPlan] = ()
     seed: int = 0
+
+    @property
+    def store_host(self) -> str:
+        """The node at the endpoint, or at the first of several."""
+        return self.endpoints[0]
 
     def log_dir_of(self, node: str) -> str:
         """Return the folder for what a node says."""
@@ -52,7 +58,7 @@ def launcher_spec(
     *,
     address: str,
     index: int,
-    endpoint_host: str,
+    endpoint_hosts: Sequence[str],
     has_names: bool,
     proxies: Mapping[str, str],
     rendezvous_proxy: str,
@@ -69,11 +75,11 @@ def launcher_spec(
         # An address alone does not tell whose it is.
         conf["is_host"] = "true" if node == plan.store_host else "false"
     if rendezvous_proxy and node != plan.store_host:
-        endpoint_host, _, port = rendezvous_proxy.rpartition(":")
-        endpoint_port = int(port)
+        host, _, port = rendezvous_proxy.rpartition(":")
+        endpoint_hosts, endpoint_port = (host,), int(port)
     launcher = plan.launcher
     argv = launcher.argv(
-        replace(plan.job, endpoint_host=endpoint_host, endpoint_port=endpoint_port, conf=conf),
+        replace(plan.job, endpoint_hosts=endpoint_hosts, endpoint_port=endpoint_port, conf=conf),
         NodePlan(name=node, address=address, index=index, log_dir=plan.log_dir_of(node)),
     )
     log = os.path.join(plan.log_dir_of(node), "launcher.log")

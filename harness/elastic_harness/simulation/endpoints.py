@@ -130,8 +130,8 @@ class Endpoints:
                 process.feed("coordinator", v.JobFounded())
                 if process.coordinator is not None:
                     world.doors.watch_endpoint_of(process)
-            case v.Emit(event=event):
-                world.events.append((world.time, process.name, event))
+            case v.Emit():
+                world.perform_member(process, command)
 
     def found(self, process: Process) -> None:
         """Take note that the coordinator here has nodes enough."""

@@ -130,6 +130,7 @@ def _settings_of(scenario: Scenario) -> Settings:
         max_nodes=scenario.nodes.max,
         max_restarts=scenario.job.max_restarts,
         shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
+        endpoints=scenario.endpoint_hosts,
     )
 
 
@@ -154,7 +155,7 @@ def _stage_plan(plan: Plan, directory: str) -> StagePlan:
         cwd="/",
         log_dir=os.path.join(directory, "logs"),
         shared=(),
-        store_host=scenario.store_host,
+        endpoints=scenario.endpoint_hosts,
         seed=plan.seed.value,
     )
 

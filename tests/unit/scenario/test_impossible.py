@@ -36,6 +36,35 @@ IMPOSSIBLE: dict[str, tuple[tuple[str, str], str]] = {
             "      rdzv: {conf: {lease: long}}\n                           ^"
         ),
     ),
+    "an endpoint nowhere": (
+        ("nproc_per_node: 2", "rdzv: {endpoints: [n1, n8]}"),
+        (
+            "6:26: no node called 'n8' is there at the start (known: n1, n2)\n"
+            "      rdzv: {endpoints: [n1, n8]}\n                             ^"
+        ),
+    ),
+    "one endpoint as several": (
+        ("nproc_per_node: 2", "rdzv: {endpoints: [n2]}"),
+        (
+            "6:21: one endpoint is `store_host: n2`; two or more are expected\n"
+            "      rdzv: {endpoints: [n2]}\n                        ^"
+        ),
+    ),
+    "two endpoints in one place": (
+        ("nproc_per_node: 2", "rdzv: {endpoints: [n1, n2, n1]}"),
+        (
+            "6:21: n1 is named twice: each endpoint is on a node of its own\n"
+            "      rdzv: {endpoints: [n1, n2, n1]}\n                        ^"
+        ),
+    ),
+    "one endpoint and several": (
+        ("nproc_per_node: 2", "rdzv: {endpoints: [n1, n2], store_host: n2}"),
+        (
+            "6:9: `store_host` is the node at the only endpoint, `endpoints` those at several: "
+            "give one of the two\n"
+            "      rdzv: {endpoints: [n1, n2], store_host: n2}\n            ^"
+        ),
+    ),
     "a clause about nobody": (
         ("- job: succeeded", "- exit_codes: {n1: 0, n3: 1}"),
         (
