@@ -184,10 +184,12 @@ def test_an_unknown_call_is_answered(agent: AgentProcess) -> None:
 
 
 def test_stores_outlive_workers(agent: AgentProcess, tmp_path: Path) -> None:
-    """A group comes and goes, and its store stays until it is closed."""
+    """A group comes and goes, and its store stays until it is closed, however long it is quiet."""
     port = open_store(agent)
     ask(agent, "publish", host="127.0.0.1", port=port, key="k", value="v")
-    agent.send(StartGroup(round=1, workers=[python_worker(["-c", "1"], cwd=str(tmp_path))]))
+    # Longer than a service is kept that hosts nothing.
+    code = "import time; time.sleep(2.5)"
+    agent.send(StartGroup(round=1, workers=[python_worker(["-c", code], cwd=str(tmp_path))]))
     agent.wait_for(GroupGone)
     agent.reports.clear()
     assert ask(agent, "fetch", host="127.0.0.1", port=port, key="k").value == "v"
@@ -210,6 +212,21 @@ def test_a_service_that_dies_is_reported_and_started_again() -> None:
         assert answer == StoreAnswered(id=fetch.id, error="the store service ended with -9")
         assert agent.wait_for(StoreServiceLost).reason == "the store service ended with -9"
         open_store(agent)
+
+
+def test_a_service_that_hosts_nothing_is_let_go_until_the_next_call() -> None:
+    """Nothing is lost or reported by that: a node that only asked keeps no process for it."""
+    with AgentProcess() as agent, socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+        closed.close()
+        answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=5)
+        assert "Connection refused" in answer.error
+        agent.wait_until(lambda: children_of(agent.keeper_pid) == [])
+        port = open_store(agent)
+        assert len(children_of(agent.keeper_pid)) == 1
+        assert ask(agent, "close", port=port).error == ""
+        agent.wait_until(lambda: children_of(agent.keeper_pid) == [])
+        assert [report for report in agent.reports if isinstance(report, StoreServiceLost)] == []
 
 
 def test_a_cold_keeper_has_a_service_too() -> None:
