@@ -12,7 +12,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
@@ -35,6 +34,7 @@ from pytest_elastic.events.model import (
 )
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
+from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
@@ -355,6 +355,6 @@ class _Launch:
 
 def _plain(config: LaunchConfig) -> dict[str, object]:
     """Return the settings as JSON values, for the first event."""
-    settings = asdict(config)
+    settings = as_object(config)
     settings.pop("origins")
     return settings

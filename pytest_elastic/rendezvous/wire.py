@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_elastic.errors import RendezvousError
+from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import messages, ports
 from pytest_elastic.rendezvous.messages import Message
 
@@ -23,6 +24,9 @@ __all__ = ["FORMAT", "BadMessage", "decode", "encode"]
 
 # Raised whenever a message changes its meaning; nodes of different formats refuse each other (R14).
 FORMAT = 1
+
+
+_AS_THEY_ARE = frozenset({str, int, bool})
 
 
 class BadMessage(RendezvousError):
@@ -33,7 +37,7 @@ def encode(message: Message) -> dict[str, Any]:
     """Return the message as a JSON object with its `format` and its `kind`."""
     kind = _KIND_OF.get(type(message))
     assert kind is not None, f"{type(message).__name__} is not a message"
-    return {"format": FORMAT, "kind": kind, **dataclasses.asdict(message)}
+    return {"format": FORMAT, "kind": kind, **as_object(message)}
 
 
 def decode(fields: Mapping[str, Any]) -> Message:
@@ -59,7 +63,13 @@ def _read_dataclass(cls: type[Any], values: object, where: str) -> object:
     unknown = sorted(set(fields) - set(hints))
     if unknown:
         raise BadMessage(f"{where}: unknown field {unknown[0]!r:.80}")
-    read = {name: _read(hints[name], value, f"{where}.{name}") for name, value in fields.items()}
+    read = {
+        # Most values of a long roster need no second look.
+        name: value
+        if type(value) is (hint := hints[name]) and hint in _AS_THEY_ARE
+        else _read(hint, value, f"{where}.{name}")
+        for name, value in fields.items()
+    }
     try:
         return cls(**read)
     except TypeError as error:

@@ -6,12 +6,12 @@ Orders go from the agent to the keeper, reports come back. Both are frozen datac
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_elastic.errors import InternalError
+from pytest_elastic.plain import as_object
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = [
@@ -240,7 +240,7 @@ _KINDS: dict[str, type[Order | Report]] = {
 
 def encode(message: Order | Report) -> dict[str, Any]:
     """Return the message as a JSON object."""
-    return {"kind": message.kind, **dataclasses.asdict(message)}
+    return {"kind": message.kind, **as_object(message)}
 
 
 def decode(fields: Mapping[str, Any]) -> Order | Report:
