@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 OURS = (sys.executable, "-m", "pytest_elastic", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 OLD = (sys.executable, "-m", "torch.distributed.launch")

@@ -23,7 +23,7 @@ from pytest_elastic.errors import UsageError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "torchrun-parity.md"
 VERDICTS = ("same", "better", "different", "ours")
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 # A value for every option that takes one, unlike its default.
 SAMPLES = {

@@ -20,7 +20,7 @@ from elastic_harness.network.toxiproxy import serving
 from elastic_harness.network.toxiproxy_client import ProxyHandle, ToxiproxyClient
 from elastic_harness.network.toxiproxy_remote import EMBEDDED
 
-WAIT_S = 10.0  # for what should happen at once
+WAIT_S = 60.0  # for what should happen at once
 _numbers = itertools.count(1)
 
 

@@ -56,6 +56,9 @@ class Wire(Protocol):
 
     sent_at: list[float]
 
+    def now(self) -> float:
+        """Return the time, on the clock of `sent_at`."""
+
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force."""
 
@@ -79,6 +82,10 @@ class ModelWire:
         self.sent_at: list[float] = []
         self._now = 100.0
         self._held: list[int] = []
+
+    def now(self) -> float:
+        """Return the model's time."""
+        return self._now
 
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force at the model's time."""
@@ -135,6 +142,10 @@ class SimulatedWire:
         )
         self._arrived: list[Arrival] = []
 
+    def now(self) -> float:
+        """Return the world's time."""
+        return self._world.time
+
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force now."""
         self._network.change(PAIR, policy, traffic=traffic)
@@ -187,6 +198,10 @@ class SwitchWire:
         for sock in (self._sender, *self._receivers.values()):
             sock.close()
         wait_for(self._bench.loop, self._bench.cluster.reset, within_s=LIMIT_S)
+
+    def now(self) -> float:
+        """Return the time of our loop."""
+        return self._bench.loop.now()
 
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force, and wait until it is."""

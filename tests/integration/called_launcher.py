@@ -16,7 +16,7 @@ from typing_extensions import Self
 __all__ = ["LIMIT_S", "Ended", "Running", "run", "start"]
 
 # Importing torch takes seconds on a busy machine, and nothing here takes much longer.
-LIMIT_S = 90.0
+LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 def etcd_binary() -> str:

@@ -62,7 +62,7 @@ class FaultBench:
         nodes: int = 2,
         launcher: str = "pytest-elastic",
         faults: FaultRegistry | None = None,
-        limit: str = "60s",
+        limit: str = "240s",
         **job: object,
     ) -> Outcome:
         """Run a script under a launcher, with faults."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 __all__ = ["limited_memory"]
+
+# Who was killed is gone at once, but for what the kernel has to take back from it.
+_GONE_WITHIN_S = 30.0
 
 
 @contextlib.contextmanager
@@ -31,7 +37,21 @@ def limited_memory(limit_bytes: int) -> Iterator[Path]:
             pytest.skip("control groups here do not limit memory")
         yield group
     finally:
-        group.rmdir()
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """Take the group away once the last process in it has gone: the kernel says when."""
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while True:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            select.select([], [], [], 0.02)
+        else:
+            return
 
 
 def _new_group(limit_bytes: int) -> tuple[Path, dict[str, str]]:

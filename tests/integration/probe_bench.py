@@ -23,7 +23,7 @@ __all__ = ["DEADLINE_S", "WORKER", "Bench"]
 
 E = TypeVar("E", bound=Event)
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 WORKER = {
     "RANK": "0",
     "LOCAL_RANK": "0",

@@ -29,7 +29,7 @@ from pytest_elastic.workers.spec import WorkerSpec
 R = TypeVar("R")
 
 # A cold import of torch on a machine that does other things too.
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class AgentProcess:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from examples.train import Checkpoints, ElasticBatchSampler, Superseded, TextWindows, parse
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
-DEADLINE_S = 60.0  # a start is 2 s on a quiet machine
+DEADLINE_S = 240.0  # a start is 2 s on a quiet machine
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -314,10 +314,13 @@ def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(
     killed.wait_for_line("^step 10 ")
     killed.process.kill()
     assert killed.wait() == -signal.SIGKILL
+    last = max(losses(killed))  # it may have taken more steps before the signal came
 
     asked = runs.start(*arguments, "--step-time=0.05")
-    assert asked.wait_for_line(r"^resumed at step (\d+)")[1] == "7"
-    asked.wait_for_line("^step 25 ")
+    resumed_at = int(asked.wait_for_line(r"^resumed at step (\d+)")[1])
+    # A step is said before its checkpoint is written: of the newest one either may be missing.
+    assert resumed_at in {step // 7 * 7 for step in (last - 1, last)}, killed.output
+    asked.wait_for_line(f"^step {resumed_at + 18} ")
     asked.process.send_signal(signal.SIGTERM)
     assert asked.wait() == 143, asked.output
     left_at = max(losses(asked))
@@ -331,8 +334,8 @@ def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(
 @pytest.mark.slow
 def test_loader_processes_change_nothing(runs: Runs, tmp_path: Path) -> None:
     """What was fetched ahead by loader processes and not trained on is fetched again."""
-    arguments = ["--steps=30", "--samples=320", "--log-every=1", "--num-workers=2"]
-    whole = runs.finish("--steps=30", "--samples=320", f"--checkpoint-dir={tmp_path / 'whole'}")
+    arguments = ["--steps=60", "--samples=320", "--log-every=1", "--num-workers=2"]
+    whole = runs.finish("--steps=60", "--samples=320", f"--checkpoint-dir={tmp_path / 'whole'}")
     asked = runs.start(*arguments, "--step-time=0.05")
     asked.wait_for_line("^step 15 ")
     asked.process.send_signal(signal.SIGTERM)

@@ -232,14 +232,16 @@ TELLING = """
 import os, sys, time
 
 probe = sys.modules["elastic_probe"]
+proved = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "proved")
 step, right = 0, 0
 began, real = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
 seen = False
 while not (seen and right > 20):
     step += 1
     skew = (time.time() - began) - (time.clock_gettime(time.CLOCK_BOOTTIME) - real)
-    if abs(skew - 3600) < 60:
+    if abs(skew - 3600) < 60 and not seen and os.path.exists(proved):
         seen = True
+        print("an hour ahead", flush=True)
     right = right + 1 if abs(skew) < 60 else 0
     probe.report_step(step)
     time.sleep(0.02)
@@ -257,11 +259,15 @@ def test_a_clock_is_wrong_on_one_node_and_right_again(bench: FaultBench) -> None
                 "id": "ahead",
                 "at": {"step": 5, "rank": 0},
                 "clock_skew": {"node": "n1", "by": "60m"},
-                "for": "3s",
-            }
+            },
+            {
+                "when": {"event": "fault_effective", "id": "ahead"},
+                "run": "touch $ELASTIC_CHECKPOINT_DIR/proved",
+            },
+            {"when": {"log": "an hour ahead"}, "heal": "ahead"},
         ],
         nodes=1,
     )
     assert outcome.result.outcome == "succeeded", outcome
-    assert outcome.proved["ahead"].endswith("wrong by 3600s"), outcome
+    assert outcome.proved.get("ahead", "").endswith("wrong by 3600s"), outcome
     assert outcome.healed == ["ahead"]

@@ -56,7 +56,7 @@ live()
 """
 FAMILY_SIZE = 4
 # The kill itself takes some 20 ms; this is for a machine that does other things too.
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 class Family:
@@ -160,9 +160,10 @@ def test_a_group_that_ends_by_itself_is_gone_by_itself(tmp_path: Path) -> None:
 
 def test_a_frozen_agent_loses_its_workers_when_the_lease_ends(family: Family) -> None:
     """The keeper kills on its own clock, early enough that all are dead when the lease is over."""
-    with AgentProcess(warm=False) as agent:
+    # A margin that is enough also where the processor is shared with many others.
+    with AgentProcess(warm=False, kill_margin_s=2.0) as agent:
         start_family(agent, family)
-        until = agent.loop.now() + 1.0
+        until = agent.loop.now() + 3.0
         agent.send(ExtendLease(until=until))
         agent.ask(freeze=True)
         try:
@@ -178,12 +179,12 @@ def test_an_extended_lease_keeps_workers(family: Family) -> None:
     """A lease counts from its newest extension, and None is no deadline at all."""
     with AgentProcess(warm=False, kill_margin_s=0.05) as agent:
         start_family(agent, family, workers=1)
-        agent.send(ExtendLease(until=agent.loop.now() + 0.3))
-        agent.send(ExtendLease(until=None))
-        agent.send(ExtendLease(until=agent.loop.now() + 0.6))
         began = agent.loop.now()
+        agent.send(ExtendLease(until=began + 1.0))
+        agent.send(ExtendLease(until=None))
+        agent.send(ExtendLease(until=began + 1.5))
         agent.wait_for(LeaseRanOut)
-        assert agent.loop.now() - began > 0.4
+        assert agent.loop.now() - began > 1.4
         agent.wait_for(GroupGone)
 
 
@@ -338,8 +339,9 @@ def test_workers_get_their_streams_and_nothing_else(tmp_path: Path) -> None:
     assert log.read_text() == "before\n['0', '1', '2', '3'] True\n"
 
 
-def test_a_keeper_can_be_dismissed_before_it_is_ready() -> None:
-    """A launcher that ends at once does not wait for the import of torch, and leaves nothing."""
+def test_a_keeper_can_be_dismissed_before_it_is_ready(tmp_path: Path) -> None:
+    """A launcher that ends at once does not wait for what is imported, and leaves nothing."""
+    (tmp_path / "never_there.py").write_text("import time\ntime.sleep(1000)\n")
     script = (
         "import os\n"
         "from pytest_elastic.loop import Loop\n"
@@ -347,15 +349,20 @@ def test_a_keeper_can_be_dismissed_before_it_is_ready() -> None:
         "from pytest_elastic.workers.process_tree import children_of\n"
         "loop = Loop()\n"
         "keeper = Keeper(loop, on_report=print, on_lost=print)\n"
-        "keeper.start()\n"
-        "began = loop.now()\n"
-        "print(keeper.dismiss(), loop.now() - began < 0.5, children_of(os.getpid()))\n"
+        "keeper.start(preload=['never_there'])\n"
+        "print(keeper.dismiss(timeout_s=60.0), children_of(os.getpid()))\n"
         "print(keeper.dismiss())\n"
     )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert (done.stdout, done.stderr) == ("True True []\nTrue\n", "")
+    assert (done.stdout, done.stderr) == ("True []\nTrue\n", "")
 
 
 def test_an_environment_that_is_no_text_reaches_the_worker(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.called_launcher import Running
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 # What torchrun gives every worker (docs: torch.distributed.run, "Environment Variables"), whose
 # values must be the same for the same job; addresses, ports and paths differ by nature.

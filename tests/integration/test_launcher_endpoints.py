@@ -51,7 +51,7 @@ class Job:
         words = (
             *("--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=job"),
             f"--rdzv-endpoint={','.join(self.endpoints)}",
-            "--rdzv-conf=beat_interval=0.3,lease=1.5,last_call_timeout=0.5,min_round=0.2",
+            "--rdzv-conf=beat_interval=0.3,lease=5,last_call_timeout=0.5,min_round=0.2",
             *(f"--node-name=n{number}", f"--local-addr=127.0.0.{number}", "stays.py"),
         )
         environ = {"TMPDIR": str(self._folder)}  # an agent that is killed leaves its logs there

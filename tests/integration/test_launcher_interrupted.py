@@ -91,10 +91,10 @@ def test_ctrl_c_interrupts_the_workers_and_ends_the_launcher(folder: Path, targe
 
 
 def test_a_second_ctrl_c_ends_workers_that_do_not_listen(folder: Path) -> None:
-    """The first one begins a grace of half a minute, the second ends it."""
-    process = start("--standalone", "--nproc-per-node=2", "stubborn.py", cwd=folder)
+    """The first one begins a grace, so long that only the second can have ended it."""
+    options = ("--standalone", "--nproc-per-node=2", "--shutdown-timeout=6000")
+    process = start(*options, "stubborn.py", cwd=folder)
     pidfds = wait_for_workers(process, 2)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None, "it was started with a pipe"
     while "leaving the job" not in (line := process.stderr.readline()):
@@ -102,7 +102,6 @@ def test_a_second_ctrl_c_ends_workers_that_do_not_listen(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + signal.SIGINT
-    assert time.monotonic() - begin < 15, "a fraction of the grace"
     expect_all_ended(pidfds)
 
 
@@ -129,7 +128,7 @@ def test_a_launcher_whose_keeper_is_killed_says_so_and_ends(folder: Path) -> Non
     rows = process_table.descendants(process.pid)
     (keeper,) = [row.pid for row in rows if row.ppid == process.pid]
     os.kill(keeper, signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 3
     assert err.count("this node cannot go on: the keeper ended with -9") == 1
     expect_all_ended(pidfds)

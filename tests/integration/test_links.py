@@ -84,7 +84,8 @@ def test_an_order_to_reset_ends_the_connections_that_are_there(bench: Bench) -> 
             ours.recv(1)
         with pytest.raises(ConnectionResetError):
             theirs.recv(100)
-    assert bench.counters().links["n1", "n2"].dropped == {DropReason.RESET: 1}
+    # Once, or more often: a kernel that waits long for an answer says it again.
+    assert bench.counters().links["n1", "n2"].dropped.keys() == {DropReason.RESET}
     again, there = bench.connection("n1", "n2")
     with again, there:
         again.send(b"yes")

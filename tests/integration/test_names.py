@@ -51,11 +51,17 @@ def change(bench: Bench, node: str, changes: Mapping[str, NameChange]) -> Mappin
 
 
 def looked_up(bench: Bench, node: str, name: str) -> tuple[str, bool]:
-    """Return what a process of a node finds, and whether it took a while."""
-    (bench.folder / "output").unlink(missing_ok=True)
-    asked, found, is_slow = bench.output(bench.python(node, LOOK, name)).split()
-    assert asked == name
-    return found, is_slow == "True"
+    """Return what a process of a node finds, and whether it always takes a while.
+
+    On a busy machine anything may take a while now and then.
+    """
+    for _ in range(20):
+        (bench.folder / "output").unlink(missing_ok=True)
+        asked, found, is_slow = bench.output(bench.python(node, LOOK, name)).split()
+        assert asked == name
+        if is_slow == "False":
+            return found, False
+    return found, True
 
 
 def test_a_wrong_name_leads_one_node_astray_until_it_is_healed(bench: Bench) -> None:

@@ -141,7 +141,10 @@ def test_a_link_that_rejects_resets_connections_at_once(bench: Bench) -> None:
         one.recv(1)
     with bench.open_socket("n1") as new, pytest.raises(ConnectionRefusedError):
         new.connect(("10.77.0.2", 80))
-    assert bench.counters().links["n1", "n2"].dropped == {DropReason.REJECTED: 2}
+    dropped = bench.counters().links["n1", "n2"].dropped
+    # One of each connection, or more: a kernel that waits long for an answer says it again.
+    assert dropped.keys() == {DropReason.REJECTED}
+    assert dropped[DropReason.REJECTED] >= 2
     one.close()
     two.close()
 
@@ -166,8 +169,9 @@ def test_latency_is_added_to_each_direction_that_has_it(bench: Bench) -> None:
     one, two = bench.connection("n1", "n2")
     slow = LinkPolicy(latency_s=0.05)
     bench.set_policy([("n1", "n2"), ("n2", "n1")], slow)
-    took = []
-    for _ in range(5):
+    took: list[float] = []
+    # Of many one is not held up by what else the machine does.
+    while len(took) < 5 or (min(took) >= 0.12 and len(took) < 100):
         began = time.monotonic()
         one.send(b"?")
         two.send(two.recv(1))
@@ -183,18 +187,22 @@ def test_a_rate_bounds_what_a_link_carries(bench: Bench) -> None:
     bench.start("n1", "n2")
     one, two = bench.connection("n1", "n2")
     bench.set_policy([("n1", "n2")], LinkPolicy(rate_bytes_per_s=10e6))
-    size = 10_000_000
-    began = time.monotonic()
     one.setblocking(False)
-    data, left = bytes(1 << 16), size
-    while left > 0:
-        _, writable, _ = select.select([], [one], [], 0)
-        if writable:
-            one.send(data)
-        readable, _, _ = select.select([two], [], [], 0.001)
-        if readable:
-            left -= len(two.recv(1 << 20))
-    assert 0.7 < time.monotonic() - began < 2.5
+    took: list[float] = []
+    # A busy machine may carry less than the link would; of a few times one has to be good.
+    while not took or (min(took) >= 2.5 and len(took) < 10):
+        began = time.monotonic()
+        left = 10_000_000
+        while left > 0:
+            _, writable, _ = select.select([], [one], [], 0)
+            if writable:
+                one.send(bytes(1 << 16))
+            readable, _, _ = select.select([two], [], [], 0.001)
+            if readable:
+                left -= len(two.recv(1 << 20))
+        took.append(time.monotonic() - began)
+        assert took[-1] > 0.7 or len(took) > 1  # what the last time has left comes at once
+    assert min(took) < 2.5, took
     one.close()
     two.close()
 

@@ -111,6 +111,7 @@ def test_a_rank_that_keeps_the_lock_lets_nothing_else_run(bench: Bench) -> None:
     """No thread, no handler of its own; SIGKILL and the heal reach it."""
     process = start(bench)
     act(bench, process, "hold_gil")
+    wait_for(bench, process, "began")
     bench.until(lambda: not beats_after(bench, 0.1))
     os.kill(process.pid, signal.SIGUSR1)
     assert beats_after(bench, 0.3) == []

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
 from elastic_harness.scenario.launchers import launcher_named
@@ -85,7 +86,7 @@ def test_a_clean_cluster_is_kept_and_a_dirty_one_is_replaced_and_said(
     left = Path(cluster.scratch) / "run-left"
     left.mkdir()
     start_node = partial(cluster.start_node, NodeSpec(name="n7", index=7))
-    assert isinstance(thread.wait(start_node, timeout_s=30), ClusterNode)
+    assert isinstance(thread.wait(start_node, timeout_s=60), ClusterNode)
     assert start("now").wait().outcome == "succeeded"
     (reason,) = session.replacements
     for part in ("it was not clean", "node n7 runs", "is left: ", f"{left} is left"):
@@ -110,7 +111,9 @@ def test_a_run_whose_cluster_is_lost_says_so_and_the_next_one_has_another(
     doomed = start("forever")
     wait_for_a_worker(doomed)
     pids = session.cluster.own_pids
-    os.kill(max(pids), signal.SIGKILL)
+    parents = {pid: row.ppid for pid in pids if (row := process_table.row_of(pid))}
+    (server,) = (pid for pid, parent in parents.items() if parent in pids)
+    os.kill(server, signal.SIGKILL)
     result = doomed.wait()
     assert result.outcome == "aborted"
     assert any("the cluster was lost" in problem for problem in result.problems), result.problems

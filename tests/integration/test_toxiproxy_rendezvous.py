@@ -12,7 +12,7 @@ from elastic_harness.network.toxiproxy_client import ProxyHandle, ToxiproxyClien
 
 from tests.conformance.toxiproxy_bench import free_port
 
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 SCRIPT = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

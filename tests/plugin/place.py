@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["LIMIT_S", "SCRIPTS", "Called", "Place", "scenario"]
 
 # Of a pytest with a handful of runs on two busy cores; most take a tenth of it.
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 
 SCRIPTS = {
     # Writes down that it was there: one line for each worker that was ever started.

@@ -19,7 +19,7 @@ TESTS = """
     import os
 
     def test_looked_at(elastic_job):
-        job = elastic_job("waits.py", nodes=1, limit="3s", env={"GO": os.environ["GO"]})
+        job = elastic_job("waits.py", nodes=1, limit="8s", env={"GO": os.environ["GO"]})
         job.wait_for_round(1, within="60s")
         breakpoint()
         open(os.environ["GO"], "w").close()
@@ -50,7 +50,7 @@ def test_a_job_does_not_time_out_while_somebody_looks(place: Place) -> None:
             assert byte, said.decode()
             said += byte
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=4)
+            process.wait(timeout=9)
         out, _ = process.communicate(b"c\n", timeout=LIMIT_S)
     finally:
         process.kill()

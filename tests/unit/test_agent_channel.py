@@ -58,7 +58,7 @@ class Wire:
         )
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        deadline = self.loop.now() + 10
+        deadline = self.loop.now() + 60
         while not is_so():
             assert self.loop.now() < deadline, "it did not come about"
             self.loop.run_once(deadline - self.loop.now())

@@ -13,7 +13,7 @@ from elastic_harness.conversation import Answer, Conversation, Reply
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pytest_elastic.boot.spawn import command_and_environ
 
 __all__ = ["LIMIT_S", "ROLE", "hold"]
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 def hold(

@@ -32,7 +32,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, ending: sign
             client = ToxiproxyClient(url)
             assert list(client.proxies()) == ["a"]
             process.send_signal(ending)
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     assert not client.running()
@@ -43,7 +43,7 @@ def test_a_port_that_is_taken_is_the_users_to_change(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [*COMMAND, f"--port={port}"], capture_output=True, text=True, timeout=30, check=False
+            [*COMMAND, f"--port={port}"], capture_output=True, text=True, timeout=120, check=False
         )
     assert done.returncode == 2
     assert done.stderr == (
@@ -57,7 +57,7 @@ def test_a_port_that_is_taken_is_the_users_to_change(tmp_path: Path) -> None:
         [*COMMAND, "--port=0", f"--config={bad}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert refused.returncode == 2

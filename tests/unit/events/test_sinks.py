@@ -15,7 +15,7 @@ from pytest_elastic.events.model import Record, WorkersHeld
 from pytest_elastic.events.sinks import FileSink, NullSink, SocketSink, make_sink
 from pytest_elastic.loop import Loop
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def told(number: int, size: int = 0) -> Record:

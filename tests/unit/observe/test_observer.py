@@ -17,7 +17,7 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
 from pytest_elastic.loop import Loop
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 HELLO = {
     "say": "hello",
     "at": 1.0,

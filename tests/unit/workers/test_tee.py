@@ -11,7 +11,7 @@ import pytest
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers.tee import Console, Tee, TeeStream
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Terminal:
