@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
 
 __all__ = ["StoreCalls"]
@@ -26,8 +27,8 @@ _LOCAL_TIMEOUT_S = 60.0
 _MARGIN_S = 1.0
 
 
-class StoreCalls:
-    """Sends calls to the store service and hands out its answers (`ports.EndpointStore`)."""
+class StoreCalls(EndpointStore):
+    """Sends calls to the store service and hands out its answers."""
 
     def __init__(self, loop: Loop, send: Callable[[Order], None]) -> None:
         self._loop = loop
@@ -57,70 +58,6 @@ class StoreCalls:
         call_id = self._send_call("wake", {"timeout_s": _LONGEST_WAKE_S})
         self._wait(call_id, answered, _WAKE_TIMEOUT_S, look_again)
 
-    def host(
-        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
-    ) -> None:
-        """Host the endpoint's store here, if `host` is an address of this machine."""
-        arguments = {"host": host, "port": port, "is_forced": is_forced}
-        self._call("host_endpoint", arguments, lambda _, error: on_done(error))
-
-    def publish(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        value: str,
-        *,
-        timeout_s: float,
-        on_done: Callable[[str], None],
-    ) -> None:
-        """Set a key of the store at an endpoint."""
-        arguments = {"host": host, "port": port, "key": key, "value": value}
-        self._call(
-            "publish",
-            {**arguments, "timeout_s": timeout_s},
-            lambda _, error: on_done(error),
-            timeout_s=timeout_s + _MARGIN_S,
-        )
-
-    def fetch(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        *,
-        timeout_s: float,
-        on_done: Callable[[str, str], None],
-    ) -> None:
-        """Wait for a key of the store at the endpoint."""
-        arguments = {"host": host, "port": port, "key": key, "timeout_s": timeout_s}
-        self._call(
-            "fetch",
-            arguments,
-            lambda value, error: on_done("" if value is None else str(value), error),
-            timeout_s=timeout_s + _MARGIN_S,
-        )
-
-    def swap(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        *,
-        expected: str,
-        value: str | None,
-        timeout_s: float,
-        on_done: Callable[[str, str], None],
-    ) -> None:
-        """Set a key of the store at an endpoint if it still holds what is expected."""
-        arguments = {"host": host, "port": port, "key": key, "expected": expected, "value": value}
-        self._call(
-            "swap",
-            {**arguments, "timeout_s": timeout_s},
-            lambda value, error: on_done("" if value is None else str(value), error),
-            timeout_s=timeout_s + _MARGIN_S,
-        )
-
     def open(self, host: str, *, on_done: Callable[[int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (port, error)."""
         self._call(
@@ -143,9 +80,9 @@ class StoreCalls:
         """Call `workers.etcd_client` or `registry_file`; calls back with (value, error)."""
         self._call(
             f"{kind}_{call}",
-            {**arguments, "timeout_s": timeout_s},
+            arguments,
             on_done,
-            timeout_s=timeout_s + _MARGIN_S,
+            timeout_s=timeout_s,
         )
 
     def on_answer(self, answer: StoreAnswered) -> None:
@@ -159,16 +96,20 @@ class StoreCalls:
     def _call(
         self,
         call: str,
-        arguments: dict[str, Any],
+        arguments: Mapping[str, object],
         on_done: Callable[[Any, str], None],
         *,
-        timeout_s: float = _LOCAL_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> None:
-        call_id = self._send_call(call, arguments)
-        late = f"did not answer within {timeout_s:g} s"
-        self._wait(call_id, on_done, timeout_s, lambda: self._give_up(call_id, late))
+        if timeout_s is None:
+            call_id, within_s = self._send_call(call, arguments), _LOCAL_TIMEOUT_S
+        else:
+            call_id = self._send_call(call, {**arguments, "timeout_s": timeout_s})
+            within_s = timeout_s + _MARGIN_S
+        late = f"did not answer within {within_s:g} s"
+        self._wait(call_id, on_done, within_s, lambda: self._give_up(call_id, late))
 
-    def _send_call(self, call: str, arguments: dict[str, Any]) -> int:
+    def _send_call(self, call: str, arguments: Mapping[str, object]) -> int:
         self._newest_id += 1
         self._send(CallStore(id=self._newest_id, call=call, arguments=arguments))
         return self._newest_id

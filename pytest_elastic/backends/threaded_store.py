@@ -7,81 +7,29 @@ and a call that hangs costs a thread that nobody waits for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers import torch_store
 
 __all__ = ["ThreadedStore"]
 
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "fetch": torch_store.fetch,
+    "publish": torch_store.publish,
+    "swap": torch_store.swap,
+}
 
-class ThreadedStore:
-    """Makes store calls on threads; answers come back in the loop (`ports.EndpointStore`)."""
+
+class ThreadedStore(EndpointStore):
+    """Makes store calls on threads; answers come back in the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._hosted: list[Any] = []  # stores live as long as somebody holds them
-
-    def host(
-        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
-    ) -> None:
-        """Host the endpoint's store here, if `host` is an address of this machine."""
-
-        def call() -> None:
-            bound = torch_store.where_to_bind(host, is_forced=is_forced)
-            self._hosted.append(torch_store.host_store(bound, port)[0])
-
-        self._start(call, lambda _, error: on_done(error))
-
-    def publish(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        value: str,
-        *,
-        timeout_s: float,
-        on_done: Callable[[str], None],
-    ) -> None:
-        """Set a key of the store at an endpoint."""
-        self._start(
-            lambda: torch_store.publish(host, port, key, value, timeout_s),
-            lambda _, error: on_done(error),
-        )
-
-    def fetch(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        *,
-        timeout_s: float,
-        on_done: Callable[[str, str], None],
-    ) -> None:
-        """Wait for a key of the store at the endpoint."""
-        self._start(
-            lambda: torch_store.fetch(host, port, key, timeout_s),
-            lambda value, error: on_done(value or "", error),
-        )
-
-    def swap(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        *,
-        expected: str,
-        value: str | None,
-        timeout_s: float,
-        on_done: Callable[[str, str], None],
-    ) -> None:
-        """Set a key of the store at an endpoint if it still holds what is expected."""
-        self._start(
-            lambda: torch_store.swap(host, port, key, expected, value, timeout_s),
-            lambda held, error: on_done(held or "", error),
-        )
 
     def open(self, host: str, *, on_done: Callable[[Any, int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (store, port, error)."""
@@ -91,6 +39,24 @@ class ThreadedStore:
             on_done(store, port, error)
 
         self._start(lambda: torch_store.host_store(host, 0), opened)
+
+    def _call(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        on_done: Callable[[Any, str], None],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        if call == "host_endpoint":
+            self._start(lambda: self._host(**arguments), on_done)
+        else:
+            work = _CALLS[call]
+            self._start(lambda: work(**arguments, timeout_s=timeout_s), on_done)
+
+    def _host(self, *, host: str, port: int, is_forced: bool) -> None:
+        bound = torch_store.where_to_bind(host, is_forced=is_forced)
+        self._hosted.append(torch_store.host_store(bound, port)[0])
 
     def _start(self, call: Callable[[], Any], on_done: Callable[[Any, str], None]) -> None:
         def work() -> None:

@@ -8,7 +8,7 @@ implements `Rendezvous`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -226,7 +226,8 @@ class EndpointStore(Protocol):
     """The store at the rendezvous endpoint, where what must be found is published.
 
     Blocking calls happen elsewhere; each answer comes through its callback, in the loop, within the
-    time given. `error` is empty on success.
+    time given. `error` is empty on success. Whoever makes the calls derives from this, and says how
+    in `_call`.
     """
 
     def host(
@@ -237,6 +238,8 @@ class EndpointStore(Protocol):
         Calls back with why it is not hosted here, or an empty text. `is_forced`: whatever `host`
         resolves to.
         """
+        arguments = {"host": host, "port": port, "is_forced": is_forced}
+        self._call("host_endpoint", arguments, lambda _, error: on_done(error))
 
     def publish(
         self,
@@ -249,6 +252,8 @@ class EndpointStore(Protocol):
         on_done: Callable[[str], None],
     ) -> None:
         """Set a key of the store at an endpoint; calls back with an error or an empty text."""
+        arguments = {"host": host, "port": port, "key": key, "value": value}
+        self._call("publish", arguments, lambda _, error: on_done(error), timeout_s=timeout_s)
 
     def fetch(
         self,
@@ -260,6 +265,8 @@ class EndpointStore(Protocol):
         on_done: Callable[[str, str], None],
     ) -> None:
         """Wait for a key of the store at the endpoint; calls back with (value, error)."""
+        arguments = {"host": host, "port": port, "key": key}
+        self._call("fetch", arguments, _with_text(on_done), timeout_s=timeout_s)
 
     def swap(
         self,
@@ -276,3 +283,22 @@ class EndpointStore(Protocol):
 
         Empty stands for a key that is not set. A value of None only looks.
         """
+        arguments = {"host": host, "port": port, "key": key, "expected": expected, "value": value}
+        self._call("swap", arguments, _with_text(on_done), timeout_s=timeout_s)
+
+    def _call(
+        self,
+        call: str,
+        arguments: Mapping[str, object],
+        on_done: Callable[[object, str], None],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Make a call of `workers.messages.CallStore`; calls back with (value, error).
+
+        Without `timeout_s`, the call is local and takes milliseconds.
+        """
+
+
+def _with_text(on_done: Callable[[str, str], None]) -> Callable[[object, str], None]:
+    return lambda value, error: on_done("" if value is None else str(value), error)
