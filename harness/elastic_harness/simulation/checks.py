@@ -139,7 +139,7 @@ class Watch:
         """Tell whether a round was committed that no node was there to start."""
         return any(
             first < event.round < last and not event.reason.startswith("given up before")
-            for event in self.world.of(events.RoundEnded)
+            for event in self.world.ended()
         )
 
     def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
