@@ -235,7 +235,7 @@ class CoordinatorMachine:
             self._end("lost", self._own_leave, now)
             return
         match self._gathering.look(self._running.round, now):
-            case Enough() if not self._first_round.may_begin(now):
+            case Enough() if not self._may_begin(now):
                 if self._first_round.is_given_up(now):
                     self._end("lost", self._first_round.why_lost, now)
             case Enough(roster=roster, reason=reason):
@@ -248,6 +248,11 @@ class CoordinatorMachine:
                 self._end("lost", reason, now)
             case None:
                 pass
+
+    def _may_begin(self, now: float) -> bool:
+        """Tell whether a round may be sealed: the first one needs more than nodes (R12)."""
+        is_first = self._running.round is None
+        return not is_first or self._first_round.may_begin(self._members.ready, now)
 
     def _watch_seal(self, now: float) -> None:
         store = self._sealing.look(now)
@@ -308,6 +313,7 @@ class CoordinatorMachine:
             elif self.settings.has_succession and message.term > self.term:
                 self._step_down(f"{message.node.name} has promised to obey term {message.term}")
             elif peer is None:
+                self._first_round.meet(message.node.incarnation, message.newest_round)
                 self._members.greet(connection, message, now)
             return
         if peer is None:

@@ -3,10 +3,13 @@
 A coordinator that follows nobody cannot know whether it is the first one. Where the job has several
 endpoints, a majority of them has to be its own. Where it has one, whose store this node hosts and
 may have hosted before, two things are safe: that there cannot be nodes enough for a second job, or
-to wait until the survivors of a first one would have announced themselves.
+to wait until the survivors of a first one would have announced themselves. A node that was told of
+a round before it came here is a sign of an old job, and not one of those who make a new one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -28,9 +31,11 @@ class FirstRound:
         self._out = out
         self._deadlines = deadlines
         self._needs_founding = bool(settings.endpoints) and not is_heir
-        could_be_two = settings.has_succession and settings.could_be_two
-        waits = could_be_two and not settings.endpoints and not is_heir
-        self._waits_until = now + announced_within_s(settings) if waits else now
+        self._is_guarded = settings.has_succession and not settings.endpoints and not is_heir
+        self._announced_by = now + announced_within_s(settings) if self._is_guarded else now
+        self._waits_until = self._announced_by if settings.could_be_two else now
+        self._came_new: dict[str, bool] = {}
+        self._has_few_new = False
         self._asked_at: float | None = None
 
     @property
@@ -42,19 +47,37 @@ class FirstRound:
         """Take note that a majority of the endpoints is ours."""
         self._needs_founding = False
 
-    def may_begin(self, now: float) -> bool:
-        """Tell whether a round may be sealed, and do what is needed for it."""
+    def meet(self, incarnation: str, newest_round: int) -> None:
+        """Take note of a greeting, and of the newest round that the node has been told of.
+
+        The first one decides: later ones may tell of what this coordinator has said.
+        """
+        is_new = self._came_new.setdefault(incarnation, newest_round == 0)
+        if not is_new:
+            self._waits_until = self._announced_by
+
+    def may_begin(self, ready: Iterable[str], now: float) -> bool:
+        """Tell whether a round may be sealed, and do what is needed for it.
+
+        `ready` are all who could be in it, by incarnation.
+        """
+        new = sum(self._came_new.get(incarnation, True) for incarnation in ready)
+        self._has_few_new = self._is_guarded and new < self._settings.min_nodes
         if self._needs_founding and self._asked_at is None:
             self._out.add(FoundJob())
         elif not self._needs_founding and not self._deadlines.is_due(self._waits_until, now):
-            if self._asked_at is None:
-                wait_s = round(self._waits_until - now, 1)
-                self._out.emit(FirstRoundDelayed(wait_s=wait_s))
+            self._tell_delay(self._waits_until - now)
+        elif self._has_few_new:
+            self._tell_delay(self._settings.join_timeout_s)
         elif not self._needs_founding:
             return True
         if self._asked_at is None:
             self._asked_at = now
         return False
+
+    def _tell_delay(self, wait_s: float) -> None:
+        if self._asked_at is None:
+            self._out.emit(FirstRoundDelayed(wait_s=round(wait_s, 1)))
 
     def is_given_up(self, now: float) -> bool:
         """Tell whether nobody of those who are ready should wait any longer."""
@@ -66,6 +89,12 @@ class FirstRound:
     @property
     def why_lost(self) -> str:
         """Say what was missing."""
+        if self._has_few_new:
+            return (
+                "enough nodes were ready, but some were told of a job that runs, and without them "
+                f"fewer than {self._settings.min_nodes}; nobody who decides that job was heard of "
+                f"within {self._settings.join_timeout_s:g} s"
+            )
         return (
             "enough nodes were ready, but no majority of the endpoints "
             f"{self._settings.endpoints} could be won within {self._settings.join_timeout_s:g} s"

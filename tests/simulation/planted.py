@@ -33,6 +33,7 @@ from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.farewell import Farewell
+from pytest_elastic.rendezvous.first_round import FirstRound
 from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
@@ -164,11 +165,6 @@ def _tell_nobody(parting: Parting, ending: m.JobEnding, *, is_known_to_all: bool
     parting._may_be_asked = False
 
 
-def _hear_of_the_number_only(part: RoundPart, round_: int, *, restarts_used: int = 0) -> None:
-    del restarts_used
-    part.newest_round = max(part.newest_round, round_)
-
-
 def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
     doors._elders.pop(process.node.incarnation, None)
 
@@ -279,6 +275,11 @@ PLANTED: dict[str, Planted] = {
         patches=((Membership, "next_judgement", _judge_two_or_more),),
         options=Options(quorum="granted", is_brisk=True),
     ),
+    "spares-begin": Planted(
+        what="whoever was told of a round counts as new where a host that is back begins a job",
+        patches=((FirstRound, "meet", _nothing),),
+        options=Options(quorum="majority", is_brisk=True),
+    ),
     "endpoints-minority": Planted(
         what="a job begins where one of several endpoints is reached",
         patches=((founding, "majority_of", lambda _: 1),),
@@ -308,16 +309,6 @@ PLANTED: dict[str, Planted] = {
         patches=((Farewell, "expect_strangers", _nothing),),
         options=_SWARM,
     ),
-    "refusal-says-nothing": Planted(
-        what="nodes whose first round was never committed elect somebody, although another decides",
-        patches=((Succession, "hear_of_term", _nothing),),
-        options=_SWARM,
-    ),
-    "spare-forgets": Planted(
-        what="a spare that is all that is left of a job does not know what restarts were used",
-        patches=((RoundPart, "hear_of", _hear_of_the_number_only),),
-        options=_SWARM,
-    ),
     "nobody-tells-the-end": Planted(
         what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
         patches=((Parting, "hold", _after(Parting.hold, _tell_nobody)),),
@@ -333,6 +324,11 @@ PLANTED: dict[str, Planted] = {
 # Since members check each other before a seal (R13), some thousand storms have found none of these:
 # either another rule comes before what they break, or the moment for it has become too short.
 SELDOM: dict[str, Planted] = {
+    "refusal-says-nothing": Planted(
+        what="nodes whose first round was never committed elect somebody, although another decides",
+        patches=((Succession, "hear_of_term", _nothing),),
+        options=_SWARM,
+    ),
     "lease-from-now": Planted(
         what="a lease runs from the newest beat sent, not from the one that came back",
         patches=((HeldLease, "take_echo", _hold_from_the_echo),),

@@ -11,6 +11,7 @@ from elastic_harness.simulation.world import World, settings
 from pytest_elastic.events.model import CoordinatorSteppedDown, EndpointsReached, FirstRoundDelayed
 from pytest_elastic.rendezvous.first_round import FirstRound
 from pytest_elastic.rendezvous.founding import FoundingMachine, announced_within_s
+from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.quorum import choose_quorum
 
 THREE = ("n1", "n2", "n3")
@@ -232,7 +233,79 @@ def test_r12_a_first_round_that_waits_is_sealed_when_nothing_was_heard() -> None
     assert took_s >= announced_within_s(world.config)
 
 
+def came_back_to_spares() -> World:
+    """Return what follows when the host is back, and meets spares, while survivors are frozen."""
+    world = World(settings("3:3", quorum="majority", last_call_s=0.2))
+    Watch(world)
+    world.start(*THREE)
+    world.run_until(lambda: world.all_run(*THREE), within_s=4.0)
+    world.start("n4", "n5")
+    world.run(1.0)
+    world.freeze("n2", 6.0)
+    world.cut_power("n1")
+    world.start("n1")
+    world.run(10.0)
+    return world
+
+
+def test_r12_who_was_told_of_a_round_is_none_of_those_who_begin_a_job() -> None:
+    """However long the survivors need, the spares of their job make no second one."""
+    world = came_back_to_spares()
+    assert world.of(FirstRoundDelayed)
+    assert [seal.term for seal in world.seals()][1:] == [2]
+    assert world.round_of("n2") == world.round_of("n3") == 2
+
+
+def left_with_a_spare() -> World:
+    """Return what follows when all but a spare are lost, a restart used, and three nodes come."""
+    world = World(settings("3:3", quorum="majority", last_call_s=0.2))
+    Watch(world).worker_failures = 1
+    world.start(*THREE)
+    world.run_until(lambda: world.all_run(*THREE), within_s=4.0)
+    world.start("n4")
+    world.fail("n2")
+    world.reform(*THREE)
+    for name in THREE:
+        world.crash(name)
+    world.start("n1")
+    world.run(0.7)
+    world.start("n2", "n3")
+    world.run(4.0)
+    return world
+
+
+def test_r12_a_job_of_which_only_spares_are_left_begins_with_enough_new_nodes() -> None:
+    """It waits for word of survivors first; numbers and restarts go on, as the spare knows them."""
+    world = left_with_a_spare()
+    assert world.of(FirstRoundDelayed)
+    assert world.round_of("n1") == 3
+    assert world.restarts("n1") == 1
+
+
 # --- planted -------------------------------------------------------------------------------------
+
+
+def test_r12_if_spares_counted_as_new_they_would_begin_a_second_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This is what the simulator had found."""
+    monkeypatch.setattr(FirstRound, "meet", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_r12_who_was_told_of_a_round_is_none_of_those_who_begin_a_job()
+
+
+def test_r12_a_spare_that_forgot_what_was_used_would_give_restarts_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else knows."""
+
+    def hear_of(part: RoundPart, round_: int, *, restarts_used: int = 0) -> None:
+        del restarts_used
+        part.newest_round = max(part.newest_round, round_)
+
+    monkeypatch.setattr(RoundPart, "hear_of", hear_of)
+    with pytest.raises(Violation, match="the restart count went back"):
+        left_with_a_spare()
 
 
 def test_r12_without_the_wait_the_judge_sees_a_second_job(monkeypatch: pytest.MonkeyPatch) -> None:

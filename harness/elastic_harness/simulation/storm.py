@@ -166,11 +166,15 @@ class Storm:
             self.watch.judge_evictions()
 
     def _begins_by(self) -> float:
-        """Return when a first round that waits for survivors (R12) is over and has been judged."""
+        """Return when a first round that waits for survivors (R12) is over and has been judged.
+
+        One that waits for new nodes is not waited for: it would take the join timeout.
+        """
         delayed = [
             at + event.wait_s / _SLOWEST_CLOCK + _LOOK_S
             for at, _, event in self.world.events
             if isinstance(event, events.FirstRoundDelayed)
+            and event.wait_s < self.world.config.join_timeout_s
         ]
         return max(delayed, default=0.0)
 
