@@ -88,6 +88,10 @@ class Ballot:
         self._promise(term)
         self.leader = coordinator
 
+    def refuse(self, term: int) -> None:
+        """Obey this term no more: it has two coordinators."""
+        self._promise(term + 1)
+
     def vote(self, term: int, candidate: str, now: float) -> None:
         """Obey no lower term from here on, and vote for nobody else in this one."""
         self.contact_at = self.contact_but_with(candidate)

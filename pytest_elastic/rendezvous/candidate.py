@@ -24,6 +24,11 @@ from pytest_elastic.rendezvous.vocabulary import AskVote, VoteAnswered
 
 __all__ = ["CANDIDATE_ALLOWED", "Candidate", "Standing"]
 
+# Where one election follows another within two leases, candidates come in each other's way: each
+# then leaves the one before it up to so many more staggers. With few, elections that take longer
+# than a stagger (a slow network) never end; with many, losing several coordinators costs seconds.
+_MOST_UNREST = 4
+
 
 class Standing(Enum):
     """What a node does about a coordinator that is lost."""
@@ -60,6 +65,8 @@ class Candidate:
         self._wake_at = 0.0
         self._is_certain = False
         self._tries = 0
+        self._stood_at = float("-inf")
+        self._unrest = 0
         self._request: m.VoteRequest | None = None
         self._asked_at = 0.0
         self._asked: set[str] = set()
@@ -86,6 +93,10 @@ class Candidate:
         """When `advance` is wanted."""
         return None if self.standing is Standing.IDLE else self._wake_at
 
+    def hear_of_term(self, term: int | None) -> None:
+        """Take note that somebody has promised a term: a lower one would not be obeyed."""
+        self._highest_term = max(self._highest_term, term or 0)
+
     def excuse(self, incarnation: str) -> None:
         """Take note that a node has left and renounced its voice."""
         self._left.add(incarnation)
@@ -105,7 +116,11 @@ class Candidate:
         place = order.index(own) if own in order else len(order)
         self._is_certain = is_named
         self._become(Standing.WAITING)
-        self._wake_at = now if is_named else now + place * (self.stagger_s + self._jitter_s())
+        is_unrest = now < self._stood_at + 2 * self._settings.lease_s
+        self._unrest = min(self._unrest + 1, _MOST_UNREST) if is_unrest else 0
+        self._stood_at = now
+        wait_s = self.stagger_s * (1 + self._unrest) + self._jitter_s()
+        self._wake_at = now if is_named else now + place * wait_s
 
     def withdraw(self) -> None:
         """Stop: somebody decides."""

@@ -311,7 +311,8 @@ class CoordinatorMachine:
             if message.meant_for not in {"", self.node.incarnation}:
                 self._out.disconnect(connection)  # nobody here has the promise that it gave
             elif self.settings.has_succession and message.term > self.term:
-                self._step_down(f"{message.node.name} has promised to obey term {message.term}")
+                reason = f"{message.node.name} has promised to obey term {message.term}"
+                self._step_down(reason, promised=message.term)
             elif peer is None:
                 self._first_round.meet(message.node.incarnation, message.newest_round)
                 self._members.greet(connection, message, now)
@@ -399,11 +400,15 @@ class CoordinatorMachine:
             successor=successor.node.incarnation,
         )
 
-    def _step_down(self, reason: str, *, left: str = "", successor: str = "") -> None:
+    def _step_down(
+        self, reason: str, *, left: str = "", successor: str = "", promised: int | None = None
+    ) -> None:
         """Decide no more; whoever is connected hears why."""
         if self.phase is Phase.OVER:
             return
-        order = m.StepDown(term=self.term, reason=reason, left=left, successor=successor)
+        order = m.StepDown(
+            term=self.term, reason=reason, left=left, successor=successor, promised=promised
+        )
         for peer in self._members.peers.values():
             self._out.send(peer, order)
         self._out.emit(events.CoordinatorSteppedDown(term=self.term, reason=reason))

@@ -162,8 +162,7 @@ class NodeRendezvous:
         place = place_of(self._node, heritage.term)
         self.tell_coordinator(v.TimePassed())
         self.tell_member(v.Announced(place=place))
-        members = {e.incarnation: e for each in heritage.electorates for e in each.members}
-        members.update({entry.incarnation: entry for entry in heritage.seal.roster})
+        members = {entry.incarnation: entry for entry in heritage.known}
         self._registry.announce(place, tuple(members.values()))
 
     def _end_coordinator(self) -> None:

@@ -121,13 +121,26 @@ class EndpointRegistry:
 
     def _begin(self, reason: str) -> None:
         self._side.coordinate(_FIRST_TERM, reason)
-        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM))
+        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM), self._on_newer)
         if self._endpoint.port != 0:
             announcer.publish(self._on_published)
+            if self._settings.has_succession:
+                announcer.watch_endpoint()
             self._ask_whose_it_is(self._settings.run_id, lambda _owner, _error: None)
         self._side.tell_member(v.Start())
 
-    def _announce_from_here(self, place: Place) -> Announcer:
+    def _on_newer(self, place: Place) -> None:
+        """Join the job whose survivors have found the endpoint before they could reach this node.
+
+        A node that is in a round hears of a successor from its members, not from a store.
+        """
+        if not self._side.has_acknowledged:
+            self._side.tell_coordinator(v.JobFound(place=place))
+            self._side.tell_member(v.Announced(place=place))
+
+    def _announce_from_here(
+        self, place: Place, on_newer: Callable[[Place], None] | None = None
+    ) -> Announcer:
         self._announcer = Announcer(
             self._loop,
             self._settings,
@@ -135,6 +148,7 @@ class EndpointRegistry:
             self._store,
             place,
             credentials=self._credentials,
+            on_newer=on_newer,
         )
         return self._announcer
 

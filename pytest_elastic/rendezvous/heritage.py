@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.messages import Commit, JobEnding, Seal
-from pytest_elastic.rendezvous.model import Electorate
+from pytest_elastic.rendezvous.model import Electorate, RosterEntry
 
 __all__ = ["Heritage"]
 
@@ -33,3 +33,13 @@ class Heritage:
     newest_round: int = 0
     restarts_used: int = 0
     ending: JobEnding | None = None
+
+    @property
+    def known(self) -> Sequence[RosterEntry]:
+        """Everybody who may look for whoever decides now, some of them more than once.
+
+        Those of the rounds before it, too: one that was given up has nobody else to ask, if it
+        knows of nobody who has come since.
+        """
+        before = (*self.electorates, *self.seal.electorates)
+        return (*self.seal.roster, *(entry for each in before for entry in each.members))

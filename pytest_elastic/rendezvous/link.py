@@ -44,6 +44,7 @@ class CoordinatorLink:
         self.last_problem = "the endpoint has not answered yet"
         self._settings = settings
         self._succession = succession
+        self._incarnation = succession.ballot.incarnation
         self._out = out
         self._deadlines = deadlines
         self._tried_at = 0.0
@@ -66,6 +67,12 @@ class CoordinatorLink:
     def leads_somewhere(self) -> bool:
         """Whether something goes on towards a coordinator."""
         return self.phase in _TOWARDS
+
+    @property
+    def must_hand_over(self) -> bool:
+        """Whether this node decides: it leaves by way of its coordinator, which others need."""
+        is_here = self.found is not None and self.found.incarnation == self._incarnation
+        return is_here and self._settings.outlives_coordinator
 
     @property
     def where(self) -> str:

@@ -295,12 +295,14 @@ class MemberMachine:
             part.forget()
             self._patient_until = now + _GIVE_UP_S
             if self._drain is not None:
+                self._succession.ballot.renounce()
+            if self._drain is not None and not self._link.must_hand_over:
                 self._finish("drained", f"left: {self._drain.reason}")
         elif part.has_workers or part.phase is Part.SUCCEEDED:
             if self._drain is not None:
                 self._succession.ballot.renounce()
             part.report_gone()
-            if self._drain is not None and not self._link.is_joined:
+            if self._drain and not self._link.is_joined and not self._link.must_hand_over:
                 self._finish("drained", f"left without being missed: {self._drain.reason}")
 
     def _leave_round(self, reason: str, now: float, *, as_told: bool = False) -> None:
@@ -315,7 +317,7 @@ class MemberMachine:
             self._patient_until = now + patience_s
         if self._link.leads_somewhere:
             self._link.hang_up(reason, now)
-        if self._drain is not None and self.part is Part.NONE:
+        if self._drain is not None and self.part is Part.NONE and not self._link.must_hand_over:
             self._finish("drained", f"left: {self._drain.reason}")
 
     def _on_drain(self, drain: ports.DrainRequested) -> None:
@@ -326,7 +328,7 @@ class MemberMachine:
             self._succession.ballot.renounce()
         if self._link.is_joined:
             self._out.send(drain)
-        elif self._part.is_free:
+        elif self._part.is_free and not self._link.must_hand_over:
             self._finish("drained", f"left before taking part: {drain.reason}")
 
     # --- time --------------------------------------------------------------------------------
@@ -422,6 +424,7 @@ class MemberMachine:
             return
         if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
             return
+        self._succession.refuse_second(place.term, place.incarnation)
         is_obeyed = self._succession.may_obey(place.term, place.incarnation)
         if not is_obeyed and not self._succession.must_tell(place.term):
             return
@@ -437,6 +440,7 @@ class MemberMachine:
             self._finish("drained", f"left: {order.reason}")
             return
         self._succession.lose()
+        self._succession.candidate.hear_of_term(order.promised)
         if order.left:
             self._succession.candidate.excuse(order.left)
         self._seeking_since = now

@@ -279,13 +279,15 @@ class StepDown:
     """I decide no more: I have lost my mandate, or I leave and hand over (R11).
 
     `left` is the incarnation of a node that leaves with this and has renounced its voice, empty if
-    none does; `successor`, that of the member who is to stand for election at once.
+    none does; `successor`, that of the member who is to stand for election at once. `promised` is
+    the term that somebody has promised, None if nobody has: whoever follows needs a higher one.
     """
 
     term: int
     reason: str
     left: str = ""
     successor: str = ""
+    promised: int | None = None
 
 
 Order = (

@@ -21,6 +21,8 @@ from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
 __all__ = ["Contact", "Succession"]
 
+_FIRST_TERM = 1  # of a founder: whoever comes back at its address is under it, too
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
@@ -60,6 +62,16 @@ class Succession:
     def must_tell(self, term: int) -> bool:
         """Tell whether a coordinator is to hear that this node has promised a higher term."""
         return self.is_on and self.ballot.is_bound and term < self.ballot.promised
+
+    def refuse_second(self, term: int, incarnation: str) -> None:
+        """Obey no more a term under which this node had another coordinator; both shall go.
+
+        Two may be elected under one term, each by a quorum of another roster, where neither roster
+        is known to have been committed. Who obeys one of them could never come to the other.
+        """
+        is_second = term == self.ballot.promised and self.ballot.leader not in {"", incarnation}
+        if self.is_on and self.ballot.is_bound and is_second and term > _FIRST_TERM:
+            self.ballot.refuse(term)
 
     def term_to_tell(self, term: int) -> int:
         """Return the term for a greeting; `term` is that of the last coordinator."""

@@ -341,11 +341,12 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/rendezvous/vocabulary.py": Long(
         lines=445, because="all words between the machines and their drivers"
     ),
-    "pytest_elastic/rendezvous/member.py": Long(lines=495, because=_MACHINE),
+    "pytest_elastic/rendezvous/member.py": Long(lines=500, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
+    "tests/simulation/planted.py": Long(lines=430, because="a table of faults and their making"),
     "harness/elastic_harness/simulation/world.py": Long(
-        lines=620, because="the simulated world that all rules are told in"
+        lines=625, because="the simulated world that all rules are told in"
     ),
 }
 

@@ -31,10 +31,12 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import round as round_
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
+from pytest_elastic.rendezvous.candidate import Candidate
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.farewell import Farewell
 from pytest_elastic.rendezvous.first_round import FirstRound
 from pytest_elastic.rendezvous.gathering import Gathering
+from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine, Part
@@ -173,6 +175,7 @@ _by_claim = round_.by_claim
 _rest_on = MembersMandate.rest_on
 # Few kinds of faults each, with succession.
 _SWARM = Options(quorum="majority", is_swarm=True)
+_BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
 
 
 def _judge_two_or_more(members: Membership) -> float | None:
@@ -289,11 +292,6 @@ PLANTED: dict[str, Planted] = {
         what="a restart is used when its round is sealed, whether that is committed or not",
         patches=((Sealing, "begin", _after(Sealing.begin, _count_what_is_sealed)),),
     ),
-    "votes-twice": Planted(
-        what="a node forgets for whom it has voted, and in which term",
-        patches=((Ballot, "vote", _nothing),),
-        options=_SUCCESSION,
-    ),
     "elder-told-once": Planted(
         what="a successor tells who was published before it once, and not until it is reached",
         patches=((Doors, "_announce", _before(Doors._announce, _forget_elder)),),
@@ -314,6 +312,20 @@ PLANTED: dict[str, Planted] = {
         patches=((Parting, "hold", _after(Parting.hold, _tell_nobody)),),
         options=_SWARM,
     ),
+    "decider-goes-alone": Planted(
+        what="a node that leaves while it has lost the contact to its own coordinator just goes",
+        patches=((CoordinatorLink, "must_hand_over", property(lambda _: False)),),
+        options=_BRISK,
+    ),
+    "terms-race": Planted(
+        what="whoever follows a coordinator that was refused is refused in turn, for ever",
+        patches=(
+            (Candidate, "hear_of_term", _nothing),
+            (candidate, "_MOST_UNREST", 0),
+            (Succession, "refuse_second", _nothing),
+        ),
+        options=_BRISK,
+    ),
     "success-stays": Planted(
         what="a node that leaves waits for its coordinator although its workers have succeeded",
         patches=((RoundPart, "is_idle", property(lambda part: part.is_free)),),
@@ -321,9 +333,15 @@ PLANTED: dict[str, Planted] = {
     ),
 }
 
-# Since members check each other before a seal (R13), some thousand storms have found none of these:
-# either another rule comes before what they break, or the moment for it has become too short.
+# Since members check each other before a seal (R13), and whoever follows asks for more than was
+# promised (R11.4), some thousand storms have found none of these: either another rule comes before
+# what they break, or the moment for it has become too short.
 SELDOM: dict[str, Planted] = {
+    "votes-twice": Planted(
+        what="a node forgets for whom it has voted, and in which term",
+        patches=((Ballot, "vote", _nothing),),
+        options=_SUCCESSION,
+    ),
     "refusal-says-nothing": Planted(
         what="nodes whose first round was never committed elect somebody, although another decides",
         patches=((Succession, "hear_of_term", _nothing),),

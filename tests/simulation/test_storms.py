@@ -12,6 +12,7 @@ import pytest
 from elastic_harness.simulation.campaign import AGENTS
 from elastic_harness.simulation.machine_agent import MachineAgent
 from elastic_harness.simulation.plan import Options, draw_plan
+from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm, weather
 
 from tests.simulation.planted import PLANTED, finds
@@ -44,6 +45,33 @@ FOUND_IN_THE_SIMULATOR = {
     6000256: (_GRANTED, "who comes after the end, and begins again, may end in another way"),
     6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
+}
+
+# What storms found that was no fault of the machines, or that another mend has hidden since.
+_BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
+FOUND_OTHERWISE = {
+    "an agent that goes without a last word waits for nobody": (
+        2002798,
+        Options(nodes=5, is_brisk=True),
+        MachineAgent,
+    ),
+    "who was given up two rounds ago is told who decides": (5010839, _BRISK, PlayedAgent),
+    "who comes back and hosts the endpoint looks there who decides now": (
+        6001061,
+        Options(nodes=5, quorum="majority", is_swarm=True, is_brisk=True),
+        PlayedAgent,
+    ),
+    "an end that only the lost had heard of is none": (5080612, _BRISK, PlayedAgent),
+    "so it is where an etcd says who decides": (
+        3001552,
+        Options(quorum="granted", is_brisk=True),
+        PlayedAgent,
+    ),
+    "and where somebody else was told, and has gone": (
+        426845,
+        Options(quorum="granted"),
+        PlayedAgent,
+    ),
 }
 
 
@@ -100,6 +128,13 @@ def test_what_a_storm_once_found_in_the_simulator_is_mended(seed: int) -> None:
     """See `FOUND_IN_THE_SIMULATOR`."""
     options, _ = FOUND_IN_THE_SIMULATOR[seed]
     run_storm(draw_plan(seed, options))
+
+
+@pytest.mark.parametrize("sentence", FOUND_OTHERWISE)
+def test_what_a_storm_once_found_elsewhere_is_mended(sentence: str) -> None:
+    """See `FOUND_OTHERWISE`."""
+    seed, options, agent_class = FOUND_OTHERWISE[sentence]
+    run_storm(draw_plan(seed, options), agent_class)
 
 
 @pytest.mark.parametrize(("seed", "planted"), FOUND)

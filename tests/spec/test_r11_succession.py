@@ -276,6 +276,19 @@ def test_r11_of_two_nodes_the_coordinator_may_leave() -> None:
     world.reform("n2")
 
 
+def test_r11_a_coordinator_that_leaves_in_a_bad_moment_hands_over_all_the_same() -> None:
+    """Its node has just lost the connection to it, and has no workers: it does not simply go."""
+    world = led("n1", "n2", "n3")
+    world.fail("n2")
+    world.run_until(lambda: not world.agent("n1").is_running, within_s=2.0)
+    world.break_connection("n1")
+    world.agent("n1").drain(grace_s=5.0)
+    world.reform("n2", "n3", within_s=3.0)
+    over = world.over("n1")
+    assert over is not None
+    assert over.result == "drained"
+
+
 def test_r11_a_spare_is_promoted_by_the_successor() -> None:
     """It asks the members of the round who decides, and is waited for."""
     config = succeeding("3:3")

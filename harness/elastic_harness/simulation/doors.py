@@ -156,12 +156,18 @@ class Doors:
         process.feed("coordinator", v.TimePassed())
         place = place_of(process)
         process.feed("member", v.Announced(place=place))
-        members = {e.incarnation for each in heritage.electorates for e in each.members}
-        members |= {entry.incarnation for entry in heritage.seal.roster}
+        members = {entry.incarnation for entry in heritage.known}
         for target in world.every_process:
             if target is not process and target.node.incarnation in members:
                 self._announce(process, target, place)
         self._watch_endpoint(process, place)
+
+    def publish_first(self, process: Process) -> None:
+        """Publish a first coordinator, and let it look there for one that knows better."""
+        place = self.published = place_of(process)
+        if self._world.config.has_succession:
+            beat_s = self._world.config.beat_interval_s
+            self._world.later(beat_s, self._watch_endpoint, process, place)
 
     def watch_endpoint_of(self, process: Process) -> None:
         """Let a first coordinator announce itself at several endpoints, from now on."""
@@ -205,6 +211,10 @@ class Doors:
         if is_served and host is not None and not process.is_frozen:
             found = self.published
             is_older = found is None or found.term < place.term
+            is_newer = found is not None and found.term > place.term
+            if is_newer and process.member._succession.ballot.seal is None:  # noqa: SLF001
+                process.feed("coordinator", v.JobFound(place=found))
+                process.feed("member", v.Announced(place=found))
             if is_older and (host is process or not world.is_apart(process, host)):
                 self.published = place
                 if found is not None and found.incarnation != place.incarnation:

@@ -297,10 +297,10 @@ class GrantedWorld(World):
         if was_one:
             self._registry_of(process).end()
 
-    def leave(self, process: Process) -> None:
-        """End an agent whose work is done; the key goes back with it."""
+    def go(self, process: Process) -> None:
+        """End an agent that nobody needs; the key goes back with it."""
         was_alive = process.is_alive
-        super().leave(process)
-        if was_alive and not process.is_alive:
+        super().go(process)
+        if was_alive:
             is_over = process.finished is not None
             self._registry_of(process).close(is_over=is_over, on_closed=lambda: None)

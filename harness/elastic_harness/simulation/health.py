@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
+from pytest_elastic.rendezvous.coordinator import Phase
+from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.quorum import has_quorum
 
 __all__ = ["problem_of", "seems_over"]
@@ -65,16 +67,17 @@ def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
     Where its members elect, it must go on if more than half of the newest roster is here; what
     fewer may do is not judged, but for their safety.
     """
-    ended_at = min(
-        (
-            process.agent.timed_notices[-1][0]
-            for process in world.every_process
-            if process.agent.over is not None
-            if process.agent.over.result in {"succeeded", "failed"}
-        ),
-        default=None,
-    )
-    if ended_at is not None:
+    aware = [
+        process
+        for process in world.every_process
+        if process.agent.over is not None
+        if process.agent.over.result in {"succeeded", "failed"}
+    ]
+    if world.config.is_granted:  # members ask nobody but the coordinator
+        aware = [p for p in aware if p.coordinator and p.coordinator.phase is Phase.OVER]
+    # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10).
+    if any(process.is_alive or process.has_left for process in aware):
+        ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         # Who came after the end, to a host that was started again, is another job.
         since = [(p, p.agent.belongs_since) for p in living]
         return _unaware([p for p, at in since if at is not None and at <= ended_at])
@@ -82,12 +85,25 @@ def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
         return _not_running(world, living)
     if world.host is not None and not world.host.is_alive:
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
+        if world.endpoints is None:
+            living = [p for p in living if _knows_somebody(p, living)]
     living = [p for p in living if not _is_left_over(p, living)]
     present = {p.node.incarnation for p in living}
     for roster in _rosters_that_decide(world, living):
         if 2 * len(present & roster) <= len(roster):
             return None
     return _not_running(world, living)
+
+
+def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:
+    """Tell whether a node is in the job, or knows of anybody who is left whom it could ask.
+
+    It may know the members of a round of long ago, all of whom are gone by now.
+    """
+    if process.coordinator is not None or process.member.link is Link.JOINED:
+        return True
+    known = {entry.incarnation for entry in process.member._succession.peers}  # noqa: SLF001
+    return any(p.node.incarnation in known for p in living)
 
 
 def _is_left_over(process: Process, living: Sequence[Process]) -> bool:

@@ -102,8 +102,15 @@ class MachineAgent(PlayedAgent):
     def _exit(self, command: a.Exit) -> None:
         self._has_exited = True
         if self.over is None:
+            # It waits for nobody: the driver serves the others only after a last word.
             self.over = ports.JobOver(result=command.result, reason=command.reason)
-        self._later(0.0, self._leave)
+            self._later(0.0, self._go)
+        else:
+            self._later(0.0, self._leave)
+
+    def _go(self) -> None:
+        self.die("its agent has exited")
+        self.process.world.go(self.process)
 
     # --- the keeper and its workers ----------------------------------------------------------
 

@@ -200,7 +200,7 @@ class World:
             settings=self.config, node=process.node, term=self._terms, now=process.now()
         )
         process.set_alarm("coordinator")
-        self.doors.published = place_of(process)
+        self.doors.publish_first(process)
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
@@ -222,7 +222,12 @@ class World:
         is_coordinating = process.coordinator is not None and process.finished is None
         if process.agent.over is None or is_coordinating or not process.is_released:
             return
+        self.go(process)
+
+    def go(self, process: Process) -> None:
+        """End an agent that nobody needs, or that waits for nobody."""
         process.is_alive = False
+        process.has_left = True
         self._close_all(process, "closed by the other side")
 
     def crash(self, name: str) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot, voters_of
+from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
+from pytest_elastic.rendezvous.succession import Succession
 
 SETTINGS = Settings(run_id="r", min_nodes=1, max_nodes=9, max_restarts=0, quorum="majority")
 PLACE = m.Place(term=1, name="n1", incarnation="n1", address="n1", port=1)
@@ -179,3 +181,42 @@ def test_a_restart_is_used_when_the_round_that_it_starts_is_committed() -> None:
     ballot.acknowledge(dataclasses.replace(seal(1, 3, "n1", "n2"), restart_count=0))
     ballot.see_commit(commit(1, 3))
     assert ballot.restarts_used == 0
+
+
+@pytest.mark.parametrize(
+    ("term", "incarnation", "told"),
+    [(2, "n3", 3), (2, "n1", 2), (1, "n3", 2), (3, "n3", 2)],
+)
+def test_of_two_coordinators_of_one_term_both_are_to_go(
+    term: int, incarnation: str, told: int
+) -> None:
+    """Where a node has obeyed one under term 2, it tells both that it has promised another."""
+    succession = Succession(SETTINGS, "n2")
+    succession.ballot.acknowledge(seal(2, 1, "n1", "n2", "n3"))
+    succession.join(2, "n1", 10.0)
+    succession.refuse_second(term, incarnation)
+    assert succession.term_to_tell(2) == told
+    assert succession.must_tell(2) is (told > 2)
+
+
+def test_who_comes_back_at_a_founders_address_is_no_second_coordinator() -> None:
+    """It begins anew under the first term, like the one that was lost: that is not an election."""
+    succession = Succession(SETTINGS, "n2")
+    succession.ballot.acknowledge(seal(1, 1, "n1", "n2", "n3"))
+    succession.join(1, "n1", 10.0)
+    succession.refuse_second(1, "n1 again")
+    assert succession.term_to_tell(1) == 1
+
+
+def test_whoever_is_elected_knows_those_of_the_round_before() -> None:
+    """Who was given up in between has perhaps nobody else to ask."""
+    newest = seal(1, 2, "n1", "n4", follows="n1 n2 n3")
+    heritage = Heritage(
+        term=2,
+        seal=newest,
+        commit=None,
+        electorates=voters_of(newest, is_committed=True),
+        contact_at=0.0,
+        lost="n1",
+    )
+    assert {entry.incarnation for entry in heritage.known} == {"n1", "n2", "n3", "n4"}

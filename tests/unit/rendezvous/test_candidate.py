@@ -92,6 +92,31 @@ def test_it_waits_for_its_turn_in_the_order_of_the_roster() -> None:
     assert bench.asked == {}
 
 
+def test_where_elections_follow_each_other_candidates_leave_more_time() -> None:
+    """The second one waits longer each time, up to a limit, and not so long after a quiet while."""
+    bench = Bench("n1", "n3", "n2")
+    waits: list[float] = []
+    for pause_s in (0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 60.0):
+        bench.now += pause_s
+        bench.candidate.stand(bench.now, "n1")
+        wake_at = bench.candidate.wake_at
+        assert wake_at is not None
+        waits.append(wake_at - bench.now)
+        bench.candidate.withdraw()
+    assert waits[0] == waits[6]
+    assert waits[:5] == sorted(waits[:5])
+    assert waits[4] >= waits[0] + 4 * bench.candidate.stagger_s
+    assert waits[5] == waits[4]
+
+
+def test_it_asks_for_more_than_somebody_has_promised() -> None:
+    """The coordinator before it was refused for that, and says so when it goes."""
+    bench = Bench()
+    bench.candidate.hear_of_term(5)
+    bench.stand(is_named=True)
+    assert bench.asked["n3"].request.term == 6
+
+
 def test_one_that_was_named_asks_at_once() -> None:
     """The coordinator itself has handed over."""
     bench = Bench()
