@@ -175,12 +175,13 @@ class CoordinatorMachine:
                 self._step_down(self._mandate.why_over)
                 return
             self._judge_silence(now)
-            has_news = bool(self._members.changes)
-            while self._members.changes:
-                self._on_change(self._members.changes.popleft(), now)
+            changes = self._members.changes
+            has_news = bool(changes)
+            while changes:
+                self._on_change(changes.popleft(), now)
             self._look_at_gaps(now)
             self._look(now)
-            if self.phase is before and not has_news and not self._members.changes:
+            if self.phase is before and not has_news and not changes:
                 return
 
     def _has_lost_mandate(self, now: float) -> bool:
@@ -307,6 +308,9 @@ class CoordinatorMachine:
 
     def _on_message(self, connection: int, message: m.Message, now: float) -> None:
         peer = self._members.peer_at(connection)
+        if peer is not None and isinstance(message, m.Beat):  # most often
+            self._members.take_beat(peer, message, now)
+            return
         if isinstance(message, m.Hello):
             if message.meant_for not in {"", self.node.incarnation}:
                 self._out.disconnect(connection)  # nobody here has the promise that it gave
@@ -320,8 +324,6 @@ class CoordinatorMachine:
         if peer is None:
             return  # it was refused or given up, and this was already on its way
         match message:
-            case m.Beat():
-                self._members.take_beat(peer, message, now)
             case m.SealAcknowledged(term=self.term, round=round_):
                 self._sealing.take_acknowledgement(peer, round_)
             case m.PeersChecked(term=self.term):

@@ -52,6 +52,7 @@ class CoordinatorLink:
         self._lease: HeldLease | None = None
         self._next_lease: HeldLease | None = None
         self._echo = 0
+        self._needs_others = succession.is_on or settings.is_granted
 
     def become(self, phase: Link) -> None:
         """Go from one phase to another, as the table has it."""
@@ -216,15 +217,13 @@ class CoordinatorLink:
     @property
     def held_until(self) -> float | None:
         """When the lease ends; None: none is held, or none is needed from a coordinator here."""
-        if self._lease is None or self.is_to_ourselves:
-            return None
-        return self._lease.held_until
+        lease = self._lease
+        return None if lease is None or self.is_to_ourselves else lease.held_until
 
     @property
     def is_to_ourselves(self) -> bool:
         """Whether the coordinator cannot be lost, as it runs here and needs nobody."""
-        is_here = self.found is not None and self.found.is_here
-        return is_here and not self._succession.is_on and not self._settings.is_granted
+        return not self._needs_others and self.found is not None and self.found.is_here
 
     def is_lost(self, now: float) -> bool:
         """Tell whether the coordinator is lost, as far as this node can know."""
@@ -235,10 +234,10 @@ class CoordinatorLink:
 
     def must_fence(self, now: float) -> bool:
         """Tell whether killing has to begin, so that all is dead when the lease ends (R6)."""
-        if self.held_until is None:
+        lease = self._lease
+        if lease is None or self.is_to_ourselves:
             return False
-        assert self._lease is not None, "a lease that ends is held"
-        fence_at = self._lease.fence_at
+        fence_at = lease.fence_at
         return fence_at is not None and self._deadlines.is_due(fence_at, now)
 
     def take_beat(self, beat: m.Beat, now: float) -> bool:
@@ -280,6 +279,9 @@ class CoordinatorLink:
         """Beat, give up what takes too long, try again; `may_greet`: nothing is being killed."""
         is_due = self._deadlines.is_due
         match self.phase:
+            case Link.JOINED:
+                self._beat(now)
+                return
             case Link.SEEKING:
                 if is_due(self._tried_at + _FIND_S + 1.0, now):
                     self.rest("the endpoint's store did not answer", now)
@@ -291,8 +293,6 @@ class CoordinatorLink:
                 limit_s = 2 * self._settings.lease_s + self._settings.drift_s
                 if is_due(self._tried_at + limit_s, now):
                     self.hang_up(f"{self.where} did not answer the greeting", now)
-            case Link.JOINED:
-                self._beat(now)
             case _:
                 pass
         if self.phase is Link.RESTING and may_greet and is_due(self._rest_until, now):

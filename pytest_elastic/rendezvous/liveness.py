@@ -43,6 +43,8 @@ class HeldLease:
 
     def __init__(self, settings: Settings, now: float) -> None:
         self._settings = settings
+        self._lease_s = settings.lease_s
+        self._kill_s = kill_s(settings)
         self._unanswered: deque[tuple[int, float]] = deque([(0, now)], maxlen=_MAX_UNANSWERED)
         self._newest = 0
         self._held_from: float | None = None
@@ -52,13 +54,14 @@ class HeldLease:
     @property
     def held_until(self) -> float | None:
         """When the lease ends; None: there is none yet."""
-        return None if self._held_from is None else self._held_from + self._settings.lease_s
+        return None if self._held_from is None else self._held_from + self._lease_s
 
     @property
     def fence_at(self) -> float | None:
         """When killing must begin, so that all is dead by `held_until`."""
-        held_until = self.held_until
-        return None if held_until is None else held_until - kill_s(self._settings)
+        if self._held_from is None:
+            return None
+        return self._held_from + self._lease_s - self._kill_s
 
     def next_beat(self, now: float) -> int:
         """Return the number of a beat that is sent now."""

@@ -19,6 +19,9 @@ from pytest_elastic.rendezvous.quorum import agreed_since, has_quorum
 __all__ = ["GrantedMandate", "Mandate", "MembersMandate", "Unlimited", "mandate_for"]
 
 
+_NEVER = float("inf")
+
+
 class Mandate(Protocol):
     """What a coordinator asks before it decides. All times are on its own clock."""
 
@@ -54,7 +57,7 @@ class Unlimited:
 
     def until(self, now: float) -> float:
         """Never ends."""
-        return float("inf")
+        return _NEVER
 
     def allows(self, roster: Collection[str]) -> bool:
         """Allow every roster."""
@@ -96,7 +99,8 @@ class MembersMandate:
 
     def __init__(self, settings: Settings) -> None:
         self.electorates: Sequence[Electorate] = ()
-        self._settings = settings
+        self._lease_s = settings.lease_s
+        self._stale_s = settings.beat_interval_s / 8
         self._heard_at: dict[str, float] = {}
         self._excused: set[str] = set()
         self._since = float("inf")
@@ -105,13 +109,13 @@ class MembersMandate:
     def until(self, now: float) -> float:
         """Return when it ends; looks at all members only now and then, as it only moves on."""
         if not self.electorates:
-            return float("inf")
-        stale_s = self._settings.beat_interval_s / 8
-        is_over = now >= self._since + self._settings.lease_s
-        if is_over or not self._looked_at <= now < self._looked_at + stale_s:
+            return _NEVER
+        lease_s = self._lease_s
+        is_over = now >= self._since + lease_s
+        if is_over or not self._looked_at <= now < self._looked_at + self._stale_s:
             self._since = agreed_since(self.electorates, self._heard_at, self._excused)
             self._looked_at = now
-        return min(self._since, now) + self._settings.lease_s
+        return min(self._since, now) + lease_s
 
     def allows(self, roster: Collection[str]) -> bool:
         """Tell whether a quorum of each electorate is in it."""

@@ -36,6 +36,7 @@ __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
 # Less would give up nodes that a network forgets for a moment; with more, not everything would be
 # over within lease + 5 s of losing a coordinator that does not answer (R10).
 _GIVE_UP_S = 4.0
+_NO_NEED = frozenset({Link.UNSTARTED, Link.JOINED, Link.OVER})
 
 
 class MemberMachine:
@@ -67,13 +68,13 @@ class MemberMachine:
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
-        if self.link is Link.OVER and not isinstance(input, v.Asked | v.TimePassed):
+        if self._link.phase is Link.OVER and not isinstance(input, v.Asked | v.TimePassed):
             return ()
         wake_at = self._deadlines.wake_at
         if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
             # We were away ourselves (stopped, suspended): the coordinator may be well.
             self._patient_until = max(self._patient_until, now + _GIVE_UP_S)
-        if self.link is not Link.OVER:
+        if self._link.phase is not Link.OVER:
             self._watch_lease(now)
         self._handle(input, now)
         self._advance(now)
@@ -87,6 +88,10 @@ class MemberMachine:
 
     def _handle(self, input: v.MemberInput, now: float) -> None:
         match input:
+            case v.MessageReceived(message=message):  # most often
+                self._on_message(message, now)
+            case v.TimePassed():
+                pass
             case v.Start():
                 assert self.link is Link.UNSTARTED, "a member starts once"
                 self._seeking_since = now
@@ -113,10 +118,6 @@ class MemberMachine:
                 self._on_connection_lost(reason, now)
             case v.ProbeAnswered():
                 self._tell_checked(self._peer_check.take(input))
-            case v.MessageReceived(message=message):
-                self._on_message(message, now)
-            case v.TimePassed():
-                pass
             case ports.DrainRequested():
                 self._on_drain(input)
             case ports.WorkersGone(round=round_):
@@ -131,7 +132,8 @@ class MemberMachine:
                 assert_never(input)
 
     def _on_message(self, message: m.Message, now: float) -> None:
-        if self.link is Link.GREETING:
+        link = self._link.phase
+        if link is Link.GREETING:
             match message:
                 case m.Welcome():
                     self._on_welcome(message, now)
@@ -140,7 +142,7 @@ class MemberMachine:
                 case m.ProbeAnswer(is_tombstone=True):
                     self._on_tombstone(message, now)
             return
-        if self.link is not Link.JOINED:
+        if link is not Link.JOINED:
             return
         term = self._link.term
         match message:
@@ -336,12 +338,12 @@ class MemberMachine:
     def _advance(self, now: float) -> None:
         """Do what time asks for; every deadline looked at and not yet over is one to wake for."""
         self._deadlines.clear()
-        if self.link is not Link.OVER:
+        if self._link.phase is not Link.OVER:
             self._watch_lease(now)
             self._watch_succession(now)
-            self._link.watch(now, may_greet=self.part is not Part.FENCING)
+            self._link.watch(now, may_greet=self._part.phase is not Part.FENCING)
             self._watch_contact(now)
-        if self.link is Link.OVER:
+        if self._link.phase is Link.OVER:
             self._deadlines.clear()
             self._parting.linger(now)
 
@@ -359,10 +361,10 @@ class MemberMachine:
     def _watch_contact(self, now: float) -> None:
         """Notice a silent coordinator, and give the job up when it stays away (R10)."""
         link, is_due = self._link, self._deadlines.is_due
-        if link.phase in {Link.UNSTARTED, Link.OVER} or link.is_to_ourselves:
+        if link.phase is Link.UNSTARTED or link.phase is Link.OVER or link.is_to_ourselves:
             return
         held_until = link.held_until
-        if link.is_joined:
+        if link.phase is Link.JOINED:
             assert held_until is not None, "a member that is joined has a lease"
             if not is_due(held_until, now):
                 return
@@ -391,7 +393,7 @@ class MemberMachine:
     def _watch_succession(self, now: float) -> None:
         """Follow a coordinator that is lost, or find who does (R11)."""
         succession, link = self._succession, self._link
-        if not succession.is_on or link.phase in {Link.UNSTARTED, Link.JOINED, Link.OVER}:
+        if link.phase in _NO_NEED or not succession.is_on:
             return
         held_until = link.held_until
         if held_until is None or (

@@ -87,22 +87,20 @@ def agreed_since(
     `heard_at` is by incarnation. Infinite without electorates; minus infinite where fewer than a
     quorum were ever heard.
     """
-    return min(
-        (_one_agreed_since(each, heard_at, excused) for each in electorates), default=float("inf")
-    )
+    since = [_one_agreed_since(each, heard_at, excused) for each in electorates]
+    return min(since, default=float("inf"))
 
 
 def _one_agreed_since(
     electorate: Electorate, heard_at: Mapping[str, float], excused: Collection[str]
 ) -> float:
     counted = [m.incarnation for m in electorate.members if m.incarnation not in excused]
-    times = sorted((heard_at.get(each, float("-inf")) for each in counted), reverse=True)
+    never = float("-inf")
+    times = sorted([heard_at.get(each, never) for each in counted], reverse=True)
     if not times:
-        return float("-inf")
+        return never
     majority = times[len(times) // 2]
     if len(times) % 2 or electorate.coordinator not in counted:
         return majority
-    with_coordinator = min(
-        times[len(times) // 2 - 1], heard_at.get(electorate.coordinator, float("-inf"))
-    )
+    with_coordinator = min(times[len(times) // 2 - 1], heard_at.get(electorate.coordinator, never))
     return max(majority, with_coordinator)

@@ -18,7 +18,7 @@ __all__ = ["AGENTS", "Finding", "Tally", "complaint_of", "run_seeds", "shrink"]
 
 AGENTS: dict[str, type[PlayedAgent]] = {"played": PlayedAgent, "machine": MachineAgent}
 # One storm in so many has every message turned into JSON and back.
-_WIRE_SAMPLE = 16
+_WIRE_SAMPLE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,8 @@ class PlayedAgent:
         """Do what the rendezvous asks for."""
         self.note(notice)
         match notice:
+            case ports.LeaseExtended(until=until):  # most often
+                self._set_lease(until)
             case ports.OpenStore(round=round_):
                 self._open_store(round_)
             case ports.StartWorkers(assignment=assignment):
@@ -128,8 +130,6 @@ class PlayedAgent:
                 self.is_held = self.is_running
             case ports.ReleaseWorkers():
                 self.is_held = False
-            case ports.LeaseExtended(until=until):
-                self._set_lease(until)
             case ports.Fence(round=round_):
                 self._later(self.kill_s, lambda: self._fenced(round_))
             case ports.JobOver():

@@ -84,7 +84,8 @@ class Process:
 
     def until(self, moment: float) -> float:
         """Return how long it is, in true seconds, until a moment of this node's clock."""
-        return max(moment - self.now(), 0.0) / self._rate
+        wait = moment - (self.world.time * self._rate + self._offset_s)
+        return wait / self._rate if wait > 0.0 else 0.0
 
     def feed(self, which: str, given: _Given) -> None:
         """Queue an input for "member", "coordinator", "founding" or "agent".
@@ -143,16 +144,23 @@ class Process:
         self.world.later(self.until(at), self._ring, which, at)
 
     def _ring(self, which: str, at: float) -> None:
-        if self._alarms.get(which) == at:
-            del self._alarms[which]
-            self.feed_if_due(which)
+        if self._alarms.get(which) != at:
+            return
+        del self._alarms[which]
+        if self.is_frozen:
+            return
+        wake = self._wake_at(which)
+        if wake is not None and wake <= self.now() + 1e-9:
+            self.feed(which, _TIME_PASSED)
             if not self.is_frozen:
                 self.set_alarm(which)
+        else:
+            self._set_alarm(which, wake)
 
     def _wake_at(self, which: str) -> float | None:
-        if which == "founding":
-            return self.founding.wake_at() if self.founding is not None else None
-        machine = self.member if which == "member" else self.coordinator
+        if which == "member":
+            return self.member.wake_at()
+        machine = self.founding if which == "founding" else self.coordinator
         return machine.wake_at() if machine is not None else None
 
     def _pump(self) -> None:
@@ -166,9 +174,6 @@ class Process:
             self._is_pumping = False
 
     def _step(self, which: str, given: _Given) -> None:
-        if which == "agent":
-            self.agent.take(given)
-            return
         world = self.world
         now = world.time * self._rate + self._offset_s
         if given is _TIME_PASSED:
@@ -176,9 +181,12 @@ class Process:
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
         if which == "member":
-            for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
+            member = self.member
+            for command in member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_member(self, command)
-            self._set_alarm(which, self.member.wake_at())
+            self._set_alarm(which, member.wake_at())
+        elif which == "agent":
+            self.agent.take(given)
         elif which == "founding":
             if self.founding is not None and self.world.endpoints is not None:
                 for each in self.founding.step(given, now):  # type: ignore[arg-type]  # by `which`
