@@ -343,7 +343,6 @@ LONG_FILES: dict[str, Long] = {
     ),
     "pytest_elastic/rendezvous/member.py": Long(lines=500, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
-    "tests/unit/scenario/test_engine.py": Long(lines=750, because="one machine, all its rules"),
     "tests/simulation/planted.py": Long(lines=430, because="a table of faults and their making"),
     "harness/elastic_harness/simulation/world.py": Long(
         lines=625, because="the simulated world that all rules are told in"

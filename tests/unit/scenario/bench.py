@@ -46,7 +46,10 @@ from elastic_harness.scenario.planner import Plan, make_plan
 
 from pytest_elastic.events.model import Event, Record
 
-__all__ = ["Bench", "scenario"]
+__all__ = ["CRASH", "Bench", "running", "scenario"]
+
+# A fault as most tests here have it.
+CRASH: Mapping[str, Any] = {"at": {"step": 3, "rank": 1}, "id": "crash", "kill": "rank 1"}
 
 C = TypeVar("C", bound=EngineCommand)
 E = TypeVar("E", bound=Event)
@@ -275,3 +278,11 @@ class Bench:
         clause = next(each for each in self.engine.clauses if each.key == key)
         assert clause.verdict is not None, f"{key} is open"
         return clause.verdict.reason
+
+
+def running(*timeline: Mapping[str, Any], **more: object) -> Bench:
+    """Return a bench with two nodes of one worker each, in their first world."""
+    bench = Bench(scenario(*timeline, **more))
+    bench.start_nodes("n1", "n2")
+    bench.form("n1", "n2")
+    return bench

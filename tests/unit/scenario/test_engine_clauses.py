@@ -1,0 +1,134 @@
+"""When the scenario engine takes a clause for met, unmet or unknown."""
+
+from __future__ import annotations
+
+from elastic_harness.history.events import ExpectationMet
+from elastic_harness.scenario.messages import WatchLog
+
+from tests.unit.scenario.bench import CRASH, running
+
+
+def test_a_round_that_forms_in_time_meets_its_clause() -> None:
+    """`{round: 2, within: 10s, after: crash}`."""
+    bench = running(CRASH, expect={"eventually": [{"round": 2, "within": "10s", "after": "crash"}]})
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.lose(0, 1)
+    assert bench.verdict("eventually[0]") == "open"
+    bench.pass_time(1)
+    bench.form("n1", "n2")
+    assert bench.verdict("eventually[0]") == "valid"
+    assert bench.facts(ExpectationMet)[0].clause == "round 2 within 10s after crash"
+
+
+def test_a_clause_that_is_not_met_in_time_ends_the_run_and_says_what_was_seen() -> None:
+    """Early: nobody waits for the limit."""
+    bench = running(CRASH, expect={"eventually": [{"round": 2, "within": "10s", "after": "crash"}]})
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.lose(1)
+    bench.pass_time(10)
+    assert bench.end is not None
+    assert bench.end.outcome == "unmet"
+    assert bench.end.reason == (
+        "round 2 within 10s after crash: not in time; last seen: round 1 with 2 ranks"
+    )
+
+
+def test_a_world_size_asks_for_a_new_world_or_for_steps_that_began_since() -> None:
+    """A world that stood before the fault proves nothing by standing."""
+    clause = {"world_size": 2, "within": "10s", "after": "cut.healed"}
+    cut = {"at": "1s", "id": "cut", "partition": "n2", "for": "2s"}
+    bench = running(cut, expect={"eventually": [clause]})
+    bench.pass_time(1)
+    bench.in_force("cut", proof_needs_job=True)
+    bench.prove("cut")
+    bench.pass_time(2)
+    bench.undo("cut")
+    assert bench.verdict("eventually[0]") == "open"
+    bench.steps(1)
+    assert bench.verdict("eventually[0]") == "valid"
+
+
+def test_a_state_is_not_taken_for_met_while_its_fault_is_still_being_injected() -> None:
+    """Steps between the order and the effect are the old world's."""
+    replace = {"at": "1s", "id": "swap", "replace": "n2"}
+    clause = {"world_size": 2, "within": "10s", "after": "swap"}
+    bench = running(replace, expect={"eventually": [clause]})
+    bench.pass_time(1)
+    assert bench.fired == ["swap"]
+    bench.steps(1)
+    assert bench.verdict("eventually[0]") == "open"
+    bench.in_force("swap")
+    assert bench.verdict("eventually[0]") == "open"
+    bench.form("n1", "n2")
+    assert bench.verdict("eventually[0]") == "valid"
+
+
+def test_an_event_counts_from_the_order_of_its_fault_on() -> None:
+    """What a fault causes may be seen before the fault is proven."""
+    clause = {"event": "worker_gone", "rank": 1, "within": "10s", "after": "crash"}
+    bench = running(CRASH, expect={"eventually": [clause]})
+    bench.hold(1, 3)
+    bench.lose(1)
+    assert bench.verdict("eventually[0]") == "valid"
+
+
+def test_progress_counts_steps_of_every_rank_that_began_since() -> None:
+    """Ten steps by one rank are none."""
+    clause = {"progress": {"steps": 3}, "within": "10s", "after": "x"}
+    bench = running({"at": "1s", "id": "x", "kill": "rank 0"}, expect={"eventually": [clause]})
+    bench.steps(5)
+    bench.pass_time(0.5)
+    bench.prove("x")
+    bench.steps(3, ranks=1)
+    assert bench.verdict("eventually[0]") == "open"
+    bench.steps(3)
+    assert bench.verdict("eventually[0]") == "valid"
+
+
+def test_a_clause_open_at_the_end_of_the_job_is_not_met() -> None:
+    """The job that ended cannot form a round any more."""
+    bench = running(expect={"eventually": [{"round": 2, "within": "50s"}]})
+    bench.end_job()
+    assert bench.verdict("eventually[0]") == "invalid"
+    assert "the job ended first" in bench.reason("eventually[0]")
+
+
+def test_a_clause_whose_fault_never_took_effect_is_unknown() -> None:
+    """Its time never began: there is nothing to be right or wrong about."""
+    bench = running(CRASH, expect={"eventually": [{"round": 2, "within": "5s", "after": "crash"}]})
+    bench.end_job()
+    assert bench.verdict("eventually[0]") == "unknown"
+
+
+def test_an_event_that_must_never_be_seen_ends_the_run() -> None:
+    """And one that must be seen sometimes is judged at the end."""
+    bench = running(
+        expect={"never": [{"event": "worker_gone"}], "sometimes": [{"event": "lease_lost"}]}
+    )
+    bench.lose(0)
+    assert bench.end is not None
+    assert bench.end.outcome == "unmet"
+    assert bench.verdict("never[0]") == "invalid"
+    assert bench.verdict("sometimes[0]") == "invalid"
+
+
+def test_clauses_only_a_checker_knows_are_left_to_it() -> None:
+    """`split_brain` is no event."""
+    bench = running(expect={"never": ["split_brain"], "sometimes": ["rank_reassigned"]})
+    assert bench.engine.clauses == ()
+
+
+def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
+    """`log_contains` is judged after the run, on what was recorded during it."""
+    bench = running(
+        expect={
+            "finally": [{"log_contains": "boom"}],
+            "never": [{"log_contains": {"pattern": "bang", "node": "n1"}}],
+        }
+    )
+    assert bench.all_of(WatchLog) == [
+        WatchLog(pattern="boom"),
+        WatchLog(pattern="bang", node="n1"),
+    ]

@@ -1,0 +1,230 @@
+"""When a run is over, and what a running test adds to it before that."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.scenario.engine import RunPhase
+from elastic_harness.scenario.messages import ArmHold
+
+from pytest_elastic.errors import UsageError
+from tests.unit.scenario.bench import CRASH, Bench, running, scenario
+
+# --- the end --------------------------------------------------------------------
+
+
+def test_the_run_ends_when_the_job_has_ended() -> None:
+    """With success, if every launcher says so."""
+    bench = running()
+    bench.end_job(0)
+    assert bench.end is not None
+    assert bench.end.outcome == "succeeded"
+    assert bench.engine.phase is RunPhase.ENDED
+
+
+def test_a_launcher_that_fails_makes_the_job_failed() -> None:
+    """Exit codes are what every launcher has."""
+    bench = running()
+    bench.end_job(1)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_a_launcher_that_a_fault_ended_says_nothing_about_the_job() -> None:
+    """The rest of the job succeeded, and nobody waits for the dead."""
+    bench = running({"at": "1s", "id": "x", "crash": "n2"})
+    bench.pass_time(1)
+    bench.stop_node("n2")
+    bench.prove("x")
+    bench.exit_launcher("n1", 0)
+    assert not bench.is_over
+    bench.pass_time(1.1)
+    assert bench.end is not None
+    assert bench.end.outcome == "succeeded"
+    assert dict(bench.end.exit_codes) == {"n1": 0, "n2": -9}
+
+
+def test_the_launcher_of_a_replaced_node_counts_again() -> None:
+    """It is another launcher."""
+    bench = running({"at": "1s", "id": "x", "replace": "n2"})
+    bench.pass_time(1)
+    bench.stop_node("n2")
+    bench.start_nodes("n2")
+    bench.prove("x")
+    bench.exit_launcher("n1", 0)
+    bench.exit_launcher("n2", 1)
+    bench.pass_time(1.1)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_a_node_cut_off_until_the_end_does_not_count_and_one_that_heals_does() -> None:
+    """`until: end` says that it will not be back."""
+    for until, outcome in (({"until": "end"}, "succeeded"), ({"for": "1s"}, "failed")):
+        bench = Bench(
+            scenario({"at": "1s", "id": "cut", "partition": {"isolate": "n3"}, **until}, nodes=3)
+        )
+        bench.start_nodes("n1", "n2", "n3")
+        bench.pass_time(1)
+        bench.in_force("cut", proof_needs_job=True)
+        bench.prove("cut")
+        bench.pass_time(2)
+        for name, code in (("n1", 0), ("n2", 0), ("n3", 1)):
+            bench.exit_launcher(name, code)
+        bench.pass_time(1.1)
+        assert bench.end is not None
+        assert bench.end.outcome == outcome, until
+
+
+def test_a_job_that_everybody_left_in_order_is_drained() -> None:
+    """No launcher counts, and all ended with success."""
+    bench = running({"at": "1s", "id": "x", "leave": "all"})
+    bench.pass_time(1)
+    bench.prove("x")
+    bench.end_job(0)
+    assert bench.end is not None
+    assert bench.end.outcome == "drained"
+
+
+def test_a_job_all_of_whose_launchers_were_killed_is_over_once_that_is_proven() -> None:
+    """And it failed."""
+    bench = running({"at": "1s", "id": "x", "kill_agent": "all"})
+    bench.pass_time(1)
+    bench.exit_launcher("n1", -9)
+    bench.exit_launcher("n2", -9)
+    bench.pass_time(2)
+    assert not bench.is_over
+    bench.prove("x")
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_a_job_whose_only_node_reboots_is_not_over_in_between() -> None:
+    """A launcher that is about to be started again is waited for."""
+    bench = Bench(scenario({"at": "1s", "id": "x", "reboot": "n1"}, nodes=1))
+    bench.start_nodes("n1")
+    bench.pass_time(1)
+    bench.stop_node("n1")
+    bench.in_force("x")
+    bench.pass_time(5)
+    assert not bench.is_over
+    bench.start_nodes("n1")
+    bench.prove("x")
+    bench.pass_time(5)
+    assert not bench.is_over
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert bench.end.outcome == "succeeded"
+
+
+def test_a_job_that_does_not_end_meets_the_limit() -> None:
+    """The last line says how far it got."""
+    bench = running(limit="20s")
+    bench.steps(2)
+    bench.pass_time(20)
+    assert bench.end is not None
+    assert bench.end.outcome == "limit"
+    assert bench.end.reason == (
+        "the job did not end within 20s: round 1, 2 of 2 ranks (2 alive), step 2"
+    )
+
+
+def test_what_is_still_broken_is_healed_once_nothing_is_left_to_come() -> None:
+    """Then, and not before, the clauses of `finally` have their time."""
+    bench = running(
+        {"at": "1s", "id": "cut", "partition": "n2"},
+        expect={
+            "eventually": [{"world_size": 1, "within": "10s", "after": "cut"}],
+            "finally": [{"job": "succeeded", "within": "5s"}],
+        },
+    )
+    bench.pass_time(1)
+    bench.in_force("cut", proof_needs_job=True)
+    bench.prove("cut")
+    bench.pass_time(2)
+    assert bench.healed == []
+    bench._pids.clear()
+    bench.form("n1")
+    assert bench.healed == ["cut"]
+    assert bench.engine.phase is RunPhase.CALM
+    bench.pass_time(3)
+    bench.undo("cut")
+    bench.pass_time(4.9)
+    assert not bench.is_over
+    bench.pass_time(0.2)
+    assert bench.end is not None
+    assert bench.end.reason == (
+        "finally job: succeeded: the job had not ended 5s after the last heal"
+    )
+
+
+def test_a_clause_after_the_automatic_heal_is_judged_in_the_calm() -> None:
+    """`after: cut.healed` may mean the heal that comes by itself."""
+    bench = running(
+        {"at": "1s", "id": "cut", "partition": "n2"},
+        expect={"eventually": [{"world_size": 2, "within": "10s", "after": "cut.healed"}]},
+    )
+    bench.pass_time(1)
+    bench.in_force("cut", proof_needs_job=True)
+    bench.prove("cut")
+    assert bench.healed == ["cut"]
+    bench.undo("cut")
+    bench.form("n1", "n2")
+    assert bench.verdict("eventually[0]") == "valid"
+
+
+# --- a running test adds to it --------------------------------------------------------------------
+
+
+def test_a_running_test_adds_entries_and_clauses() -> None:
+    """`elastic_chaos.at(...)`, `job.wait_for_round(...)`."""
+    bench = Bench(scenario(), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.form("n1", "n2")
+    bench.add(id="crash", at={"step": 3, "rank": 1}, kill="rank 1")
+    assert bench.all_of(ArmHold)[-1].step == 3
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.wait_for("w1", round=2, within="10s", after="crash")
+    bench.form("n1", "n2")
+    assert bench.verdict("w1") == "valid"
+
+
+def test_a_time_that_a_running_test_gives_counts_from_when_it_is_given() -> None:
+    """`at="2s"`, added 5 s into the run, is 7 s into the run."""
+    bench = Bench(scenario(), is_open=True)
+    bench.start_nodes("n1")
+    bench.form("n1")
+    bench.pass_time(5)
+    bench.add(id="x", at="2s", kill="rank 0")
+    assert bench.fired == []
+    bench.pass_time(2)
+    assert bench.fired == ["x"]
+
+
+def test_nothing_is_healed_by_itself_while_the_timeline_is_open() -> None:
+    """The test that broke it decides."""
+    bench = Bench(scenario(nodes=2), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.add(id="cut", at="0s", partition="n2")
+    bench.in_force("cut", proof_needs_job=True)
+    bench.prove("cut")
+    bench.pass_time(3)
+    assert bench.healed == []
+    bench.add(id="mend", at="0s", heal="cut")
+    assert bench.healed == ["cut"]
+
+
+def test_an_entry_cannot_take_the_id_of_another() -> None:
+    """Ids are how clauses and heals find them."""
+    bench = running(CRASH)
+    with pytest.raises(UsageError, match="'crash' already"):
+        bench.add(id="crash", at="1s", kill="rank 0")
+
+
+def test_entries_without_an_id_are_called_by_their_place() -> None:
+    """Those added later go on counting."""
+    bench = Bench(scenario({"at": "1s", "kill": "rank 0"}), is_open=True)
+    bench.add(at="1s", kill="rank 0")
+    assert [entry.id for entry in bench.engine.entries] == ["entry-1", "entry-2"]
