@@ -27,7 +27,13 @@ class Alarm:
         self._fd: int = _libc.timerfd_create(_CLOCK_BOOTTIME, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "cannot create a timer")
+        self._loop = loop
         loop.watch(self._fd, on_readable=self._ring)
+
+    def close(self) -> None:
+        """Release the timer; it calls back no more."""
+        self._loop.unwatch(self._fd)
+        os.close(self._fd)
 
     def set(self, when: float) -> None:
         """Call back at `when`, unless an earlier time is set already."""

@@ -65,12 +65,15 @@ class Lane:
 
 
 class Packet:
-    """A packet that could not simply pass."""
+    """A packet that could not simply pass; `number` counts them as they came to the switch."""
 
-    __slots__ = ("flow", "frame", "lane", "size", "traffic")
+    __slots__ = ("flow", "frame", "lane", "number", "size", "traffic")
 
-    def __init__(self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic) -> None:
+    def __init__(
+        self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic, number: int
+    ) -> None:
         self.lane = lane
+        self.number = number
         self.frame = frame
         self.flow = flow
         self.traffic = traffic

@@ -14,7 +14,6 @@ import errno
 import heapq
 import os
 import socket
-from collections import deque
 from collections.abc import Sequence
 
 from typing_extensions import assert_never
@@ -72,8 +71,9 @@ class Switch:
         self._view = memoryview(self._buffer)
         self._on_way: list[tuple[float, int, Packet, bytes]] = []
         self._sent_off = 0
-        self._alarm = Alarm(loop, self._deliver_due)
-        self._held: dict[Pair, deque[Packet]] = {}
+        self._came = 0
+        self._alarm = Alarm(loop, lambda: self._deliver_due(loop.now()))
+        self._held: dict[Pair, list[Packet]] = {}
         self._held_packets = 0
         self._control = Conversation(
             loop, control, on_request=self._obey, on_closed=lambda _: loop.stop()
@@ -83,6 +83,7 @@ class Switch:
         """Close every device and the control connection."""
         for port in list(self._ports.values()):
             self._detach(port)
+        self._alarm.close()
         self._control.close()
 
     # --- packets ------------------------------------------------------------------------------
@@ -127,11 +128,12 @@ class Switch:
         flow = packets.flow_of(frame)
         link = lane.link
         traffic = lane.classes_of(frame, flow, self._traffic) if link.tells_apart else NO_CLASS
-        packet = Packet(lane, frame, flow, traffic)
+        self._came += 1
+        packet = Packet(lane, frame, flow, traffic, self._came)
         link.count_offer(packet.size, traffic)
         now = self._loop.now()
         if self._on_way and self._on_way[0][0] <= now:
-            self._deliver_due()  # its timer is late, and this packet must not overtake any
+            self._deliver_due(now)  # its timer is late, and this packet must not overtake any
         if lane.is_dark:
             link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             return
@@ -216,13 +218,15 @@ class Switch:
             packet.lane.link.count_drop(DropReason.HOLD_FULL, traffic=packet.traffic)
             return
         self._held_packets += 1
-        self._held.setdefault(packet.lane.pair, deque()).append(packet)
+        self._held.setdefault(packet.lane.pair, []).append(packet)
 
-    def _release(self, pair: Pair) -> None:
-        """Send what a link held, in order, under the policy that holds now."""
-        queue = self._held.pop(pair, deque())
+    def _release(self, pair: Pair, now: float) -> None:
+        """Send what a link held, in the order it came in, under the policy that holds now.
+
+        What was on its way, and became due while the link held, was held after what came later.
+        """
+        queue = sorted(self._held.pop(pair, []), key=lambda packet: packet.number)
         self._held_packets -= len(queue)
-        now = self._loop.now()
         for packet in queue:
             if packet.lane.is_dark:
                 packet.lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
@@ -233,15 +237,14 @@ class Switch:
         if self._on_way:
             self._alarm.set(self._on_way[0][0])
 
-    def _deliver_due(self) -> None:
-        now = self._loop.now()
+    def _deliver_due(self, now: float) -> None:
         while self._on_way and self._on_way[0][0] <= now:
             _, _, packet, frame = heapq.heappop(self._on_way)
             link, traffic = packet.lane.link, packet.traffic
             if link.may_deliver(now, traffic):
                 self._deliver(packet, frame)
             elif link.policy_of(traffic).mode is LinkMode.HOLD:
-                self._hold(Packet(packet.lane, frame, packet.flow, traffic))
+                self._hold(Packet(packet.lane, frame, packet.flow, traffic, packet.number))
             else:
                 link.count_drop(DropReason.DOWN, traffic=traffic)
         self._wake_for_next()
@@ -308,29 +311,31 @@ class Switch:
         for port in self._ports.values():
             if port.name == name:
                 port.is_dark = True
-        self._clear_up_all()
+        self._clear_up_all(self._loop.now())
 
     def _lanes(self) -> list[Lane]:
         return [lane for port in self._ports.values() for lane in port.lanes if lane is not None]
 
-    def _clear_up_all(self) -> None:
-        now = self._loop.now()
+    def _clear_up_all(self, now: float) -> None:
+        """Look which lanes are clear; nothing that is due by now is on its way any more then."""
+        self._deliver_due(now)
         for lane in self._lanes():
             lane.clear_up(now)
 
     def _set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None) -> None:
-        self._deliver_due()  # what arrived before the change has done so
+        # One moment for all of it: what is due by then has arrived, and nothing else is.
         now = self._loop.now()
+        self._deliver_due(now)
         if traffic is not None:
             self._traffic.mind_port(traffic)
         for pair in pairs:
             self._link(pair).change_policy(policy, now, traffic=traffic)
         for lane in self._lanes():
             lane.known_flows.clear()
-        self._clear_up_all()
         for pair in pairs:
             # What is still to be held will be held again, in the same order.
-            self._release(pair)
+            self._release(pair, now)
+        self._clear_up_all(now)
 
     def _learn_traffic(self, fields: JsonObject) -> None:
         self._traffic.learn(
@@ -340,10 +345,11 @@ class Switch:
             lane.known_flows.clear()
 
     def _point_lanes_at_captures(self) -> None:
-        self._deliver_due()
+        now = self._loop.now()
+        self._deliver_due(now)
         for lane in self._lanes():
             lane.capture = self._captures.find(lane.pair)
-        self._clear_up_all()
+        self._clear_up_all(now)
 
     def _link(self, pair: Pair) -> Link:
         link = self._links.get(pair)
