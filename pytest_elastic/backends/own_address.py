@@ -7,6 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
+from pytest_elastic.channel import host_to_look_up
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
 
@@ -25,7 +26,7 @@ def own_address(local_addr: str | None, endpoints: Sequence[Endpoint], *, said: 
     """
     if local_addr:
         try:
-            return str(socket.getaddrinfo(local_addr, None)[0][4][0])
+            return str(socket.getaddrinfo(host_to_look_up(local_addr), None)[0][4][0])
         except OSError as error:
             raise UsageError(
                 f"{said}={local_addr}: no such address ({error.strerror})",
@@ -40,7 +41,8 @@ def own_address(local_addr: str | None, endpoints: Sequence[Endpoint], *, said: 
 
 def _towards(host: str, port: int) -> str:
     """Return the address that is used towards a host, empty without a way; raises OSError."""
-    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    found = socket.getaddrinfo(host_to_look_up(host), port, type=socket.SOCK_DGRAM)
+    family, _, _, _, where = found[0]
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
             # Connecting a datagram socket sends nothing; it only asks the routing table.

@@ -15,9 +15,9 @@ import socket
 import struct
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_elastic.channel import listen
+from pytest_elastic.channel import host_to_look_up, listen
 from pytest_elastic.errors import StoreUnreachable
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def check_answers(host: str, port: int, timeout_s: float) -> None:
     where = f"{host}:{port}"
     nonce = int.from_bytes(os.urandom(4), "little")
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        where_to: tuple[Any, int] = (host_to_look_up(host), port)
+        with socket.create_connection(where_to, timeout=timeout_s) as connection:
             connection.sendall(_GREETING.pack(_VALIDATE, _MAGIC, _PING, nonce))
             answer = b""
             while len(answer) < _PONG.size and (data := connection.recv(_PONG.size)):
@@ -172,7 +173,7 @@ def _listen_dual(port: int) -> socket.socket:
 
 def _resolve(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise StoreUnreachable(f"the name {host} is not known here: {error.strerror}") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.loop import Loop
@@ -31,3 +33,21 @@ def test_descriptors_arrive_with_the_message_they_were_sent_with() -> None:
     receiver.close()
     loop.close()
     assert received == [(0, 0), (1, 1), (2, 0), (3, 2), (4, 0)]
+
+
+def test_a_host_of_ascii_is_looked_up_without_the_codec_of_international_names() -> None:
+    """In an interpreter that has looked up nothing yet; a name with other letters needs it."""
+    code = (
+        "import sys\n"
+        "from pytest_elastic.channel import host_to_look_up, listen\n"
+        "listen('127.0.0.1', 0).close()\n"
+        "print('encodings.idna' in sys.modules, host_to_look_up('m\\u00fcnchen'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "False m\u00fcnchen\n"
