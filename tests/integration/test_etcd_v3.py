@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -19,23 +18,20 @@ import pytest
 from pytest_elastic.backends.granted_registry import where_in_etcd
 from pytest_elastic.errors import StoreUnreachable, UsageError
 from pytest_elastic.workers import etcd_client
-from tests.conformance.launchers import OURS, Running, write
+from tests.conformance.launchers import Running
+from tests.integration import granted_job
 from tests.integration.etcd_server import EtcdServer, serve_etcd
+from tests.integration.granted_job import (
+    CONF,
+    ending,
+    host_and_other,
+    is_running,
+    starts,
+    take_over,
+)
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
-
-# Nothing here makes an optimizer, or counts how soon workers start.
-LEAN = ("--worker-start=exec",)
-CONF = "--rdzv-conf=beat_interval=0.3,lease=2,drift=0.2,min_round=0.1,last_call_timeout=600"
-
-STAY = """
-import os, sys, time
-names = ("PYTEST_ELASTIC_ROUND", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PYTEST_ELASTIC_TERM")
-words = ["started", *(os.environ[name] for name in names), str(os.getpid())]
-sys.stdout.write(" ".join(words) + "\\n")  # at once, or a reader sees half of it
-while not os.path.exists("done"): time.sleep(0.05)
-"""
 
 
 @pytest.fixture
@@ -48,27 +44,8 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 def agent(folder: Path, etcd: EtcdServer, name: str, nnodes: str) -> Running:
     """Start one node of the job."""
-    script = write(folder / "stay.py", STAY)
-    return Running(
-        folder,
-        *(*OURS, *LEAN, f"--nnodes={nnodes}", "--max-restarts=0", "--rdzv-backend=etcd-v3"),
-        *(f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=job", CONF),
-        *(f"--node-name={name}", script),
-    )
-
-
-def starts(running: Running) -> list[tuple[int, ...]]:
-    """Return (round, world size, restarts, term, pid) of each start of a node's worker."""
-    found = re.findall(r"^started (\d+) (\d+) (\d+) (\d+) (\d+)$", running.printed, re.MULTILINE)
-    return [tuple(map(int, numbers)) for numbers in found]
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process is there and is more than a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    where = ("--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-conf={CONF}")
+    return granted_job.agent(folder, name, f"--nnodes={nnodes}", "--max-restarts=0", *where)
 
 
 def test_another_takes_over_from_a_coordinator_that_freezes_and_from_one_that_leaves(
@@ -76,63 +53,41 @@ def test_another_takes_over_from_a_coordinator_that_freezes_and_from_one_that_le
 ) -> None:
     """With a higher term, the round's number and no restart; the frozen one's workers are dead."""
     agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
-    try:
-        for each in agents.values():
-            each.wait_for("started 1 2 0 ")
-        first = next(each for each in agents.values() if "names this node" in each.printed)
-        second = next(each for each in agents.values() if each is not first)
-        first.process.send_signal(signal.SIGSTOP)
-        second.wait_for("started ", times=2)
-        ((_, _, _, old_term, old_pid),) = starts(first)
-        assert not is_running(old_pid), "two rounds ran at once"
-        *_, (round_, size, restarts, term, _) = starts(second)
-        assert "names this node" in second.printed
-        assert round_ > 1
-        assert (size, restarts) == (1, 0)
-        assert term > old_term
-        # It finds that it decides no more, and comes back as a member.
-        first.process.send_signal(signal.SIGCONT)
-        second.wait_for("started ", times=3)
-        first.wait_for("started ", times=2)
-        assert starts(first)[-1][:4] == starts(second)[-1][:4]
+    with ending(agents):
+        first, second = host_and_other(agents)
+        alone = take_over(first, second)
         # Handed over: nobody waits for a lease to run out.
         second.process.send_signal(signal.SIGTERM)
         assert second.wait() == 128 + signal.SIGTERM, second.printed
         first.wait_for("started ", times=3)
-        assert starts(first)[-1][3] > term
+        assert starts(first)[-1].term > alone.term
         (tmp_path / "done").touch()
         assert first.wait() == 0, first.printed
-    finally:
-        for each in agents.values():
-            each.process.send_signal(signal.SIGCONT)
-            each.end()
 
 
 def test_a_round_ends_with_its_etcd_and_goes_on_with_it(tmp_path: Path, etcd: EtcdServer) -> None:
     """Frozen beyond the lease, then gone with all its data: the same job, with higher terms."""
     only = agent(tmp_path, etcd, "n1", "1")
-    try:
+    with ending({"n1": only}):
         only.wait_for("started 1 1 0 ")
-        ((_, _, _, first_term, first_pid),) = starts(only)
+        (first,) = starts(only)
         etcd.signal(signal.SIGSTOP)
         # While etcd cannot name anybody else yet, this one has fenced already.
         only.wait_for("were killed")
         etcd.signal(signal.SIGCONT)
         only.wait_for("started ", times=2)
-        assert not is_running(first_pid)
-        second, second_term = starts(only)[-1][0], starts(only)[-1][3]
-        assert second_term >= first_term
+        assert not is_running(first.pid)
+        second = starts(only)[-1]
+        assert second.term >= first.term
         etcd.stop()
         etcd.forget()
         etcd.start()
         only.wait_for("started ", times=3)
-        third, third_term = starts(only)[-1][0], starts(only)[-1][3]
-        assert 1 < second < third
-        assert third_term > second_term
+        third = starts(only)[-1]
+        assert 1 < second.round < third.round
+        assert third.term > second.term
         (tmp_path / "done").touch()
         assert only.wait() == 0, only.printed
-    finally:
-        only.end()
 
 
 def test_a_node_that_was_away_finds_a_job_whose_etcd_was_restarted(
@@ -140,33 +95,26 @@ def test_a_node_that_was_away_finds_a_job_whose_etcd_was_restarted(
 ) -> None:
     """With its data kept: nobody is named who was not, terms rise, and no round runs twice."""
     agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
-    try:
-        for each in agents.values():
-            each.wait_for("started 1 2 0 ")
-        here = next(each for each in agents.values() if "names this node" in each.printed)
-        away = next(each for each in agents.values() if each is not here)
+    with ending(agents):
+        here, away = host_and_other(agents)
         away.process.send_signal(signal.SIGSTOP)
         here.wait_for("started ", times=2)
-        ((_, _, _, first_term, away_pid),) = starts(away)
-        assert not is_running(away_pid), "two rounds ran at once"
+        (before,) = starts(away)
+        assert not is_running(before.pid), "two rounds ran at once"
         etcd.stop()
         etcd.start()
         away.process.send_signal(signal.SIGCONT)
         # The restart may have lasted longer than the lease, or not: there may be a round between.
         for each in agents.values():
-            while starts(each)[-1][1:3] != (2, 0) or starts(each)[-1][0] == 1:
+            while starts(each)[-1][1:3] != (2, 0) or starts(each)[-1].round == 1:
                 each.wait_for("started ", times=len(starts(each)) + 1)
         last = starts(here)[-1]
         assert last[:4] == starts(away)[-1][:4]
-        assert last[3] >= first_term
-        rounds = [start[0] for start in starts(here)]
+        assert last.term >= before.term
+        rounds = [start.round for start in starts(here)]
         assert rounds == sorted(set(rounds))
         (tmp_path / "done").touch()
         assert [here.wait(), away.wait()] == [0, 0], here.printed + away.printed
-    finally:
-        for each in agents.values():
-            each.process.send_signal(signal.SIGCONT)
-            each.end()
 
 
 # The calls

@@ -3,64 +3,35 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.launchers import OURS, Running, write
+from tests.conformance.launchers import Running
+from tests.integration import granted_job
+from tests.integration.granted_job import CONF, ending, host_and_other, starts, take_over
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
-# Nothing here makes an optimizer, or counts how soon workers start.
-LEAN = ("--worker-start=exec",)
-CONF = "store_type=file,beat_interval=0.3,lease=2,drift=0.2,min_round=0.1,last_call_timeout=600"
-
-# Ends well when told to, badly when told to once.
-STAY = """
-import os, sys, time
-names = ("PYTEST_ELASTIC_ROUND", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PYTEST_ELASTIC_TERM")
-sys.stdout.write(" ".join(["started", *(os.environ[name] for name in names)]) + "\\n")
-sys.stdout.flush()
-while not os.path.exists("done"):
-    if os.path.exists("fail") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        sys.exit(5)
-    time.sleep(0.05)
-"""
-
 
 def agent(folder: Path, name: str, *more: str) -> Running:
     """Start one node of the job; the file is named from where it runs."""
-    script = write(folder / "stay.py", STAY)
-    return Running(
-        folder,
-        *(*OURS, *LEAN, "--nnodes=1:2", "--max-restarts=1", "--rdzv-backend=c10d"),
-        *("--rdzv-endpoint=job.rdzv", "--rdzv-id=job", f"--rdzv-conf={CONF}", *more),
-        *(f"--node-name={name}", script),
-    )
-
-
-def starts(running: Running) -> list[tuple[int, ...]]:
-    """Return (round, world size, restarts, term) of each start of a node's worker."""
-    found = re.findall(r"^started (\d+) (\d+) (\d+) (\d+)$", running.printed, re.MULTILINE)
-    return [tuple(map(int, numbers)) for numbers in found]
+    conf = f"--rdzv-conf=store_type=file,{CONF}"
+    where = ("--rdzv-backend=c10d", "--rdzv-endpoint=job.rdzv", conf)
+    return granted_job.agent(folder, name, "--nnodes=1:2", "--max-restarts=1", *where, *more)
 
 
 def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path: Path) -> None:
     """A failed worker, a killed host, then all nodes lost: the same job, and an empty file."""
     agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
-    try:
-        for each in agents.values():
-            each.wait_for("started 1 2 0 1")
+    with ending(agents):
+        host, other = host_and_other(agents)
         (tmp_path / "fail").touch()
-        for each in agents.values():
-            each.wait_for("started 2 2 1 1")
-        host = next(each for each in agents.values() if "names this node" in each.printed)
-        other = next(each for each in agents.values() if each is not host)
+        for each in (host, other):
+            each.wait_for("started 2 2 1 1 ")
         host.process.kill()
-        other.wait_for("started 3 1 1 2")
+        other.wait_for("started 3 1 1 2 ")
         assert f"{tmp_path}/job.rdzv names this node after " in other.printed
         other.process.kill()
         other.wait()
@@ -68,38 +39,22 @@ def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path
         agents["n3"] = late = agent(tmp_path, "n3")
         agents["n4"] = latest = agent(tmp_path, "n4")
         for each in (late, latest):
-            each.wait_for(" 2 1 3\n")
-        assert starts(late)[-1] == starts(latest)[-1]
-        assert starts(late)[-1][0] > 3
+            each.wait_for(" 2 1 3 ")
+        assert starts(late)[-1][:4] == starts(latest)[-1][:4]
+        assert starts(late)[-1].round > 3
         (tmp_path / "done").touch()
         assert [late.wait(), latest.wait()] == [0, 0], late.printed + latest.printed
         assert (tmp_path / "job.rdzv").read_bytes() == b""
-    finally:
-        for each in agents.values():
-            each.end()
 
 
 def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:
     """It counts no more, so another may; what it says then is said under a term that is over."""
     agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
-    try:
-        for each in agents.values():
-            each.wait_for("started 1 2 0 1")
-        host = next(each for each in agents.values() if "names this node" in each.printed)
-        other = next(each for each in agents.values() if each is not host)
-        host.process.send_signal(signal.SIGSTOP)
-        other.wait_for("started ", times=2)
-        assert starts(other)[-1][1:] == (1, 0, 2)
-        host.process.send_signal(signal.SIGCONT)
-        host.wait_for("started ", times=2)
-        other.wait_for("started ", times=3)
-        assert starts(host)[-1] == starts(other)[-1]
+    with ending(agents):
+        host, other = host_and_other(agents)
+        assert take_over(host, other).term == 2
         (tmp_path / "done").touch()
         assert [host.wait(), other.wait()] == [0, 0], host.printed + other.printed
-    finally:
-        for each in agents.values():
-            each.process.send_signal(signal.SIGCONT)
-            each.end()
 
 
 def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -108,9 +63,9 @@ def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path:
     token.write_text("of this job and of no other")
     token.chmod(0o600)
     alone = ("--nnodes=1", f"--rdzv-token-file={token}")
-    agents = [first := agent(tmp_path, "n1", *alone)]
-    try:
-        first.wait_for("started 1 1 0 1")
+    agents = {"n1": (first := agent(tmp_path, "n1", *alone))}
+    with ending(agents):
+        first.wait_for("started 1 1 0 1 ")
         first.process.kill()
         first.wait()
         runs = json.loads(file.read_text())
@@ -120,14 +75,11 @@ def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path:
         written["seal"]["round"] = 77
         runs["runs"]["job"]["record"] = json.dumps(written)
         file.write_text(json.dumps(runs) + "\n")
-        agents.append(second := agent(tmp_path, "n2", *alone))
-        second.wait_for("started 1 1 0 2")
+        agents["n2"] = second = agent(tmp_path, "n2", *alone)
+        second.wait_for("started 1 1 0 2 ")
         assert "is no record of ours, signed with this job's token: not used" in second.printed
         (tmp_path / "done").touch()
         assert second.wait() == 0, second.printed
-    finally:
-        for each in agents:
-            each.end()
 
 
 @pytest.mark.parametrize(
