@@ -95,8 +95,10 @@ class Target:
         ]
         if len(left) < world.config.min_nodes:
             return True
-        if not (world.config.has_succession and world.starts):
+        if not world.config.has_succession:
             return False
+        if not world.starts:
+            return process is world.host  # nobody else can begin the job
         roster = max((a for _, a in world.starts), key=lambda a: a.round).roster
         present = {p.node.incarnation for p in left if p.agent.drain_grace_s is None}
         return 2 * sum(entry.incarnation in present for entry in roster) <= len(roster)

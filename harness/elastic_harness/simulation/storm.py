@@ -66,6 +66,7 @@ class Storm:
         self.said: list[tuple[float, str]] = []
         """What was done, in order, with the time."""
         self._blows = 0
+        self._has_struck_last = False
         self._left_out = ""  # a node that others must do without
         self._target = Target(
             self.world,
@@ -115,12 +116,30 @@ class Storm:
         world = self.world
         until = world.time + _LAST_WITHIN_S
         while world.time < until and len({a.round for _, a in world.starts}) < 2:
-            running = [p for p in world.every_process if p.agent.progresses]
-            for kind in (self.plan.last, "fail") if running else ():
-                for who in range(len(world.processes)):
-                    if self._strike(Blow(after_s=0.0, kind=kind, who=who, how=0.5)):
-                        return
+            if self._end_a_round():
+                return
             world.run(_LOOK_S)
+
+    def _end_a_round(self) -> bool:
+        """Strike one of those who run, for another round to follow; tell whether that was done."""
+        world, target = self.world, self._target
+        if not any(p.agent.progresses for p in world.every_process):
+            return False
+        kinds = [self.plan.last, "fail"]
+        is_fatal = self.plan.keeps_enough and world.config.max_restarts == 0
+        if is_fatal:
+            kinds.pop()
+        for kind in kinds:
+            for who in range(len(world.processes)):
+                blow = Blow(after_s=0.0, kind=kind, who=who, how=0.5)
+                is_meant = kind == "fail" or world.agent(target.pick(blow)).progresses
+                if is_meant and self._strike(blow):
+                    self._has_struck_last = True
+                    return True
+        if is_fatal and target.keeps_enough and not target.is_calm and len(world.processes) > 2:
+            target.keeps_enough = False  # whoever is needed is brought back in the calm
+            return self._end_a_round()
+        return False
 
     def _starter(self, name: str, rate: float) -> Callable[[], None]:
         def start() -> None:
@@ -154,7 +173,10 @@ class Storm:
                 well_since = world.time
             well_until = None if well_since is None else well_since + self.plan.well_s
             if well_until is not None and world.time >= max(well_until, self._begins_by()):
-                break
+                if not self._is_short_of_rounds() or not self._end_a_round():
+                    break
+                well_since, deadline = None, world.time + CALM_S
+                continue
             if world.time >= deadline:
                 if problem is None:
                     break
@@ -164,6 +186,11 @@ class Storm:
         slowing = {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds
         if not slowing and not world.config.outlives_coordinator:
             self.watch.judge_evictions()
+
+    def _is_short_of_rounds(self) -> bool:
+        """Tell whether the last blow is still to come: no round could be ended before the calm."""
+        is_due = bool(self.plan.last) and not self._has_struck_last
+        return is_due and len({a.round for _, a in self.world.starts}) < 2
 
     def _begins_by(self) -> float:
         """Return when a first round that waits for survivors (R12) is over and has been judged.
