@@ -29,16 +29,20 @@ _PROOF_S: Final = 30.0
 # The library looks at its file once a second.
 _LOOK_S: Final = 0.25
 _SMALLEST_S: Final = 1.0
+_LARGEST_S: Final = 10 * 365 * 86_400.0
 
 
 def _parse_offset(value: object) -> float:
-    if isinstance(value, float) and abs(value) >= _SMALLEST_S:
+    if type(value) is float and _SMALLEST_S <= abs(value) <= _LARGEST_S:
         return value
     if isinstance(value, str) and (found := re.fullmatch(r"([+-]?)(.*)", value)):
         offset = parse_duration(found[2]) * (-1 if found[1] == "-" else 1)
-        if abs(offset) >= _SMALLEST_S:
+        if _SMALLEST_S <= abs(offset) <= _LARGEST_S:
             return offset
-    raise ValueError(f"{value!r} is no skew of a clock: write for example 20s or -2m, 1s or more")
+    raise ValueError(
+        f"{value!r} is no skew of a clock: write for example 20s or -2m, 1s or more and 10 years "
+        "at most"
+    )
 
 
 def _format_offset(offset: float) -> str:

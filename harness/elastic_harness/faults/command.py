@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from elastic_harness.faults.context import (
     FaultContext,
@@ -22,6 +22,12 @@ __all__ = ["RunCommand"]
 _DEFAULT_S: Final = 10.0
 
 
+def _command(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not value or not value[0].strip():
+        raise ValueError("a command is text for the shell, or a list of words: this one is empty")
+    return value
+
+
 class RunCommand(Fault):
     """A command runs on a node, in its launcher's surroundings, and must end with exit code 0.
 
@@ -37,7 +43,7 @@ class RunCommand(Fault):
     proof = "its exit code is 0"
     shorthand: ClassVar[str | None] = "command"
 
-    command: str | Annotated[Listed[Text], Field(min_length=1)]
+    command: Annotated[str | Listed[Text], AfterValidator(_command)]
     node: Select = parse_selector("store host")
     within: Seconds = Field(default=_DEFAULT_S, gt=0)
 

@@ -77,6 +77,8 @@ class Degrade(LinkFault, SomeLinks):
                 "`degrade` needs one of latency, jitter, loss, burst_loss, duplicate, reorder,"
                 " corrupt and rate"
             )
+        if policy.distribution is not Distribution.UNIFORM and not self.jitter:
+            raise ValueError("`distribution` is that of the `jitter`: say how much")
         return self
 
     def policy(self) -> LinkPolicy:

@@ -37,6 +37,8 @@ def _directory(value: str | None) -> str | None:
             f"{value!r} is no directory of a node: an absolute path below / is expected, or none "
             "for the checkpoint directory"
         )
+    if value is not None and ".." in value.split("/"):
+        raise ValueError(f"{value!r} leads out of where it begins: write the path itself")
     return value
 
 

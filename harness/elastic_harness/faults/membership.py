@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -29,7 +30,19 @@ _MAX_NODES: Final = 250
 
 
 def _count_or_names(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= _MAX_NODES:
+        raise ValueError(f"1 to {_MAX_NODES} nodes can join, and not {value}")
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        return value
+    for number, name in enumerate(names):
+        if not re.fullmatch(r"n\d{1,3}", str(name)):
+            raise ValueError(f"{name!r} is no name of a node: n4, for example")
+        if name in names[:number]:
+            raise ValueError(f"{name} is named twice")
+    if not names:
+        raise ValueError("no node is to join: how many, or which?")
+    return names
 
 
 class JoinNodes(Fault):

@@ -66,6 +66,9 @@ class ConfuseNames(Fault):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"`names` has exactly one of wrong, missing and slow: found {found}")
+        names = [{str(t) for t in side.terms if t.kind == "node"} for side in (self.node, self.of)]
+        if both := sorted(names[0] & names[1]):
+            raise ValueError(f"{', '.join(both)} would be confused about its own name")
         try:
             self._change()
         except UsageError as error:

@@ -32,6 +32,15 @@ def _mode(value: object) -> object:
     raise ValueError(f"{value!r} is no mode of a cut: drop, reject or hold")
 
 
+def _is_one(selector: Selector) -> bool:
+    """Tell whether a selector means one node at most, whatever the run looks like."""
+    several = {"all", "others", "minority", "majority"}
+    return len(selector.terms) == 1 and not any(
+        term.kind in several or (term.kind == "random" and term.number > 1)
+        for term in selector.terms
+    )
+
+
 class Partition(LinkFault):
     """Links between nodes are cut, in both directions or one.
 
@@ -78,6 +87,15 @@ class Partition(LinkFault):
             found = ", ".join(given) or "none"
             known = f"{', '.join(shapes)}, from and to"
             raise ValueError(f"`partition` has exactly one shape ({known}): found {found}")
+        if self.pairs is not None and not self.pairs:
+            raise ValueError("`pairs` has one pair of nodes or more")
+        for pair in self.pairs or ():
+            if pair[0] == pair[1]:
+                raise ValueError(f"{pair[0]} is on both sides: nobody has a link to itself")
+        if self.bridge is not None and not _is_one(self.bridge):
+            raise ValueError(f"one node is the bridge, and `{self.bridge}` are several")
+        if self.split is not None and any(t.kind == "all" for t in self.split.terms):
+            raise ValueError("`split: all` leaves nobody to be split from: use `isolate`")
         left, right = self.between if self.between is not None else (self.from_, self.to)
         if left is not None and right is not None:
             names = [{str(t) for t in side.terms if t.kind == "node"} for side in (left, right)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import signal
 from collections.abc import Generator, Mapping
 from typing import Annotated, ClassVar, Final
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from elastic_harness.faults.context import (
     IN_FORCE,
@@ -121,6 +122,16 @@ class ExitWorker(WorkerFault):
         return (yield from _end(context, targets, given, f"exit with {self.code}"))
 
 
+def _exception(value: str) -> str:
+    found = getattr(builtins, value, None)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        # Pydantic reports a ValueError; a TypeError would pass for a bug.
+        raise ValueError(  # noqa: TRY004
+            f"{value!r} is none of Python's own exceptions, such as ValueError"
+        )
+    return value
+
+
 class RaiseInWorker(WorkerFault):
     """An exception is raised in a worker's main thread, between two steps.
 
@@ -131,7 +142,7 @@ class RaiseInWorker(WorkerFault):
     name = "raise"
     proof = "the process is gone"
 
-    error: str = "RuntimeError"
+    error: Annotated[str, AfterValidator(_exception)] = "RuntimeError"
     message: str = "injected by pytest-elastic"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

@@ -6,38 +6,41 @@ Works on the tree that YAML and Python share; each finding names the place by it
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.parameters import did_you_mean
+from elastic_harness.scenario.clause_checks import check_clauses, why_no_world, worlds_of
 from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.launchers import launcher_named
-from elastic_harness.scenario.model import ActionCatalog, Clause, PlannedAction, Scenario
+from elastic_harness.scenario.finding import Finding
+from elastic_harness.scenario.launch_checks import check_launch
+from elastic_harness.scenario.model import (
+    ActionCatalog,
+    Clause,
+    PlannedAction,
+    Scenario,
+    read_check,
+)
+from elastic_harness.scenario.speakers import rank_of
 from elastic_harness.scenario.storm import sketch_of
-from elastic_harness.scenario.timeline import HEAL_ACTION, OWN_ACTIONS
+from elastic_harness.scenario.target_checks import check_targets
+from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
 from elastic_harness.scenario.yaml_tree import AstPath
-from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import EVENT_KINDS
-from pytest_elastic.rdzv_conf import parse_rdzv_conf
 
-__all__ = ["Finding", "check_proxies", "check_scenario", "known_nodes", "needed_capabilities"]
+__all__ = ["check_scenario", "known_nodes", "needed_capabilities"]
 
 assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's events registers them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that can never work, and where; `is_key` marks the key rather than the value."""
-
-    path: AstPath
-    message: str
-    suggestion: str | None = None
-    is_key: bool = False
+# Fields of events whose values are compared with what YAML says.
+_PLAIN: Mapping[str, type] = {"int": int, "str": str, "bool": bool}
+_WORDS: Mapping[type, str] = {int: "a whole number", str: "text", bool: "true or false"}
 
 
 def known_nodes(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> tuple[str, ...]:
@@ -78,12 +81,11 @@ def check_scenario(
     yield from _check_ids(scenario)
     yield from _check_heals(scenario, actions)
     yield from _check_waits_for_heals(scenario, actions)
-    yield from _check_selectors(scenario, actions, nodes)
     yield from _check_conditions(scenario, nodes)
-    yield from check_proxies(scenario, actions)
     yield from _check_storm(scenario, recipes)
-    yield from _check_launch(scenario)
-    yield from _check_clauses(scenario, nodes)
+    yield from check_targets(scenario, actions, nodes)
+    yield from check_launch(scenario)
+    yield from check_clauses(scenario, nodes)
     rdzv = scenario.job.rdzv
     yield from _check_host(scenario, rdzv.store_host, ("job", "rdzv", "store_host"))
     for index, name in enumerate(rdzv.endpoints):
@@ -97,52 +99,6 @@ def _check_host(scenario: Scenario, name: str | None, path: AstPath) -> Iterator
             message=f"no node called {name!r} is there at the start",
             suggestion=did_you_mean(name, scenario.initial_nodes),
         )
-
-
-def _check_launch(scenario: Scenario) -> Iterator[Finding]:
-    """Find what no launcher would take."""
-    job = scenario.job
-    if job.launcher is not None:
-        try:
-            launcher_named(job.launcher)
-        except UsageError as error:
-            yield Finding(path=("job", "launcher"), message=error.message)
-    if job.rdzv.backend != "c10d":
-        return  # whose settings are its own business
-    for key, value in job.rdzv.conf.items():
-        try:
-            parse_rdzv_conf(f"{key}={value}")
-        except UsageError as error:
-            yield Finding(
-                path=("job", "rdzv", "conf", key),
-                message=error.message.replace("--rdzv-conf", "`conf`", 1),
-            )
-
-
-def _check_clauses(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
-    """Find clauses about nodes that no run can have."""
-    expect = scenario.expect
-    buckets = (
-        ("always", expect.always),
-        ("never", expect.never),
-        ("sometimes", expect.sometimes),
-        ("finally", expect.finally_),
-    )
-    for bucket, clauses in buckets:
-        for index, clause in enumerate(clauses):
-            if not isinstance(clause, Clause) or not isinstance(clause.expected, Mapping):
-                continue
-            here: AstPath = ("expect", bucket, index, clause.name)
-            named = {"node": clause.expected.get("node")}
-            if clause.name == "exit_codes":
-                named = {name: name for name in clause.expected if name != "expected"}
-            for key, name in named.items():
-                if isinstance(name, str) and name not in nodes:
-                    yield Finding(
-                        path=(*here, key),
-                        message=f"there is no node {name!r}",
-                        suggestion=did_you_mean(name, nodes),
-                    )
 
 
 def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:
@@ -166,6 +122,18 @@ def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Find
                     f"{len(sketch.nodes)} may be hit, and there are {len(sketch.proxies)} proxies"
                 ),
             )
+        if name in storm.faults[:index]:
+            yield Finding(path=("storm", "faults", index), message=f"{name!r} stands here twice")
+    if storm.steps is None and storm.over > scenario.limit:
+        yield Finding(
+            path=("storm", "over"),
+            message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
+        )
+    if {"over", "steps"} <= storm.model_fields_set:
+        yield Finding(
+            path=("storm", "steps"),
+            message="`over` and `steps` both say when faults come: keep one of them",
+        )
     for index, name in enumerate(storm.exclude):
         if name != "store host" and name not in scenario.initial_nodes:
             yield Finding(
@@ -181,19 +149,6 @@ def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Find
                 f"restarts of this job: give it `max_restarts: {storm.max}` or more"
             ),
         )
-
-
-def check_proxies(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Iterator[Finding]:
-    """Yield what is done to proxies that the scenario does not have."""
-    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
-        proxy = getattr(action, "proxy", None)
-        if isinstance(proxy, str) and proxy not in scenario.proxies:
-            known = list(scenario.proxies)
-            yield Finding(
-                path=("timeline", index, entry.action.name, "proxy"),
-                message=f"the scenario has no proxy {proxy!r} (`proxies:`)",
-                suggestion=did_you_mean(proxy, known) if known else None,
-            )
 
 
 def _check_requires(scenario: Scenario) -> Iterator[Finding]:
@@ -214,6 +169,8 @@ def _check_ids(scenario: Scenario) -> Iterator[Finding]:
                 path=("timeline", index, "id"),
                 message=f"another entry has the id {entry.id!r} already",
             )
+        if entry.id is not None and (why := _why_no_id(scenario, entry.id, index)) is not None:
+            yield Finding(path=("timeline", index, "id"), message=why)
         ids.append(entry.id or "")
     known = [each for each in ids if each]
     for index, entry in enumerate(scenario.timeline):
@@ -226,6 +183,18 @@ def _check_ids(scenario: Scenario) -> Iterator[Finding]:
             yield _unknown_id(("expect", "eventually", index, "after"), clause.after.id, known)
 
 
+def _why_no_id(scenario: Scenario, id: str, index: int) -> str | None:
+    """Say why an entry cannot be called so: names that mean something else."""
+    if id == "all":
+        return "`all` means every entry where one is healed: choose another id"
+    found = re.fullmatch(r"entry-(\d+)", id)
+    if found is not None and int(found[1]) != index + 1:
+        return f"{id!r} is what another entry is called that has no id: choose another id"
+    if scenario.storm is not None and re.fullmatch(r"storm(-\d+)?", id):
+        return f"{id!r} is what an entry of the storm is called: choose another id"
+    return None
+
+
 def _unknown_id(path: AstPath, id: str, known: Collection[str]) -> Finding:
     return Finding(
         path=path,
@@ -236,13 +205,13 @@ def _unknown_id(path: AstPath, id: str, known: Collection[str]) -> Finding:
 
 def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Iterator[Finding]:
     ids = [entry.id for entry in scenario.timeline if entry.id]
+    final = _final(scenario, actions)
     for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
         here: AstPath = ("timeline", index)
         if entry.action.name == HEAL_ACTION:
-            wanted = entry.action.value
-            for name in [wanted] if isinstance(wanted, str) else wanted or [None]:
-                if name != "all" and name not in ids:
-                    yield _unknown_id((*here, HEAL_ACTION), str(name), ids)
+            yield from _check_heal(entry.action.value, entry.id, ids, final, (*here, HEAL_ACTION))
+        elif entry.action.name == CHECK_ACTION and not read_check(entry.action.value):
+            yield Finding(path=(*here, CHECK_ACTION), message="a check has one clause or more")
         elif entry.for_s is None and entry.until is None:
             continue
         elif action is None or not action.is_healable:
@@ -254,15 +223,43 @@ def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) ->
             )
 
 
-def _check_waits_for_heals(
-    scenario: Scenario, actions: Sequence[PlannedAction | None]
+def _check_heal(
+    wanted: object,
+    own_id: str | None,
+    ids: Sequence[str],
+    final: Mapping[str | None, str],
+    path: AstPath,
 ) -> Iterator[Finding]:
-    """Find what waits for the heal of something that cannot be undone."""
-    final = {
+    """Find what an entry cannot heal."""
+    names = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    if not names or not all(isinstance(name, str) for name in names):
+        yield Finding(
+            path=path, message=f"`heal` takes ids of entries, or `all`, and not {wanted!r}"
+        )
+        return
+    for name in map(str, names):
+        if name == own_id:
+            yield Finding(path=path, message="it heals itself")
+        elif name in final:
+            yield Finding(path=path, message=f"`{final[name]}` cannot be undone")
+        elif name != "all" and name not in ids:
+            yield _unknown_id(path, str(name), ids)
+
+
+def _final(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Mapping[str | None, str]:
+    """Return the entries that cannot be undone, by id, with what they do."""
+    return {
         entry.id: entry.action.name
         for entry, action in zip(scenario.timeline, actions, strict=True)
         if action is not None and not action.is_healable
     }
+
+
+def _check_waits_for_heals(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> Iterator[Finding]:
+    """Find what waits for the heal of something that cannot be undone."""
+    final = _final(scenario, actions)
     waiting: list[tuple[AstPath, AfterEntry | None]] = [
         (("timeline", index, "after"), entry.after) for index, entry in enumerate(scenario.timeline)
     ]
@@ -278,49 +275,9 @@ def _check_waits_for_heals(
             )
 
 
-def _check_selectors(
-    scenario: Scenario, actions: Sequence[PlannedAction | None], nodes: tuple[str, ...]
-) -> Iterator[Finding]:
-    per_node = scenario.job.nproc_per_node
-    largest = min(scenario.nodes.max, len(nodes)) * per_node
-    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
-        here: AstPath = ("timeline", index, entry.action.name)
-        for parameter, selector in action.selectors() if action is not None else ():
-            why = selector.impossible(node_names=nodes, largest_world=largest)
-            if selector.means_gateway and action is not None:
-                why = _why_no_gateway(scenario, action)
-            if why is not None:
-                yield Finding(path=(*here, parameter), message=why)
-        for pair in getattr(action, "pairs", None) or ():
-            for name in pair:
-                if name not in nodes and not (name == "gateway" and scenario.proxies):
-                    yield Finding(
-                        path=(*here, "pairs"),
-                        message=f"there is no node {name!r}: the nodes are {', '.join(nodes)}",
-                    )
-        at = entry.at
-        if isinstance(at, float) and at >= scenario.limit:
-            yield Finding(
-                path=("timeline", index, "at"),
-                message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
-            )
-        if at is not None and not isinstance(at, float) and at.rank >= largest:
-            yield Finding(
-                path=("timeline", index, "at", "rank"),
-                message=f"there is no rank {at.rank}: the largest world has {largest} ranks",
-            )
-
-
-def _why_no_gateway(scenario: Scenario, action: PlannedAction) -> str | None:
-    if not getattr(action, "knows_gateway", False):
-        return "the gateway is no node: only what is done to links can mean it"
-    if not scenario.proxies:
-        return "nothing lives at the gateway of this scenario: it has no `proxies`"
-    return None
-
-
 def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
     largest = min(scenario.nodes.max, len(nodes)) * scenario.job.nproc_per_node
+    worlds = worlds_of(scenario, nodes)
     for path, condition in _conditions(scenario):
         node = getattr(condition, "node", None)
         if node is not None and node not in nodes:
@@ -332,12 +289,22 @@ def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Fi
         if isinstance(condition, EventCondition):
             yield from _check_event(path, condition)
             continue
-        size = getattr(getattr(condition, "stable", condition), "world_size", None)
-        if isinstance(size, int) and size > largest:
-            inner = ("stable",) if hasattr(condition, "stable") else ()
+        rank = rank_of(getattr(condition, "by", None))
+        if rank is not None and rank >= largest:
             yield Finding(
-                path=(*path, *inner, "world_size"),
-                message=f"there is no world of {size}: the largest has {largest} ranks",
+                path=(*path, "by"),
+                message=f"there is no rank {rank}: the largest world has {largest} ranks",
+            )
+        size = getattr(getattr(condition, "stable", condition), "world_size", None)
+        why = why_no_world(size, worlds) if isinstance(size, int) else None
+        if why is not None:
+            inner = ("stable",) if hasattr(condition, "stable") else ()
+            yield Finding(path=(*path, *inner, "world_size"), message=why)
+    for index, clause in enumerate(scenario.expect.eventually):
+        if clause.within > scenario.limit:
+            yield Finding(
+                path=("expect", "eventually", index, "within"),
+                message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
             )
 
 
@@ -350,8 +317,16 @@ def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
             suggestion=did_you_mean(condition.event, EVENT_KINDS),
         )
         return
-    fields = [each.name for each in dataclasses.fields(kind)]
-    for name in condition.fields:
+    types = {each.name: str(each.type) for each in dataclasses.fields(kind)}
+    fields = list(types)
+    for name, value in condition.fields.items():
+        wanted = _PLAIN.get(types.get(name, ""))
+        if wanted is not None and type(value) is not wanted:
+            yield Finding(
+                path=(*path, name),
+                message=f"{name!r} of the event {condition.event} is never {value!r}: "
+                f"{_WORDS[wanted]} is expected",
+            )
         if name not in fields:
             yield Finding(
                 path=(*path, name),

@@ -52,6 +52,16 @@ def explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
         return f"{wanted}, found {what}", None
     if (bound := _BOUND.fullmatch(message)) is not None:
         return f"{_BOUNDS[bound[1]]} {bound[2]} is expected, found {found!r}", None
+    if kind == "literal_error":
+        return f"{message.removeprefix('Input should be ')} is expected, found {found!r}", None
+    if kind in {"too_short", "too_long"}:
+        length = re.search(r"at (least|most) (\d+)", message)
+        some = (
+            f"{length[2]} or {'more' if length[1] == 'least' else 'fewer'}" if length else "others"
+        )
+        return f"{some} are expected here, found {found!r}", None
+    if kind == "string_pattern_mismatch":
+        return f"{found!r} has characters that cannot be here", None
     text = plain(message)
     if text.endswith("?)") and " (did you mean" in text:
         text, _, hint = text.rpartition(" (")

@@ -26,12 +26,16 @@ from pytest_elastic.errors import UsageError
 __all__ = [
     "Fraction",
     "Listed",
+    "Mark",
+    "ModuleName",
+    "Name",
     "Rate",
     "ScenarioModel",
     "Seconds",
     "Select",
     "Size",
     "Text",
+    "Title",
     "format_duration",
     "format_size",
     "parse_duration",
@@ -56,13 +60,13 @@ class ScenarioModel(BaseModel):
 
 def parse_duration(value: object) -> float:
     """Return seconds for "10s", "500ms" or "2m"; a bare number could mean anything: refused."""
-    if isinstance(value, float) and math.isfinite(value) and value >= 0:
+    if type(value) is float and math.isfinite(value) and value >= 0:
         return value  # already seconds: a default, or Python calling
     if isinstance(value, str) and (found := re.fullmatch(rf"{_NUMBER} ?(ms|s|min|m|h)", value)):
         return float(found[1]) * _UNITS_S[found[2]]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         # Pydantic reports a ValueError; a TypeError would pass for a bug.
-        raise ValueError(f"{value} has no unit (did you mean '{value}s'?)")  # noqa: TRY004
+        raise ValueError(f"{value} has no unit (did you mean '{value}s'?)")
     raise ValueError(f"{value!r} is not a duration: write for example 10s, 500ms or 2m")
 
 
@@ -180,3 +184,26 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+
+
+def _title(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a title is a sentence, and not empty")
+    return value
+
+
+def _mark(value: str) -> str:
+    if not value.isidentifier():
+        raise ValueError(f"{value!r} is no marker of pytest: one word is expected")
+    return value
+
+
+def _module_name(value: str) -> str:
+    if not all(part.isidentifier() for part in value.split(".")):
+        raise ValueError(f"{value!r} is no module: write for example package.train")
+    return value
+
+
+Title = Annotated[str, AfterValidator(_title)]
+ModuleName = Annotated[str, AfterValidator(_module_name)]
+Mark = Annotated[str, AfterValidator(_mark)]

@@ -8,6 +8,7 @@ is the same code as the command without the seconds that importing torch takes.
 
 from __future__ import annotations
 
+import os
 import shlex
 import string
 import sys
@@ -127,6 +128,11 @@ class Launcher:
 
     def _conf(self, job: JobPlan) -> dict[str, str]:
         conf = {**self.conf, **job.conf}
+        if _LIVENESS_KEYS.isdisjoint(job.conf):
+            # All of them or none: their proportions matter.
+            slower = _times_slower(job.max_nodes, len(os.sched_getaffinity(0)))
+            for key in _LIVENESS_KEYS.intersection(self.conf):
+                conf[key] = f"{float(conf[key]) * slower:g}"
         if self.conf_keys is None:
             return conf
         return {key: value for key, value in conf.items() if key in self.conf_keys}
@@ -158,6 +164,21 @@ _HARNESS_CONF = {
     "linger": "1",
     "store_timeout": "10",
 }
+
+# Whose beats are on time hangs on how many wait for a processor.
+_LIVENESS_KEYS = frozenset({"beat_interval", "lease", "drift"})
+_NODES_A_PROCESSOR = 16
+_PRODUCTION = 4.0
+
+
+def _times_slower(nodes: int, processors: int) -> float:
+    """Return how much longer than the harness's own a lease must be, for so many nodes.
+
+    When 64 nodes began a round at once on two busy processors, a coordinator was not heard for a
+    second and a half: with a lease of 1.25 s each round ended as it began. At most production's.
+    """
+    return min(max(nodes / (_NODES_A_PROCESSOR * processors), 1.0), _PRODUCTION)
+
 
 _TORCHRUN_KEYS = frozenset(
     {
@@ -230,10 +251,27 @@ def launcher_named(text: str) -> Launcher:
     """
     if text in _LAUNCHERS:
         return _LAUNCHERS[text]
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"the launcher {text!r} is no command line: {error}") from error
     if len(words) < 2 or not {"$program", "$bare_program"} & set(words):
         raise UsageError(
             f"there is no launcher {text!r}: known are {', '.join(_LAUNCHERS)}, or a command that "
             "contains $program (or $bare_program) as a word of its own"
         )
-    return Launcher(name=words[0], command=words)
+    launcher = Launcher(name=words[0], command=words)
+    launcher.argv(_SOME_JOB, _SOME_NODE)  # are all of its words known?
+    return launcher
+
+
+_SOME_JOB = JobPlan(
+    run_id="any",
+    program=("any",),
+    nproc_per_node=1,
+    min_nodes=1,
+    max_nodes=1,
+    max_restarts=0,
+    endpoint_port=1,
+)
+_SOME_NODE = NodePlan(name="n1", address="any", index=0, log_dir="any")

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.checks import Finding, check_scenario
+from elastic_harness.scenario.checks import check_scenario
 from elastic_harness.scenario.complaints import explain, misspelt, plain
+from elastic_harness.scenario.finding import Finding
 from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.matrix import expand_matrix
 from elastic_harness.scenario.model import (
@@ -56,6 +58,10 @@ __all__ = [
 ]
 
 SUFFIX: Final = ".elastic.yaml"
+
+# Backends of both launchers; and the launchers that are known to have no others.
+_BACKENDS: Final = ("c10d", "static", "etcd", "etcd-v2", "etcd-v3", "pytest-elastic")
+_OPEN_TO_BACKENDS: Final = (None, "pytest-elastic", "torchrun", "torchrun-best")
 
 # Called with a bucket, a clause's name and what is expected (None: only the name stands there);
 # raises UsageError for what no checker knows.
@@ -189,6 +195,7 @@ class _Reader:
         for finding in check_scenario(scenario, actions, self._catalog.recipes):
             self._found(finding)
         self._check_clauses(scenario)
+        self._check_backend(scenario)
         return self._with_script(scenario)
 
     def _check_actions(self, data: dict[str, Any]) -> None:
@@ -247,6 +254,20 @@ class _Reader:
                 path = (*path, clause.name)
             self._complain(path, error.message, error.hint, is_key=True)
 
+    def _check_backend(self, scenario: Scenario) -> None:
+        """Find a backend that neither launcher has, nor any package that is installed."""
+        name = scenario.job.rdzv.backend
+        if name in _BACKENDS or scenario.job.launcher not in _OPEN_TO_BACKENDS:
+            return
+        theirs = (found.name for found in entry_points(group="torchrun.handlers"))
+        known = dict.fromkeys((*_BACKENDS, *theirs))
+        if name not in known:
+            self._complain(
+                ("job", "rdzv", "backend"),
+                f"there is no backend {name!r}",
+                did_you_mean(name, known),
+            )
+
     def _with_script(self, scenario: Scenario) -> Scenario:
         """Make the script's path absolute, seen from the scenario file."""
         script = scenario.job.script
@@ -274,9 +295,13 @@ class _Reader:
 
     def _translate(self, error: ValidationError, prefix: AstPath) -> None:
         guessed: list[str | None] = []
+        seen: list[AstPath] = []
         # Unknown keys first: a misspelt key is also a missing one, and that need not be said.
         for each in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden"):
             path = self._path_of(prefix, each["loc"])
+            if path in seen and each["type"] not in {"extra_forbidden", "missing"}:
+                continue  # what another kind of value would have had to be
+            seen.append(path)
             match each["type"]:
                 case "extra_forbidden":
                     key = str(path[-1])

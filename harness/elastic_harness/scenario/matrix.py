@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from elastic_harness.scenario.problems import Problem, ScenarioError
 from elastic_harness.scenario.yaml_tree import Tree
 
 __all__ = ["expand_matrix"]
+
+# Somebody waits for each of them.
+_MOST = 1000
 
 
 def expand_matrix(tree: Tree) -> Iterator[Tree]:
@@ -24,6 +28,14 @@ def expand_matrix(tree: Tree) -> Iterator[Tree]:
     if not axes or not all(isinstance(values, list) and values for _, values in axes):
         at = tree.value_at(("matrix",))
         message = "a matrix is keys with lists: `matrix: {seed: [1, 2]}`"
+        raise ScenarioError([Problem(at=at, message=message)])
+    if "id" in matrix:
+        at = tree.key_at(("matrix", "id"))
+        message = "ids are made of the matrix's values: `id` is none of its axes"
+        raise ScenarioError([Problem(at=at, message=message)])
+    if (count := math.prod(len(values) for _, values in axes)) > _MOST:
+        at = tree.value_at(("matrix",))
+        message = f"{count} scenarios are more than {_MOST}"
         raise ScenarioError([Problem(at=at, message=message)])
     for values in itertools.product(*(values for _, values in axes)):
         chosen = {axis: value for (axis, _), value in zip(axes, values, strict=True)}

@@ -20,7 +20,16 @@ from pydantic import (
 
 from elastic_harness.faults.recipe import Recipe
 from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
-from elastic_harness.scenario.fields import Listed, Name, ScenarioModel, Seconds, Text
+from elastic_harness.scenario.fields import (
+    Listed,
+    Mark,
+    ModuleName,
+    Name,
+    ScenarioModel,
+    Seconds,
+    Text,
+    Title,
+)
 from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.proxy_spec import ProxySpec
 from elastic_harness.scenario.selectors import Selector
@@ -106,11 +115,11 @@ class Job(ScenarioModel):
     """
 
     script: str | None = None
-    module: str | None = None
+    module: ModuleName | None = None
     command: Annotated[Listed[Text], Field(min_length=1)] | None = None
     args: Listed[Text] = ()
     env: Mapping[str, Text] = Field(default_factory=dict)
-    nproc_per_node: int = Field(default=1, ge=1)
+    nproc_per_node: int = Field(default=1, ge=1, le=1024)
     max_restarts: int = Field(default=0, ge=0)
     launcher: str | None = None
     options: Listed[Text] = ()
@@ -123,6 +132,8 @@ class Job(ScenarioModel):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"a job has exactly one of script, module and command: found {found}")
+        if self.command is not None and not self.command[0]:
+            raise ValueError("the first word of `command` is the program: it is empty")
         return self
 
 
@@ -196,6 +207,8 @@ class Entry(ScenarioModel):
             raise ValueError(
                 f"an entry has exactly one trigger ({', '.join(TRIGGER_KEYS)}): found {found}"
             )
+        if self.for_s == 0:
+            raise ValueError("`for` is how long the fault lasts: more than 0s is expected")
         if self.for_s is not None and self.until is not None:
             raise ValueError("`for` and `until` both say when the fault ends: keep one of them")
         return self
@@ -233,7 +246,7 @@ class Eventually(ScenarioModel):
     """Something that must come to hold `within` a time, counted from the start or from `after`."""
 
     condition: Condition
-    within: Seconds
+    within: Seconds = Field(gt=0)
     after: After | None = None
 
     @model_validator(mode="before")
@@ -330,7 +343,7 @@ class Scenario(ScenarioModel):
 
     version: Literal[1]
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,\[\]-]*$")]
-    title: str
+    title: Title
     job: Job
     nodes: Nodes
     seed: int | None = None
@@ -340,7 +353,7 @@ class Scenario(ScenarioModel):
     storm: Storm | None = None
     proxies: Mapping[Name, ProxySpec] = Field(default_factory=dict)
     expect: Expect = Expect()
-    marks: Listed[str] = ()
+    marks: Listed[Mark] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -349,12 +362,6 @@ class Scenario(ScenarioModel):
         if not isinstance(value, dict):
             return value
         return {k: v for k, v in value.items() if not (isinstance(k, str) and k.startswith("x-"))}
-
-    @model_validator(mode="after")
-    def _one_proxy_for_the_rendezvous(self) -> Scenario:
-        if sum(spec.upstream == RENDEZVOUS for spec in self.proxies.values()) > 1:
-            raise ValueError("the rendezvous endpoint is reached through one proxy, not several")
-        return self
 
     @model_validator(mode="after")
     def _no_proxy_for_several_endpoints(self) -> Scenario:

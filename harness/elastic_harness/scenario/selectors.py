@@ -117,6 +117,29 @@ class Selector:
                 )
         return None
 
+    def empty(
+        self,
+        *,
+        node_names: Collection[str],
+        largest_world: int,
+        excluded: Sequence[Term] = (),
+    ) -> str | None:
+        """Say why this means nobody in any run of this scenario, or return None.
+
+        `excluded` is excluded beside the selector's own.
+        """
+        for term in self.terms:
+            # Workers are the more numerous, where it is not known who is meant.
+            if term.kind == "random" and term.number > max(len(node_names), largest_world):
+                return f"`{term}` asks for more than there are"
+        for term in (*self.exclude, *excluded):
+            if term.kind in {"others", "random", "minority", "majority"}:
+                return f"`{term}` cannot be excluded: name who is not meant"
+        without = {str(term) for term in (*self.exclude, *excluded)}
+        if "all" in without or {str(term) for term in self.terms} <= without:
+            return f"`{self}` means nobody: everybody in it is excluded"
+        return None
+
 
 def parse_selector(value: object) -> Selector:
     """Read a selector from its YAML or Python form; raises UsageError with the forms there are."""

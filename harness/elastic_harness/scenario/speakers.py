@@ -10,7 +10,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["ANY", "LAUNCHER", "WORKER", "WORKER_LOGS", "is_by", "parse_speaker", "speaker_of"]
+__all__ = [
+    "ANY",
+    "LAUNCHER",
+    "WORKER",
+    "WORKER_LOGS",
+    "is_by",
+    "parse_speaker",
+    "rank_of",
+    "speaker_of",
+]
 
 LAUNCHER: Final = "launcher"
 WORKER: Final = "worker"
@@ -28,6 +37,12 @@ def parse_speaker(text: str) -> str:
     if text in {LAUNCHER, WORKER, ANY} or _RANK.fullmatch(text):
         return text
     raise ValueError(f"{text!r} is nobody who prints: launcher, worker, any, or for example rank 1")
+
+
+def rank_of(text: str | None) -> int | None:
+    """Return the rank whose lines are meant, if it is one's."""
+    found = _RANK.fullmatch(text or "")
+    return int(found[1]) if found else None
 
 
 def speaker_of(

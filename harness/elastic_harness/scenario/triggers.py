@@ -7,7 +7,7 @@ value whether it triggers a fault or is waited for.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -113,6 +113,8 @@ class LogCondition(ScenarioModel):
     @field_validator("log")
     @classmethod
     def _compiles(cls, value: str) -> str:
+        if not value:
+            raise ValueError("an empty pattern matches every line: say which")
         try:
             re.compile(value)
         except re.error as error:
@@ -162,7 +164,7 @@ CONDITION_KEYS: Final = ("event", "stable", "log", "round", "world_size", "progr
 
 def _condition_kind(value: object) -> str | None:
     """Tell conditions apart by their key; `event` goes first: it may have a `round` of its own."""
-    keys = value if isinstance(value, dict) else vars(value)
+    keys = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return next((kind for kind in CONDITION_KEYS if kind in keys), None)
 
 
@@ -216,7 +218,7 @@ class Every(ScenarioModel):
     """Again and again, at random: the time between two is exponential with this mean."""
 
     mtbf: Seconds = Field(gt=0)
-    max: int = Field(ge=1)
+    max: int = Field(ge=1, le=10_000)
 
 
 def _until_kind(value: object) -> str:
@@ -225,7 +227,6 @@ def _until_kind(value: object) -> str:
 
 # When a fault is healed by itself: when a condition holds, or not before everything is over.
 Until = Annotated[
-    Annotated[Annotated[str, Field(pattern="^end$")], Tag("end")]
-    | Annotated[Condition, Tag("condition")],
+    Annotated[Literal["end"], Tag("end")] | Annotated[Condition, Tag("condition")],
     Discriminator(_until_kind),
 ]

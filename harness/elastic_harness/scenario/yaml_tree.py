@@ -27,6 +27,10 @@ _MAX_NODES: Final = 100_000
 _TAG: Final = "tag:yaml.org,2002:"
 
 
+class YamlFloat(float):
+    """A number as it stands in a file: without a unit, where one is expected."""
+
+
 @dataclass(slots=True)
 class Tree:
     """One document. `keys` and `values` are positions by path; a list's item has no key."""
@@ -202,7 +206,7 @@ class _Reader:
             case "int":
                 return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
             case "float":
-                return _float(text)
+                return YamlFloat(_float(text))
             case _:
                 raise self._error(node, f"the tag {node.tag} is not known here", "leave it out")
 

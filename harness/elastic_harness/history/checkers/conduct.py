@@ -197,6 +197,12 @@ class ExitCodesParameters:
 
     expected: int | Mapping[str, int]
 
+    def __post_init__(self) -> None:
+        expected = self.expected
+        for code in (expected,) if isinstance(expected, int) else expected.values():
+            if not -64 <= code <= 255:
+                raise ValueError(f"{code} is no exit code: 0 to 255, or -9 for signal 9")
+
 
 @checker("exit_codes", ExitCodesParameters, shorthand="expected")
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:

@@ -60,6 +60,15 @@ class RestartsParameters:
     def __post_init__(self) -> None:
         if (self.exactly, self.at_least, self.at_most) == (None, None, None):
             raise ValueError("say how many: a number, at_least or at_most")
+        if self.exactly is not None and (self.at_least, self.at_most) != (None, None):
+            raise ValueError("a number needs no at_least or at_most beside it")
+        for bound in (self.exactly, self.at_least, self.at_most):
+            if bound is not None and bound < 0:
+                raise ValueError(f"{bound} is no number of restarts: 0 or more is expected")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(
+                f"nothing is at least {self.at_least} and at most {self.at_most}: turn them round"
+            )
 
 
 @checker("restarts", RestartsParameters, shorthand="exactly")
@@ -86,6 +95,10 @@ class WorldSizesParameters:
     """`world_sizes: [4, 4]`."""
 
     sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError("one world or more is expected, each of one rank or more")
 
 
 @checker("world_sizes", WorldSizesParameters, shorthand="sizes")
@@ -155,6 +168,10 @@ class ProgressParameters:
 
     steps: int
     after: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"{self.steps} steps are no progress")
 
 
 @checker("progress", ProgressParameters, shorthand="steps")

@@ -28,6 +28,10 @@ class ResumedAtParameters:
     round: int
     step: int
 
+    def __post_init__(self) -> None:
+        if self.round < 1 or self.step < 0:
+            raise ValueError("rounds are counted from 1, and steps that are done from 0")
+
 
 @checker("resumed_at", ResumedAtParameters)
 def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
@@ -59,6 +63,10 @@ class StepsLostParameters:
     """`steps_lost: {at_most: 5}`, for each resume."""
 
     at_most: int
+
+    def __post_init__(self) -> None:
+        if self.at_most < 0:
+            raise ValueError(f"{self.at_most} steps cannot be lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
