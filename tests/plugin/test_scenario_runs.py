@@ -32,7 +32,7 @@ SCENARIOS = (
     scenario("exits-3", nodes="1", script="exits_3.py"),
     scenario("syntax-error", nodes="1", script="broken.py"),
     scenario("prints-much", MUCH, nodes="1", script="prints_much.py"),
-    scenario("unmet", "expect:\n  finally:\n  - job: succeeded\n  - restarts: 1\n"),
+    scenario("unmet", "expect:\n  finally:\n  - job: succeeded\n  - restarts: 1\n", max_restarts=1),
     scenario("too-late", LATE, nodes="1", script="forever.py"),
     scenario("never-ends", "limit: 2s", nodes="1", script="forever.py"),
     scenario("never-fires", "timeline: [{at: 50s, kill: rank 0}]"),

@@ -35,9 +35,8 @@ def test_two_workers_share_the_work_and_the_seed(place: Place) -> None:
     place.add("conftest.py", fixture)
     place.add("test_some.py", f"    import pytest\n    @pytest.mark{tests}")
     unmet = "expect: {finally: [{restarts: 1}]}"
-    place.add(
-        "some.elastic.yaml", f"{scenario('passes')}---\n{scenario('unmet', unmet, nodes='1')}"
-    )
+    failing = scenario("unmet", unmet, nodes="1", max_restarts=1)
+    place.add("some.elastic.yaml", f"{scenario('passes')}---\n{failing}")
     called = place.pytest("-n", "2", "-rA")
     assert called.code == pytest.ExitCode.TESTS_FAILED, called.out
     names = [*(f"test_nothing[{number}]" for number in range(6)), "test_in_python", "passes"]
