@@ -231,6 +231,7 @@ def _meeting_point(
         if not endpoint:
             return "static", (_master(values),), is_host, run_id
         with values.blamed("rdzv_endpoint"):
+            _check_is_one_place(values, endpoint)
             master = parse_endpoint(endpoint, default_port=STATIC_PORT)
         return "static", (master,), is_host, run_id
     check_backend(backend, said=values.name("rdzv_backend"))
@@ -239,6 +240,18 @@ def _meeting_point(
             return backend, (handler_endpoint(endpoint, backend),), None, run_id
     with values.blamed("rdzv_endpoint"):
         return "c10d", parse_endpoints(endpoint or "localhost"), None, run_id
+
+
+def _check_is_one_place(values: Values, endpoint: str) -> None:
+    """Refuse for a static rendezvous what only c10d knows: the word is easily forgotten."""
+    is_file = store_type_of(values.text("rdzv_conf")) == "file"
+    if is_file or "," in endpoint:
+        what = "a file (--rdzv-conf store_type=file)" if is_file else "several endpoints"
+        raise UsageError(
+            f"--rdzv-endpoint={endpoint!r}: nodes meet at {what} with --rdzv-backend=c10d; the "
+            "default, static, is one host that never changes",
+            hint="Add --rdzv-backend=c10d.",
+        )
 
 
 def _master(values: Values) -> Endpoint:

@@ -225,6 +225,11 @@ REFUSED = [
     (("--rdzv-backend=zeus",), "known are c10d, static, pytest-elastic, etcd-v3, etcd, etcd-v2"),
     (("--rdzv-backend=c10d", "--rdzv-endpoint=host:port"), "not an endpoint"),
     (("--rdzv-backend=c10d", "--rdzv-endpoint=host:99999"), "ports end at 65535"),
+    (("--nnodes=3", "--rdzv-endpoint=a,b,c"), "nodes meet at several endpoints with"),
+    (
+        ("--nnodes=2", "--rdzv-endpoint=job.rdzv", "--rdzv-conf=store_type=file"),
+        "nodes meet at a file (--rdzv-conf store_type=file) with --rdzv-backend=c10d",
+    ),
     (("--rdzv-conf=lase=3",), "Did you mean 'lease'?"),
     (("--rdzv-conf=lease=soon",), "expected a number of seconds"),
     (("--rdzv-conf=lease",), "expected key=value"),
