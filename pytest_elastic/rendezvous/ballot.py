@@ -105,6 +105,10 @@ class Ballot:
 
     # --- acknowledgements --------------------------------------------------------------------
 
+    def hear_of(self, round_: int) -> None:
+        """Take note that there is, or was, a round of that number; whoever asks is told."""
+        self.newest_round = max(self.newest_round, round_)
+
     def acknowledge(self, seal: m.Seal) -> None:
         """Remember a seal whose acknowledgement is about to be sent."""
         self.newest_round = max(self.newest_round, seal.round)

@@ -215,11 +215,13 @@ class Candidate:
         """Tell whether a round was committed, as far as that matters.
 
         The roster of a first round that was given up need not have anybody in common with the one
-        that was formed instead. Where two groups could both be large enough, nobody follows it.
+        that was formed instead. Where two groups could both be large enough, or anybody was told
+        of a round after it, nobody follows it.
         """
         assert self._seal is not None, "a candidate has acknowledged something"
         was_first = not self._seal.electorates and self._commit is None
-        return not (was_first and self._settings.could_be_two)
+        is_given_up = self._newest_round > self._seal.round
+        return not (was_first and (self._settings.could_be_two or is_given_up))
 
     # --- trying and asking -------------------------------------------------------------------
 

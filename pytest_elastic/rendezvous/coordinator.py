@@ -117,6 +117,7 @@ class CoordinatorMachine:
         self._started_at = now
         self._own_leave: str | None = None
         self._is_heir = heritage is not None
+        self._follows_first_seal = heritage is not None and heritage.is_of_first_seal
         self._first_round = FirstRound(
             settings, self._out, self._deadlines, now, is_heir=self._is_heir
         )
@@ -317,6 +318,10 @@ class CoordinatorMachine:
             elif self.settings.has_succession and message.term > self.term:
                 reason = f"{message.node.name} has promised to obey term {message.term}"
                 self._step_down(reason, promised=message.term)
+            elif self._is_refuted_by(message):
+                number = message.newest_round
+                reason = f"{message.node.name} was told of round {number}, and nobody who voted was"
+                self._step_down(reason, newest_round=number)
             elif peer is None:
                 self._first_round.meet(message.node.incarnation, message.newest_round)
                 self._members.greet(connection, message, now)
@@ -345,6 +350,15 @@ class CoordinatorMachine:
             case _:
                 self._members.lose_connection(connection, f"it sent {type(message).__name__}")
                 self._out.disconnect(connection)
+
+    def _is_refuted_by(self, hello: m.Hello) -> bool:
+        """Tell whether a greeting shows that a first round was formed after the one to go on with.
+
+        Its roster may have nobody in common with those who voted (R11.5).
+        """
+        is_open = self._running.round is not None and self._running.round.is_inherited
+        is_news = hello.newest_round > self._members.newest_round
+        return self._follows_first_seal and is_open and is_news
 
     def _on_peers_checked(self, peer: Peer, report: m.PeersChecked) -> None:
         peers = self._members.peers
@@ -403,13 +417,24 @@ class CoordinatorMachine:
         )
 
     def _step_down(
-        self, reason: str, *, left: str = "", successor: str = "", promised: int | None = None
+        self,
+        reason: str,
+        *,
+        left: str = "",
+        successor: str = "",
+        promised: int | None = None,
+        newest_round: int = 0,
     ) -> None:
         """Decide no more; whoever is connected hears why."""
         if self.phase is Phase.OVER:
             return
         order = m.StepDown(
-            term=self.term, reason=reason, left=left, successor=successor, promised=promised
+            term=self.term,
+            reason=reason,
+            left=left,
+            successor=successor,
+            promised=promised,
+            newest_round=newest_round,
         )
         for peer in self._members.peers.values():
             self._out.send(peer, order)

@@ -35,6 +35,11 @@ class Heritage:
     ending: JobEnding | None = None
 
     @property
+    def is_of_first_seal(self) -> bool:
+        """Whether nobody knows that any round was committed: another first one may have been."""
+        return self.commit is None and not self.seal.electorates
+
+    @property
     def known(self) -> Sequence[RosterEntry]:
         """Everybody who may look for whoever decides now, some of them more than once.
 

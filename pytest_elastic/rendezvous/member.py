@@ -443,6 +443,7 @@ class MemberMachine:
             return
         self._succession.lose()
         self._succession.candidate.hear_of_term(order.promised)
+        self._part.hear_of(order.newest_round)
         if order.left:
             self._succession.candidate.excuse(order.left)
         self._seeking_since = now

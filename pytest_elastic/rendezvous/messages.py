@@ -281,6 +281,7 @@ class StepDown:
     `left` is the incarnation of a node that leaves with this and has renounced its voice, empty if
     none does; `successor`, that of the member who is to stand for election at once. `promised` is
     the term that somebody has promised, None if nobody has: whoever follows needs a higher one.
+    `newest_round` is the newest round that the coordinator has heard of, 0 if it does not say.
     """
 
     term: int
@@ -288,6 +289,7 @@ class StepDown:
     left: str = ""
     successor: str = ""
     promised: int | None = None
+    newest_round: int = 0
 
 
 Order = (

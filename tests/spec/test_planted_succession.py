@@ -56,6 +56,10 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
         [(ballot, "voters_of", _own_roster_only), (candidate, "voters_of", _own_roster_only)],
         midway.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
     ),
+    "who follows a first seal believes that there was no other": (
+        [(CoordinatorMachine, "_is_refuted_by", lambda *_: False)],
+        midway.test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_one,
+    ),
     "a coordinator decides on, whoever has stopped answering": (
         [(MembersMandate, "until", lambda *_: float("inf"))],
         _deaf_or_mute,

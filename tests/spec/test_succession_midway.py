@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.world import World
+from elastic_harness.simulation.checks import Watch
+from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
@@ -73,6 +74,27 @@ def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_a
     assert not world.agent("n2").is_running
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
+
+
+def test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_one() -> None:
+    """The first round was another one than what the voters had acknowledged, and runs."""
+    world = World(settings("3:4", quorum="majority", last_call_s=0.2))
+    Watch(world)
+    world.start("n1")
+    world.agent("n1").opens_stores = False
+    world.start("n4", "n5")
+    world.run_until(lambda: _has(world, "n5", m.SealAcknowledged, 1), within_s=2.0)
+    for one in ("n4", "n5"):
+        world.reject(one, ["n1", "n2", "n3"])
+    world.agent("n1").opens_stores = True
+    world.start("n2", "n3")
+    world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=3.0)
+    assert any(world.processes[one].coordinator is not None for one in ("n4", "n5"))
+    world.isolate("n2", ["n1", "n3", "n4", "n5"])
+    world.heal([(one, two) for one in ("n4", "n5") for two in ("n1", "n3")])
+    world.heal([(two, one) for one in ("n4", "n5") for two in ("n1", "n3")])
+    world.run_until(lambda: world.all_run("n1", "n3", "n4", "n5"), within_s=15.0)
+    assert newest_term(world) > 2
 
 
 @pytest.mark.parametrize("moment", [m.StopOrder, m.Seal, m.SealAcknowledged, m.Commit])
