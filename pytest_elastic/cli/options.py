@@ -14,35 +14,31 @@ import os
 import re
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 from pytest_elastic.agent.environ import visible_device
-from pytest_elastic.backends.names import (
-    OWN_HANDLER,
-    check_backend,
-    handler_endpoint,
-    registry_file,
+from pytest_elastic.cli.meeting_point import (
+    check_can_be_found,
+    file_of_registry,
+    meeting_point,
+    node_rank,
 )
-from pytest_elastic.cli.option_table import OPTIONS, STATIC_PORT
+from pytest_elastic.cli.option_table import OPTIONS
 from pytest_elastic.cli.script import check_script, local_rank_option
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
     DEFAULT_SHUTDOWN_TIMEOUT_S,
-    Endpoint,
     LaunchConfig,
     ProgramConfig,
     fill_in,
-    parse_endpoint,
-    parse_endpoints,
     parse_filters,
     parse_nnodes,
     parse_signals,
 )
 from pytest_elastic.errors import UsageError
-from pytest_elastic.rdzv_conf import RendezvousConf, parse_backend_conf, store_type_of
+from pytest_elastic.rdzv_conf import parse_backend_conf
 from pytest_elastic.workers.logs import parse_streams
 from pytest_elastic.workers.logs_plugin import check_plugin
 
@@ -51,8 +47,6 @@ __all__ = ["build_parser", "parse_run_command"]
 
 # Above this somebody has mistaken another number for it; each worker is a process.
 _MAX_WORKERS = 10_000
-# What stands for an endpoint where nodes meet in a file; without a file, nobody is to be met.
-_PLACES = {True: "localhost", False: "localhost:0"}
 # Of a complaint: its beginning and its end are what it is about.
 _MAX_COMPLAINT = 600
 
@@ -133,13 +127,13 @@ def _parse(
         signals = parse_signals(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
-    backend, endpoints, is_host, run_id = _meeting_point(values, max_nodes)
+    backend, endpoints, is_host, run_id = meeting_point(values, max_nodes)
     with values.blamed("rdzv_conf"):
         conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
-    _check_can_be_found(backend, endpoints, conf, min_nodes)
+    check_can_be_found(backend, endpoints, conf, min_nodes)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
-    if file := _registry_file(values):
+    if file := file_of_registry(values):
         conf = replace(conf, quorum="granted")
     workers = _nproc(values, count_devices)
     if values.is_set("virtual_local_rank"):
@@ -156,7 +150,7 @@ def _parse(
         role=values.label("role"),
         program=_program(arguments, values, environ),
         local_addr=values.optional("local_addr"),
-        node_rank=_node_rank(values, backend),
+        node_rank=node_rank(values, backend),
         node_name=_node_name(values),
         rdzv_token_file=values.optional("rdzv_token_file"),
         log_dir=_log_dir(values),
@@ -182,109 +176,6 @@ def _parse(
         registry_file=file or None,
         origins=values.origins,
     )
-
-
-def _check_can_be_found(
-    backend: str, endpoints: Sequence[Endpoint], conf: RendezvousConf, min_nodes: int
-) -> None:
-    if backend in ("c10d", "static") and endpoints[0].port == 0 and min_nodes > 1:
-        raise UsageError(
-            f"port 0 of the endpoint {endpoints[0]} means any free one, which no other node could "
-            "find",
-            hint="Give all nodes the same --rdzv-endpoint=HOST:PORT, as in node0:29400.",
-        )
-    if len(endpoints) > 1 and conf.is_host:
-        raise UsageError(
-            "--rdzv-conf is_host=true does not say which of several endpoints this node shall host",
-            hint="Leave it out: each endpoint is hosted by the node that owns its address.",
-        )
-
-
-def _meeting_point(
-    values: Values, max_nodes: int
-) -> tuple[str, tuple[Endpoint, ...], bool | None, str]:
-    """Return backend, endpoints, whether this node hosts it (None: find out), and the run id."""
-    run_id = values.label("rdzv_id")
-    if not run_id:
-        raise UsageError(
-            f"{values.name('rdzv_id')}= names no job: expected any text that all its nodes give"
-        )
-    backend = values.text("rdzv_backend")
-    file = _registry_file(values)
-    endpoint = values.text("rdzv_endpoint") if file is None else _PLACES[bool(file)]
-    master_port = values.optional("master_port")
-    if values.is_set("standalone"):
-        if max_nodes > 1:
-            raise UsageError(
-                f"--standalone is a job of one node, and --nnodes={values.text('nnodes')} asks for "
-                f"up to {max_nodes}: leave one of them out"
-            )
-        return "c10d", (Endpoint(host="localhost", port=0),), True, str(uuid.uuid4())
-    if backend == "static" and not endpoint and master_port is None and max_nodes == 1:
-        # As torchrun: a bare command is a job like --standalone. A name that was given is kept.
-        if values.origins["rdzv_id"] == "default":
-            run_id = str(uuid.uuid4())
-        return "c10d", (Endpoint(host="localhost", port=0),), True, run_id
-    if backend == "static":
-        # torchrun's static rendezvous: node 0 is where --master-addr points, and nobody comes late.
-        is_host = _node_rank(values, backend) == 0
-        if not endpoint:
-            return "static", (_master(values),), is_host, run_id
-        with values.blamed("rdzv_endpoint"):
-            _check_is_one_place(values, endpoint)
-            master = parse_endpoint(endpoint, default_port=STATIC_PORT)
-        return "static", (master,), is_host, run_id
-    check_backend(backend, said=values.name("rdzv_backend"))
-    if backend not in ("c10d", OWN_HANDLER):
-        with values.blamed("rdzv_endpoint"):
-            return backend, (handler_endpoint(endpoint, backend),), None, run_id
-    with values.blamed("rdzv_endpoint"):
-        return "c10d", parse_endpoints(endpoint or "localhost"), None, run_id
-
-
-def _check_is_one_place(values: Values, endpoint: str) -> None:
-    """Refuse for a static rendezvous what only c10d knows: the word is easily forgotten."""
-    is_file = store_type_of(values.text("rdzv_conf")) == "file"
-    if is_file or "," in endpoint:
-        what = "a file (--rdzv-conf store_type=file)" if is_file else "several endpoints"
-        raise UsageError(
-            f"--rdzv-endpoint={endpoint!r}: nodes meet at {what} with --rdzv-backend=c10d; the "
-            "default, static, is one host that never changes",
-            hint="Add --rdzv-backend=c10d.",
-        )
-
-
-def _master(values: Values) -> Endpoint:
-    """Return where --master-addr and --master-port point; an IPv6 address may have brackets."""
-    address = values.text("master_addr")
-    host = address[1:-1] if address[:1] + address[-1:] == "[]" else address
-    if not re.fullmatch(r"[\w.:%-]+", host):
-        raise UsageError(f"{values.name('master_addr')}={address!r} is no name and no address")
-    port = STATIC_PORT
-    if values.optional("master_port") is not None:
-        port = values.number("master_port", at_least=0)
-    if port > 65535:
-        raise UsageError(f"{values.name('master_port')}={port}: ports end at 65535")
-    return Endpoint(host=host, port=port)
-
-
-def _registry_file(values: Values) -> str | None:
-    """Return the file in which nodes find each other (empty: none is named), if they do so."""
-    if values.text("rdzv_backend") not in ("c10d", OWN_HANDLER) or values.is_set("standalone"):
-        return None
-    with values.blamed("rdzv_conf"):
-        if store_type_of(values.text("rdzv_conf")) != "file":
-            return None
-    with values.blamed("rdzv_endpoint"):
-        min_nodes, _ = parse_nnodes(values.text("nnodes"))
-        return registry_file(values.text("rdzv_endpoint"), is_needed=min_nodes > 1)
-
-
-def _node_rank(values: Values, backend: str) -> int | None:
-    """Return the node's place in the order; a fixed set of nodes has one that nobody numbers: 0."""
-    if values.optional("node_rank"):
-        return values.number("node_rank", at_least=0)
-    return 0 if backend == "static" else None
 
 
 def _nproc(values: Values, count_devices: Callable[[str], int]) -> int:
