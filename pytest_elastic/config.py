@@ -202,7 +202,10 @@ def parse_filters(text: str) -> tuple[str, ...]:
 
 
 def parse_signals(text: str, known: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the signal numbers of a "SIGTERM,SIGINT" text; `known` maps names to numbers."""
+    """Return the signal numbers of a "SIGTERM,SIGINT" text; `known` maps names to numbers.
+
+    Raises UsageError, as all that is parsed here does.
+    """
     numbers = []
     for name in filter(None, (part.strip().upper() for part in text.split(","))):
         if name in ("SIGKILL", "SIGSTOP") or name not in known:

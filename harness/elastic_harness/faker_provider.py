@@ -72,10 +72,10 @@ class ElasticProvider(BaseProvider):
         proxies: Sequence[str] = (),
         steps: int | None = None,
     ) -> list[Drawn]:
-        """Draw 1 to `max_faults` faults, as entries of a scenario's timeline in their order.
+        """Draw half of `max_faults` to `max_faults` entries of a scenario's timeline, in order.
 
         Each has a trigger `at`: a time below `seconds`, or, with `steps`, a step of rank 0 up to
-        that one. The rest is as for `elastic_fault`.
+        that one. The rest is as for `elastic_fault`. Raises UsageError where nothing can be drawn.
         """
         recipes, sketch = self._chosen(nodes, nproc, faults, exclude, proxies)
         if seconds <= 0 or max_faults < 1:

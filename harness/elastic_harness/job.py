@@ -208,7 +208,7 @@ class Job:
         return tuple(self.history.worlds.rounds)
 
     def round(self, number: int) -> World:
-        """Return the n-th round (from 1)."""
+        """Return the n-th round (from 1); raises NotSeen if there was none."""
         world = self.history.worlds.find(number)
         if world is None:
             raise NotSeen(f"there was no round {number}: the job had {len(self.rounds)}")
@@ -373,7 +373,11 @@ class Chaos:
         rank: int = 0,
         round: int | None = None,
     ) -> _Trigger:
-        """Choose a time from the start, or the exact moment when a rank has completed a step."""
+        """Choose a time from the start ("3s"), or the moment when a rank has completed a step.
+
+        `step` is a global step and `round` the n-th world, both from 1. Raises UsageError unless
+        one of `time` and `step` is given.
+        """
         if (time is None) == (step is None):
             raise UsageError("at() takes either a time, at('3s'), or a step, at(step=20, rank=1)")
         if step is None:
@@ -386,7 +390,10 @@ class Chaos:
         return _Trigger(self._job, {"when": condition})
 
     def after(self, other: Injected | str, delay: str = "0s") -> _Trigger:
-        """Choose the time after another fault has taken effect (or `other.healed`)."""
+        """Choose the time after another fault has taken effect (or `other.healed`).
+
+        `other` is what injected it, or its id; `delay` is text with a unit, as in "500ms".
+        """
         return _Trigger(self._job, {"after": f"{other} + {delay}"})
 
     def storm(self, **settings: Any) -> Sequence[Injected]:  # noqa: ANN401 (those of Job.storm)

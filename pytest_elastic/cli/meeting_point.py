@@ -31,7 +31,10 @@ _PLACES = {True: "localhost", False: "localhost:0"}
 def meeting_point(
     values: Values, max_nodes: int
 ) -> tuple[str, tuple[Endpoint, ...], bool | None, str]:
-    """Return backend, endpoints, whether this node hosts it (None: find out), and the run id."""
+    """Return backend, endpoints, whether this node hosts it (None: find out), and the run id.
+
+    Raises UsageError.
+    """
     run_id = values.label("rdzv_id")
     if not run_id:
         raise UsageError(

@@ -92,7 +92,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
     `key` and `value` (JSON text with the candidate's `incarnation`), `record_key`, `ttl_s`. Returns
     `is_won`, the `value` that stands, its `create_revision`, and if it is ours the `lease`, its
-    `ttl_s` and the `record` of the last committed round (empty: none).
+    `ttl_s` and the `record` of the last committed round (empty: none). Raises StoreUnreachable.
     """
     key, ours = arguments["key"], arguments["value"]
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))

@@ -25,7 +25,8 @@ for index in range(torch.cuda.device_count()):
 def find_gpus() -> tuple[str, ...]:
     """Return the PCI address of each GPU, in torch's order; blocks while torch is asked.
 
-    A process of its own is asked: this one shall neither import torch nor touch a device.
+    A process of its own is asked: this one shall neither import torch nor touch a device. Raises
+    UsageError if torch does not answer.
     """
     try:
         done = subprocess.run(
