@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -49,6 +50,16 @@ def hears(sock: socket.socket, within_s: float = SILENCE_S) -> bool:
     """Tell whether anything arrives: data, an end or a reset."""
     ready, _, _ = select.select([sock], [], [], within_s)
     return bool(ready)
+
+
+def test_the_switch_is_served_before_the_nodes(bench: Bench) -> None:
+    """By the kernel's scheduler, where it lets us: what runs in nodes is as everybody else."""
+    bench.start("n1")
+    # Whoever may not, stays as he is.
+    may = subprocess.run(["nice", "-n", "-10", "nice"], capture_output=True, check=True).stdout
+    niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in bench.cluster.own_pids}
+    assert int(may) in niceness
+    assert int(bench.output(bench.run("n1", "nice"))) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 # --- what a node is -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from elastic_harness.cluster.disk_layers import DiskLayers
 from elastic_harness.cluster.node_init import close_all_but, keep_for_ever, watch_children
 from elastic_harness.cluster.node_limits import NodeLimits
 from elastic_harness.cluster.node_table import STEP_LIMIT_S, ForkOrder, NodeTable, relay
+from elastic_harness.cluster.precedence import FirstServed
 from elastic_harness.cluster.scratch import Scratch
 from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.network.switch import SwitchRole
@@ -130,7 +131,7 @@ class ClusterServer:
         def on_forked(pid: int) -> None:
             self._switch_pid = pid
 
-        self._to_fork.append(ForkOrder(SwitchRole(theirs), own, theirs, on_forked))
+        self._to_fork.append(ForkOrder(FirstServed(SwitchRole(theirs)), own, theirs, on_forked))
 
     def _reap(self) -> None:
         while True:

@@ -8,7 +8,6 @@ is the same code as the command without the seconds that importing torch takes.
 
 from __future__ import annotations
 
-import os
 import shlex
 import string
 import sys
@@ -30,6 +29,7 @@ class JobPlan:
     `["-m", "package"]`, or a binary with `is_binary`. `conf` are settings of the rendezvous in our
     own words; each launcher takes what it knows. `endpoint_hosts` are names or addresses, one as a
     rule. `are_workers_apart`: what each worker prints is to be kept in a file of its own as well.
+    `processors`: how many all nodes share; None where that is of no matter.
     """
 
     run_id: str
@@ -46,6 +46,7 @@ class JobPlan:
     options: Sequence[str] = ()
     backend: str = "c10d"
     are_workers_apart: bool = False
+    processors: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +129,9 @@ class Launcher:
 
     def _conf(self, job: JobPlan) -> dict[str, str]:
         conf = {**self.conf, **job.conf}
-        if _LIVENESS_KEYS.isdisjoint(job.conf):
+        if job.processors is not None and _LIVENESS_KEYS.isdisjoint(job.conf):
             # All of them or none: their proportions matter.
-            slower = _times_slower(job.max_nodes, len(os.sched_getaffinity(0)))
+            slower = _times_slower(job.max_nodes, job.processors)
             for key in _LIVENESS_KEYS.intersection(self.conf):
                 conf[key] = f"{float(conf[key]) * slower:g}"
         if self.conf_keys is None:

@@ -129,6 +129,7 @@ def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:
         options=job.options,
         are_workers_apart=_tells_workers_apart(scenario),
         backend=job.rdzv.backend,
+        processors=len(os.sched_getaffinity(0)),
     )
 
 

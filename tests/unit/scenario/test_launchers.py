@@ -1,0 +1,56 @@
+"""What a launcher is told: the harness's own pace, and a slower one for many nodes."""
+
+from __future__ import annotations
+
+from elastic_harness.scenario.launchers import JobPlan, NodePlan, launcher_named
+
+_PROCESSORS = 3
+
+
+def conf_of(nodes: int, launcher: str = "pytest-elastic", **conf: str) -> dict[str, str]:
+    """Return the settings of the rendezvous that a node of a job is started with."""
+    job = JobPlan(
+        run_id="job",
+        program=("train.py",),
+        nproc_per_node=1,
+        min_nodes=1,
+        max_nodes=nodes,
+        max_restarts=0,
+        endpoint_port=29400,
+        conf=conf,
+        processors=_PROCESSORS,
+    )
+    node = NodePlan(name="n1", address="10.77.0.1", index=0, log_dir="/tmp/n1")
+    argv = launcher_named(launcher).argv(job, node)
+    (given,) = [word for word in argv if word.startswith("--rdzv-conf=")] or ["--rdzv-conf="]
+    pairs = given.removeprefix("--rdzv-conf=").split(",")
+    return dict(pair.split("=", 1) for pair in pairs if pair)
+
+
+def test_a_job_of_few_nodes_has_the_harness_pace() -> None:
+    """A quarter of production's times."""
+    conf = conf_of(16 * _PROCESSORS)
+    assert (conf["beat_interval"], conf["lease"], conf["drift"]) == ("0.25", "1.25", "0.2")
+
+
+def test_a_lease_is_longer_where_many_nodes_share_a_processor() -> None:
+    """In proportion, all that a lease is made of, and nothing else."""
+    few, many = conf_of(2), conf_of(32 * _PROCESSORS)
+    assert (many["beat_interval"], many["lease"], many["drift"]) == ("0.5", "2.5", "0.4")
+    assert few | {"beat_interval": "0.5", "lease": "2.5", "drift": "0.4"} == many
+
+
+def test_no_lease_is_longer_than_productions() -> None:
+    """However many nodes there are."""
+    assert conf_of(1000 * _PROCESSORS)["lease"] == "5"
+
+
+def test_who_says_how_long_a_lease_is_gets_that() -> None:
+    """And the harness's own pace for the rest: its proportions were chosen with it in mind."""
+    conf = conf_of(32 * _PROCESSORS, lease="2")
+    assert (conf["beat_interval"], conf["lease"], conf["drift"]) == ("0.25", "2", "0.2")
+
+
+def test_other_launchers_have_no_pace_of_ours() -> None:
+    """They are told what the job says."""
+    assert conf_of(32 * _PROCESSORS, "torchrun") == {}
