@@ -18,6 +18,7 @@ from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.checks import check_scenario
+from elastic_harness.scenario.complaints import explain
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
@@ -277,7 +278,7 @@ def _scenario(
 
 
 def _check_timeline(scenario: Scenario, hub: Hub) -> None:
-    """Raise UsageError for what can never come: a rank, a node or a proxy that no run has."""
+    """Raise UsageError for what can never be: a rank that no run has, an option of no launcher."""
     actions = [
         None
         if entry.action.name in OWN_ACTIONS
@@ -288,6 +289,9 @@ def _check_timeline(scenario: Scenario, hub: Hub) -> None:
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)
+        path = [str(part) for part in finding.path if part != "job"]
+        setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]])
+        raise UsageError(f"{setting}: {finding.message}", hint=finding.suggestion)
 
 
 def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:
@@ -328,7 +332,10 @@ def _said_wrong(error: ValidationError) -> str:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"] if part != "job"]
     setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]]) if path else "settings"
-    return f"{setting}={first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+    if first["type"] == "extra_forbidden":
+        return f"{setting}: a job has no such setting"
+    message, hint = explain(first["type"], first["msg"], first["input"])
+    return f"{setting}={first['input']!r}: {message}{f' ({hint})' if hint else ''}"
 
 
 def _results(history: History, functions: str) -> Mapping[int, Any]:

@@ -10,6 +10,16 @@ from tests.plugin.place import Called, Place
 
 ROOT = Path(__file__).parents[2]
 
+# Of its first life it does not see the end; the second one begins after step 6.
+PRINTS_STEPS = """
+    import os, time
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for step in range(1 if is_first else 7, 9):
+        if is_first and step == 7:
+            time.sleep(600)
+        print(f"step {step} of 8", flush=True)
+"""
+
 TESTS = """
     import json, os, pathlib, signal, sys
     import pytest
@@ -75,6 +85,15 @@ TESTS = """
         fired = [entry for entry in elastic_history() if entry.event.kind == "fault_fired"]
         assert [entry.event.fault for entry in fired] == ["kill"]
 
+    def test_steps_that_are_printed(elastic_job, elastic_chaos):
+        steps = {"step": "step ([0-9]+) of"}
+        job = elastic_job("prints_steps.py", nodes=2, nproc=1, max_restarts=1, observe=steps)
+        crash = elastic_chaos.at(step=6, rank=1).kill("rank 1")
+        job.wait_for_round(2, within="60s", after=crash)
+        assert job.wait().succeeded
+        assert [job.round(number).first_step for number in (1, 2)] == [1, 7]
+        assert job.steps_lost == 0
+
     def test_a_wait_that_is_not_met(elastic_job):
         job = elastic_job("forever.py")
         job.wait_for_round(1)
@@ -139,6 +158,15 @@ TESTS = """
     def test_wrong_nodes(elastic_job):
         elastic_job("hello.py", nodes="3:2")
 
+    def test_wrong_observe(elastic_job):
+        elastic_job("hello.py", observe={"step": "step"})
+
+    def test_unknown_observe(elastic_job):
+        elastic_job("hello.py", observe={"stap": "step ([0-9]+)"})
+
+    def test_unknown_option(elastic_job):
+        elastic_job("hello.py", options=["--nnodes=7"]).wait()
+
     def test_unknown_invariant(elastic_job):
         elastic_job("hello.py", without=["one_wolrd"])
 
@@ -180,6 +208,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place.add_ini()
     place.environ["TRAIN"] = str(ROOT / "examples" / "train.py")
     place.add_scripts()
+    place.add("prints_steps.py", PRINTS_STEPS)
     place.add("some_module.py", "import sys\nprint('it is', sys.argv[1], 'here')")
     place.add("test_jobs.py", TESTS)
     return place
@@ -211,6 +240,7 @@ def test_the_session_ends_as_a_session_with_failures_does(called: Called) -> Non
         "test_marker_beats_command_line",
         "test_call_beats_markers",
         "test_a_restart",
+        "test_steps_that_are_printed",
         "test_a_wait_that_is_not_met_as_expected",
         "test_that_leaves_a_job_running",
         "test_with_a_fault_that_need_not_fire",
@@ -270,8 +300,11 @@ def test_a_job_that_is_never_started_is_no_test(called: Called) -> None:
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        ("test_unknown_setting", "a job has no setting 'node': known are command, conf, env"),
-        ("test_wrong_setting", "nproc=0: Input should be greater than or equal to 1"),
+        ("test_unknown_setting", "a job has no setting 'node': known are command, conf, endpoints"),
+        ("test_wrong_setting", "nproc=0: at least 1 is expected, found 0"),
+        ("test_wrong_observe", "'step' has 0 groups: one is expected, around the number of steps"),
+        ("test_unknown_observe", "observe.stap: a job has no such setting"),
+        ("test_unknown_option", "--nnodes is what `nodes: {min: …, max: …}` says"),
         ("test_wrong_nodes", "nodes=3:2 asks for at least 3 and at most 2 nodes"),
         ("test_unknown_invariant", "no invariant is called 'one_wolrd': did you mean 'one_world'"),
         ("test_missing_script", "there is no script 'helo.py': looked in "),

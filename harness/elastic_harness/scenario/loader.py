@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.checks import check_scenario
-from elastic_harness.scenario.complaints import explain, misspelt, plain
+from elastic_harness.scenario.complaints import explain, misspelt
 from elastic_harness.scenario.finding import Finding
 from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.matrix import expand_matrix
@@ -159,7 +159,11 @@ def read_storm(data: Mapping[str, Any]) -> Storm:
 def _first_message(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {plain(first['msg'])}" if where else plain(first["msg"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {where!r}"
+    message, hint = explain(first["type"], first["msg"], first["input"])
+    message = f"{message} ({hint})" if hint else message
+    return f"{where}: {message}" if where else message
 
 
 # --- one document --------------------------------------------------------------------------
