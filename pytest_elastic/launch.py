@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -38,6 +39,7 @@ from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
+from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.quorum import QuorumChoice
@@ -244,6 +246,7 @@ class _Launch:
                 is_host=config.rendezvous.is_host,
                 store=agent.stores,
                 credentials=self._credentials,
+                marks=self._marks(),
             )
         if config.registry_file is None and config.backend != ETCD:
             return None
@@ -266,6 +269,17 @@ class _Launch:
             calls=agent.stores,
             credentials=self._credentials,
         )
+
+    def _marks(self) -> MarkFile | None:
+        """Return where the host of the endpoint leaves what it knows of the job (R12).
+
+        A job of torchrun's static rendezvous has no newcomers that could begin it again.
+        """
+        config = self._config
+        if config.backend == "static":
+            return None
+        folder = os.path.join(tempfile.gettempdir(), f"pytest_elastic_{os.geteuid()}")
+        return MarkFile(folder, config.run_id, str(config.endpoint))
 
     def _bridge(self, node: Node, agent: Agent) -> ports.Rendezvous:
         config = self._config

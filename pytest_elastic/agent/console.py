@@ -29,10 +29,7 @@ def describe_event(event: events.Event) -> str | None:
         case events.EndpointsReached():
             return _describe_reach(event)
         case events.FirstRoundDelayed():
-            return (
-                f"enough nodes are ready; waiting {event.wait_s:g} s for word of a job that may be "
-                "running already (several endpoints would need no such wait)"
-            )
+            return _describe_delay(event)
         case events.CoordinatorStarted(term=1, quorum="coordinator"):
             return (
                 f"hosting the rendezvous ({event.reason}); if this node is lost, the job ends "
@@ -75,6 +72,19 @@ def describe_event(event: events.Event) -> str | None:
             return f"leaving the job: {event.reason} (workers have {event.grace_s:g} s)"
         case _:
             return None
+
+
+def _describe_delay(event: events.FirstRoundDelayed) -> str:
+    if event.reason:
+        return (
+            f"enough nodes are ready, but this machine was in a job of this --rdzv-id, and "
+            f"{event.reason}; waiting up to {event.wait_s:g} s to hear of them (a new job under "
+            "another --rdzv-id begins at once)"
+        )
+    return (
+        f"enough nodes are ready; waiting {event.wait_s:g} s for word of a job that may be "
+        "running already (several endpoints would need no such wait)"
+    )
 
 
 def _describe_reach(event: events.EndpointsReached) -> str:

@@ -249,6 +249,9 @@ class GrantedRegistry:
 
     # --- what stands ---------------------------------------------------------------------------
 
+    def remember(self) -> None:
+        """Keep nothing: what stands in the registry is enough."""
+
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Hold a commit back, and what follows it, until the round is written down."""
         match command:

@@ -137,10 +137,11 @@ class EndpointsReached(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRoundDelayed(Event):
-    """Enough nodes are ready, and the job may be running already: it would be heard of by then."""
+    """Enough nodes are ready, and the job may be running already; `reason`: what is known of it."""
 
     kind: ClassVar[str] = "first_round_delayed"
     wait_s: float
+    reason: str = ""
 
 
 @register

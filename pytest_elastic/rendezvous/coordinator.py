@@ -43,6 +43,7 @@ from pytest_elastic.rendezvous.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.leaving import Leaving
 from pytest_elastic.rendezvous.mandate import GrantedMandate, Mandate, mandate_for
+from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.outbox import Outbox
@@ -75,7 +76,8 @@ class CoordinatorMachine:
 
     `node` is the node it runs on, whose member needs no lease if nobody else has to allow anything;
     `now` is when it starts. `mandate`: who allows it to decide, if not whom the settings say.
-    `heritage`: what it goes on with, if it follows another coordinator.
+    `heritage`: what it goes on with, if it follows another coordinator. `mark`: what was left here
+    by whoever hosted the endpoint before (R12).
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class CoordinatorMachine:
         now: float,
         mandate: Mandate | None = None,
         heritage: Heritage | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self.phase = Phase.GATHERING
         self.settings = settings
@@ -119,7 +122,7 @@ class CoordinatorMachine:
         self._is_heir = heritage is not None
         self._follows_first_seal = heritage is not None and heritage.is_of_first_seal
         self._first_round = FirstRound(
-            settings, self._out, self._deadlines, now, is_heir=self._is_heir
+            settings, self._out, self._deadlines, now, is_heir=self._is_heir, mark=mark
         )
         self._is_finished = False
         if heritage is not None:
@@ -139,6 +142,7 @@ class CoordinatorMachine:
                 self._members.lose_connection(connection, reason)
             case ProbeAnswered():
                 self._members.take_answer(input, now)
+                self._first_round.take_answer(input)
             case MandateExtended(until=until):
                 assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
                 self._mandate.extend(until)
@@ -236,6 +240,8 @@ class CoordinatorMachine:
         if self._own_leave is not None:
             self._end("lost", self._own_leave, now)
             return
+        if self._running.round is None:
+            self._first_round.watch(self._members.peers.keys(), now)
         match self._gathering.look(self._running.round, now):
             case Enough() if not self._may_begin(now):
                 if self._first_round.is_given_up(now):
@@ -253,8 +259,12 @@ class CoordinatorMachine:
 
     def _may_begin(self, now: float) -> bool:
         """Tell whether a round may be sealed: the first one needs more than nodes (R12)."""
-        is_first = self._running.round is None
-        return not is_first or self._first_round.may_begin(self._members.ready, now)
+        if self._running.round is not None:
+            return True
+        if not self._first_round.may_begin(self._members.ready, self._members.peers.keys(), now):
+            return False
+        self._sealing.take_over(*self._first_round.numbers(self._members.peers.keys()))
+        return True
 
     def _watch_seal(self, now: float) -> None:
         store = self._sealing.look(now)

@@ -27,6 +27,7 @@ from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.inquiries import Inquiries
 from pytest_elastic.rendezvous.mandate import Mandate
+from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
@@ -64,7 +65,7 @@ class NodeRendezvous:
         self._registry = registry
         self._on_notice = on_notice
         self._on_event = on_event
-        self._member = MemberMachine(node=node, settings=settings)
+        self.member = MemberMachine(node=node, settings=settings)
         self._coordinator: CoordinatorMachine | None = None
         self._queue: deque[Callable[[], None]] = deque()
         self._is_pumping = False
@@ -134,8 +135,9 @@ class NodeRendezvous:
         *,
         heritage: Heritage | None = None,
         mandate: Mandate | None = None,
+        mark: Mark | None = None,
     ) -> None:
-        """Run the coordinator of a term here; without a mandate, what the settings ask for."""
+        """Run the coordinator of a term here; see `registry.NodeSide`."""
         self._end_coordinator()
         self._coordinator = CoordinatorMachine(
             settings=self._settings,
@@ -144,6 +146,7 @@ class NodeRendezvous:
             now=self._loop.now(),
             mandate=mandate,
             heritage=heritage,
+            mark=mark,
         )
         self._on_event(
             CoordinatorStarted(
@@ -200,11 +203,11 @@ class NodeRendezvous:
             self._is_pumping = False
 
     def _step_member(self, given: v.MemberInput) -> None:
-        for command in self._member.step(given, self._loop.now()):
+        for command in self.member.step(given, self._loop.now()):
             self._perform_for_member(command)
         if self._member_timer is not None:
             self._member_timer.cancel()
-        wake_at = self._member.wake_at()
+        wake_at = self.member.wake_at()
         self._member_timer = (
             None
             if wake_at is None
@@ -239,7 +242,9 @@ class NodeRendezvous:
             case v.Dial():
                 self._uplink.dial(command, is_here=self._coordinator is not None)
             case v.Send(message=message):
-                self.has_acknowledged |= isinstance(message, SealAcknowledged)
+                if isinstance(message, SealAcknowledged):
+                    self.has_acknowledged = True
+                    self._registry.remember()
                 self._uplink.send(message)
             case v.Hangup():
                 self._uplink.hang_up()
@@ -290,7 +295,13 @@ class NodeRendezvous:
     def _on_question(self, connection: int, question: Question) -> None:
         match question:
             case ProbeRequest():
-                answer = ProbeAnswer(incarnation=self._node.incarnation, is_tombstone=False)
+                job = self.member.known_job
+                answer = ProbeAnswer(
+                    incarnation=self._node.incarnation,
+                    is_tombstone=False,
+                    newest_round=0 if job is None else job.round,
+                    restarts_used=0 if job is None else job.restarts_used,
+                )
                 self._reception.send(connection, answer)
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.loop import Loop
+from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.announcer import Announcer, found_at, key_of, place_of, read_place
+from pytest_elastic.rendezvous.mark_file import MarkFile
+from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.registry import NodeSide
@@ -30,7 +32,8 @@ class EndpointRegistry:
     """One node's view of the endpoint's store (see `registry.Registry`).
 
     `is_host`: this node hosts it (True), does not (False), or does if the endpoint is its own
-    address and the port is free (None).
+    address and the port is free (None). `marks`: where a host finds and leaves what it knows of the
+    job (R12); None: nowhere.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class EndpointRegistry:
         is_host: bool | None,
         store: ports.EndpointStore,
         credentials: Credentials | None = None,
+        marks: MarkFile | None = None,
     ) -> None:
         self._loop = loop
         self._node = node
@@ -52,6 +56,9 @@ class EndpointRegistry:
         self._store = store
         self._credentials = credentials
         self._announcer: Announcer | None = None
+        self._marks = marks if settings.has_succession and endpoint.port != 0 else None
+        self._hosts = False
+        self._timer: Timer | None = None
         self._side: NodeSide
 
     def open(self, side: NodeSide) -> None:
@@ -88,6 +95,12 @@ class EndpointRegistry:
         if self._endpoint.port != 0:
             announcer.watch_endpoint()
 
+    def remember(self) -> None:
+        """Leave a mark of the job, if this node hosts the endpoint."""
+        job = self._side.member.known_job
+        if self._marks is not None and self._hosts and job is not None:
+            self._marks.write(job)
+
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Have it performed at once: members are what a round is written down in."""
         self._side.perform(command)
@@ -100,6 +113,7 @@ class EndpointRegistry:
     def close(self, *, is_over: bool, on_closed: Callable[[], None]) -> None:
         """Announce nothing any more; the store goes with its process."""
         self.end()
+        self._leave_mark()
         on_closed()
 
     # Who hosts (R14)
@@ -120,7 +134,11 @@ class EndpointRegistry:
             self._side.tell_member(v.Start())
 
     def _begin(self, reason: str) -> None:
-        self._side.coordinate(_FIRST_TERM, reason)
+        self._hosts = True
+        mark = None if self._marks is None else self._marks.read()
+        self._side.coordinate(_FIRST_TERM, reason, mark=mark)
+        if self._marks is not None:
+            self._renew_mark()
         announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM), self._on_newer)
         if self._endpoint.port != 0:
             announcer.publish(self._on_published)
@@ -160,6 +178,27 @@ class EndpointRegistry:
                     reason=f"cannot publish the coordinator at {self._endpoint}: {error}",
                 )
             )
+
+    # What is left for whoever hosts next (R12)
+
+    def _renew_mark(self) -> None:
+        """Renew the mark once a beat, as long as this node is in contact with its coordinator."""
+        if self._side.member.link is Link.JOINED:
+            self.remember()
+        at = self._loop.now() + self._settings.beat_interval_s
+        self._timer = self._loop.call_at(at, self._renew_mark)
+
+    def _leave_mark(self) -> None:
+        """Take the mark away if the job has ended, and see that it tells of a node that leaves."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._marks is None or not self._marks.is_ours:
+            return
+        member = self._side.member
+        if member.has_ended:
+            self._marks.remove()
+        elif (job := member.known_job) is not None and job.left:
+            self.remember()
 
     # Finding it
 

@@ -2,41 +2,58 @@
 
 A coordinator that follows nobody cannot know whether it is the first one. Where the job has several
 endpoints, a majority of them has to be its own. Where it has one, whose store this node hosts and
-may have hosted before, two things are safe: that there cannot be nodes enough for a second job, or
-to wait until the survivors of a first one would have announced themselves. A node that was told of
-a round before it came here is a sign of an old job, and not one of those who make a new one.
+may have hosted before, three things are safe: that there cannot be nodes enough for a second job;
+to wait until the survivors of a first one would have announced themselves; and a mark that was left
+here, which tells of whom to hear. A node that was told of a round before it came here is a sign of
+an old job, and not one of those who make a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
+from pytest_elastic.rendezvous.mark import Mark, Survivors
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.outbox import Outbox
-from pytest_elastic.rendezvous.vocabulary import FoundJob
+from pytest_elastic.rendezvous.vocabulary import FoundJob, ProbeAnswered
 
 __all__ = ["FirstRound"]
 
 
 class FirstRound:
-    """Asked when enough nodes are ready; `is_heir`: a round was sealed before, by somebody else."""
+    """Asked when enough nodes are ready; `is_heir`: a round was sealed before, by somebody else.
+
+    `mark` is what was left here by whoever hosted the endpoint before, if anything was.
+    """
 
     def __init__(
-        self, settings: Settings, out: Outbox, deadlines: Deadlines, now: float, *, is_heir: bool
+        self,
+        settings: Settings,
+        out: Outbox,
+        deadlines: Deadlines,
+        now: float,
+        *,
+        is_heir: bool,
+        mark: Mark | None = None,
     ) -> None:
         self._settings = settings
         self._out = out
         self._deadlines = deadlines
         self._needs_founding = bool(settings.endpoints) and not is_heir
         self._is_guarded = settings.has_succession and not settings.endpoints and not is_heir
+        self._survivors: Survivors | None = None
+        if mark is not None and self._is_guarded:
+            self._survivors = Survivors(mark, settings, deadlines, now)
         self._announced_by = now + announced_within_s(settings) if self._is_guarded else now
         self._waits_until = self._announced_by if settings.could_be_two else now
         self._came_new: dict[str, bool] = {}
         self._has_few_new = False
         self._asked_at: float | None = None
+        self._told = ""
+        self._is_survived = False
 
     @property
     def is_founding(self) -> bool:
@@ -56,17 +73,32 @@ class FirstRound:
         if not is_new:
             self._waits_until = self._announced_by
 
-    def may_begin(self, ready: Iterable[str], now: float) -> bool:
+    def watch(self, here: Collection[str], now: float) -> None:
+        """Ask those of whom a mark tells; `here` are the incarnations of this job's members."""
+        if self._survivors is not None:
+            for probe in self._survivors.ask(here, now):
+                self._out.add(probe)
+
+    def take_answer(self, answer: ProbeAnswered) -> None:
+        """Take note of what a dial has shown."""
+        if self._survivors is not None:
+            self._survivors.take_answer(answer)
+
+    def may_begin(self, ready: Iterable[str], here: Collection[str], now: float) -> bool:
         """Tell whether a round may be sealed, and do what is needed for it.
 
-        `ready` are all who could be in it, by incarnation.
+        `ready` are all who could be in it, `here` all members, by incarnation.
         """
         new = sum(self._came_new.get(incarnation, True) for incarnation in ready)
         self._has_few_new = self._is_guarded and new < self._settings.min_nodes
+        wait = None if self._survivors is None else self._survivors.waits_for(here, now)
+        self._is_survived = wait is not None
         if self._needs_founding and self._asked_at is None:
             self._out.add(FoundJob())
         elif not self._needs_founding and not self._deadlines.is_due(self._waits_until, now):
             self._tell_delay(self._waits_until - now)
+        elif wait is not None:
+            self._tell_delay(*wait)
         elif self._has_few_new:
             self._tell_delay(self._settings.join_timeout_s)
         elif not self._needs_founding:
@@ -75,9 +107,15 @@ class FirstRound:
             self._asked_at = now
         return False
 
-    def _tell_delay(self, wait_s: float) -> None:
-        if self._asked_at is None:
-            self._out.emit(FirstRoundDelayed(wait_s=round(wait_s, 1)))
+    def _tell_delay(self, wait_s: float, why: str = "") -> None:
+        """Say for how long nothing begins, and again if there is another reason for it."""
+        if self._asked_at is None or (why and why != self._told):
+            self._out.emit(FirstRoundDelayed(wait_s=round(wait_s, 1), reason=why))
+            self._told = why
+
+    def numbers(self, here: Collection[str]) -> tuple[int, int]:
+        """Return the newest round, and the restarts used, that somebody may know."""
+        return (0, 0) if self._survivors is None else self._survivors.numbers(here)
 
     def is_given_up(self, now: float) -> bool:
         """Tell whether nobody of those who are ready should wait any longer."""
@@ -89,13 +127,19 @@ class FirstRound:
     @property
     def why_lost(self) -> str:
         """Say what was missing."""
+        within = f"within {self._settings.join_timeout_s:g} s"
+        if self._is_survived:
+            return (
+                f"enough nodes were ready, but run {self._settings.run_id!r} was here before, and "
+                f"{self._told}; none of them has joined, or said who decides, {within}"
+            )
         if self._has_few_new:
             return (
                 "enough nodes were ready, but some were told of a job that runs, and without them "
                 f"fewer than {self._settings.min_nodes}; nobody who decides that job was heard of "
-                f"within {self._settings.join_timeout_s:g} s"
+                f"{within}"
             )
         return (
             "enough nodes were ready, but no majority of the endpoints "
-            f"{self._settings.endpoints} could be won within {self._settings.join_timeout_s:g} s"
+            f"{self._settings.endpoints} could be won {within}"
         )

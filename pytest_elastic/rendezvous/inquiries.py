@@ -12,6 +12,7 @@ from pytest_elastic.rendezvous.messages import (
     Answer,
     PlaceAnswer,
     PlaceRequest,
+    ProbeAnswer,
     ProbeRequest,
     VoteAnswer,
 )
@@ -47,10 +48,16 @@ class Inquiries:
         self._probe(order, self._tell_member)
 
     def _probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
-        def tell(_: Answer | None, outcome: v.Outcome) -> None:
-            pass_on(
-                v.ProbeAnswered(name=order.name, incarnation=order.incarnation, outcome=outcome)
+        def tell(answer: Answer | None, outcome: v.Outcome) -> None:
+            said = answer if isinstance(answer, ProbeAnswer) else None
+            answered = v.ProbeAnswered(
+                name=order.name,
+                incarnation=order.incarnation,
+                outcome=outcome,
+                newest_round=0 if said is None else said.newest_round,
+                restarts_used=0 if said is None else said.restarts_used,
             )
+            pass_on(answered)
 
         call = Call(
             incarnation=order.incarnation,

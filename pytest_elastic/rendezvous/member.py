@@ -22,6 +22,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.link import CoordinatorLink
+from pytest_elastic.rendezvous.mark import KnownJob
 from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, Link, Part
 from pytest_elastic.rendezvous.model import Failure, Node, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
@@ -65,6 +66,19 @@ class MemberMachine:
     def part(self) -> Part:
         """What this node has to do with a round."""
         return self._part.phase
+
+    @property
+    def known_job(self) -> KnownJob | None:
+        """What is known of the job that this node is in, if it was told of one (R12)."""
+        if not self._belongs:
+            return None
+        part = self._part
+        return self._succession.known_job(part.newest_round, restarts_used=part.restarts_used)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this node was told how the job ends, and has ended that way."""
+        return self.link is Link.OVER and self._parting.ending is not None
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""

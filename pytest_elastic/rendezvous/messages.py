@@ -325,11 +325,14 @@ class ProbeRequest:
 class ProbeAnswer:
     """What lives behind this port: `incarnation`, and whether it has ended (a tombstone).
 
-    A tombstone is given by the keeper that outlived its agent, once every worker is gone.
+    A tombstone is given by the keeper that outlived its agent, once every worker is gone. An agent
+    says which round it has heard of, and how many restarts were used by then.
     """
 
     incarnation: str
     is_tombstone: bool
+    newest_round: int = 0
+    restarts_used: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
+from pytest_elastic.rendezvous.mark import Mark
+from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import RosterEntry
 
@@ -26,6 +28,10 @@ class NodeSide(Protocol):
     @property
     def has_acknowledged(self) -> bool:
         """Whether this node was in a sealed round, so that there is a job."""
+
+    @property
+    def member(self) -> MemberMachine:
+        """The member of this node, to be looked at."""
 
     def tell_member(self, given: v.MemberInput) -> None:
         """Hand the member an input; the first one is `Start`."""
@@ -40,8 +46,12 @@ class NodeSide(Protocol):
         *,
         heritage: Heritage | None = None,
         mandate: Mandate | None = None,
+        mark: Mark | None = None,
     ) -> None:
-        """Run the coordinator of a term here; without a mandate, what the settings ask for."""
+        """Run the coordinator of a term here; without a mandate, what the settings ask for.
+
+        `mark`: what was left here by whoever hosted the endpoint before (R12).
+        """
 
     def perform(self, command: v.CoordinatorCommand) -> None:
         """Do what the coordinator has decided."""
@@ -65,6 +75,9 @@ class Registry(Protocol):
 
     def announce(self, place: Place, members: Sequence[RosterEntry]) -> None:
         """Let others know that this node was elected, the members of the last round first (R11)."""
+
+    def remember(self) -> None:
+        """Keep what this node knows of the job for its next agent; it is about to promise."""
 
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Have a command performed: now, or once what it says is written down; in order."""

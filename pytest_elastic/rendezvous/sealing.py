@@ -45,6 +45,12 @@ class Sealing:
         self.newest = self._members.newest_round = newest
         self.budget = dataclasses.replace(self.budget, used=restarts_used, idle_rounds=idle_rounds)
 
+    def take_over(self, newest: int, restarts_used: int) -> None:
+        """Use no number again, and count on, as a mark tells of a job (R12)."""
+        self.newest = max(self.newest, newest)
+        used = max(self.budget.used, restarts_used)
+        self.budget = dataclasses.replace(self.budget, used=used)
+
     def close_gate(self, until: float | None) -> None:
         """Start no worker before that; None changes nothing."""
         if until is not None:

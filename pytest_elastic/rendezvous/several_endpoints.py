@@ -93,6 +93,9 @@ class SeveralEndpoints:
         self._announce(place)
         self._announcers[0].tell(members)
 
+    def remember(self) -> None:
+        """Keep nothing: the other endpoints know of the job."""
+
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Found the job when the coordinator has the nodes for it; all else is done at once."""
         if isinstance(command, v.FoundJob):

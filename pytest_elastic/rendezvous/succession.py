@@ -17,6 +17,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.candidate import Candidate
+from pytest_elastic.rendezvous.mark import KnownJob
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
 __all__ = ["Contact", "Succession"]
@@ -122,6 +123,16 @@ class Succession:
             return ()
         roster = self.ballot.seal.roster if self.ballot.seal is not None else self._roster
         return tuple(entry for entry in roster if entry.incarnation != self.ballot.incarnation)
+
+    def known_job(self, round_: int, *, restarts_used: int) -> KnownJob:
+        """Return what is known of the job, for whoever hosts the endpoint next (R12)."""
+        ballot = self.ballot
+        return KnownJob(
+            round=max(round_, ballot.newest_round),
+            restarts_used=restarts_used,
+            electorates=ballot.voters,
+            left=(ballot.incarnation,) if ballot.has_renounced else (),
+        )
 
     # --- questions ---------------------------------------------------------------------------
 

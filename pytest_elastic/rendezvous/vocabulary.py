@@ -132,11 +132,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswered:
-    """What dialling an agent showed; `name` and `incarnation` as in the `Probe`."""
+    """What dialling an agent showed; `name` and `incarnation` as in the `Probe`.
+
+    `newest_round`, `restarts_used`: what it has heard of, if it is alive.
+    """
 
     name: str
     incarnation: str
     outcome: Outcome
+    newest_round: int = 0
+    restarts_used: int = 0
 
 
 # --- inputs of the member (besides the agent's requests of `ports`) ------------------------------

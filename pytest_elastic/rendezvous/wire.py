@@ -20,7 +20,7 @@ from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import messages, ports
 from pytest_elastic.rendezvous.messages import Message
 
-__all__ = ["FORMAT", "BadMessage", "decode", "encode"]
+__all__ = ["FORMAT", "BadMessage", "decode", "encode", "read_dataclass"]
 
 # Raised whenever a message changes its meaning; nodes of different formats refuse each other (R14).
 FORMAT = 1
@@ -53,10 +53,10 @@ def decode(fields: Mapping[str, Any]) -> Message:
     message_type = _TYPE_OF.get(kind) if isinstance(kind, str) else None
     if message_type is None:
         raise BadMessage(f"cannot read a message of the unknown kind {kind!r:.80}")
-    return typing.cast("Message", _read_dataclass(message_type, values, str(kind)))
+    return typing.cast("Message", read_dataclass(message_type, values, str(kind)))
 
 
-def _read_dataclass(cls: type[Any], values: object, where: str) -> object:
+def read_dataclass(cls: type[Any], values: object, where: str) -> object:
     """Build `cls` from a JSON object with exactly its fields; defaults may be left out."""
     fields = _read_mapping(values, where)
     hints = _hints_of(cls)
@@ -80,7 +80,7 @@ def _read(hint: object, value: object, where: str) -> object:
     """Check one value against its type; sequences become tuples."""
     origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _read_dataclass(hint, value, where)
+        return read_dataclass(hint, value, where)
     if origin in {typing.Union, types.UnionType}:
         return _read_union(typing.get_args(hint), value, where)
     if origin is Sequence:

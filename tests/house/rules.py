@@ -166,6 +166,7 @@ PURE = (
             "driver",
             "endpoint_registry",
             "inquiries",
+            "mark_file",
             "reception",
             "records",
             "several_endpoints",
@@ -334,18 +335,18 @@ LONG_FILES: dict[str, Long] = {
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
-    "pytest_elastic/rendezvous/coordinator.py": Long(lines=560, because=_MACHINE),
+    "pytest_elastic/rendezvous/coordinator.py": Long(lines=570, because=_MACHINE),
     "pytest_elastic/rendezvous/messages.py": Long(
         lines=420, because="all that members and the coordinator say to each other"
     ),
     "pytest_elastic/rendezvous/vocabulary.py": Long(
-        lines=445, because="all words between the machines and their drivers"
+        lines=450, because="all words between the machines and their drivers"
     ),
-    "pytest_elastic/rendezvous/member.py": Long(lines=500, because=_MACHINE),
+    "pytest_elastic/rendezvous/member.py": Long(lines=515, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/simulation/planted.py": Long(lines=430, because="a table of faults and their making"),
     "harness/elastic_harness/simulation/world.py": Long(
-        lines=625, because="the simulated world that all rules are told in"
+        lines=650, because="the simulated world that all rules are told in"
     ),
 }
 

@@ -16,11 +16,13 @@ from elastic_harness.simulation.plan import KINDS, Blow
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 
-__all__ = ["Target", "may_come", "strike"]
+__all__ = ["Target", "can_boot", "may_come", "strike"]
 
 T = TypeVar("T")
 
 _MAX_STARTS = 12
+# The nodes of a plan have arrived by then: they are new ones, to a host without a mark.
+_ALL_HERE_S = 1.0
 # Links and firewalls: shorter than a beat, than a lease, about a lease, longer than all of it.
 _OUTAGES_S = (0.1, 0.7, 1.3, 3.0)
 
@@ -47,8 +49,8 @@ class Target:
     def may_come(self) -> bool:
         """Whether one more node that knows of no job may be there.
 
-        With `min_nodes` of them, a host that comes back at the endpoint begins the job anew beside
-        its survivors, while these elect: nobody it can ask knows better (R12).
+        With `min_nodes` of them, a host that comes back at the endpoint without a mark begins the
+        job anew beside its survivors, while these elect: nobody it can ask knows better (R12).
         """
         return may_come(self.world)
 
@@ -110,8 +112,22 @@ def may_come(world: World) -> bool:
         return True
     if world.endpoints is not None and world.endpoints.keep_others_out():
         return True
+    if world.host is not None and world.marks.is_at(world.host.name):
+        return True
     new = [p for p in world.every_process if p.is_alive and not p.agent.belongs]
     return len(new) + world.expected + 1 < world.config.min_nodes
+
+
+def can_boot(world: World, name: str) -> bool:
+    """Tell whether a machine can be up again: after a loss of power, that takes a lease at least.
+
+    Only the endpoint's matters, which has lost its mark (R12).
+    """
+    process, host = world.processes[name], world.host
+    if host is None or name != host.name:
+        return True
+    is_up = world.time >= process.lost_power_at + world.config.lease_s
+    return process.has_power or (is_up and world.time >= _ALL_HERE_S)
 
 
 def _choose(blow: Blow, options: Sequence[T]) -> T:
@@ -184,6 +200,7 @@ def _back(target: Target, blow: Blow) -> str:
     """Start a dead node again: same name, same address, new incarnation."""
     dead = sorted(n for n, p in target.world.processes.items() if not p.is_alive)
     dead = [name for name in dead if target.has_succession or name != target.host]
+    dead = [name for name in dead if can_boot(target.world, name)]
     if not dead or len(target.world.every_process) >= _MAX_STARTS or not target.may_come:
         return ""
     name = dead[blow.who % len(dead)]

@@ -20,6 +20,8 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
+from pytest_elastic.rendezvous.mark import Mark
+from pytest_elastic.rendezvous.member import MemberMachine
 
 if TYPE_CHECKING:
     from pytest_elastic.loop import Loop
@@ -199,6 +201,10 @@ class _Agent:
     # --- its machines ------------------------------------------------------------------------
 
     @property
+    def member(self) -> MemberMachine:
+        return self._process.member
+
+    @property
     def has_acknowledged(self) -> bool:
         return self._process.agent.belongs
 
@@ -216,8 +222,9 @@ class _Agent:
         *,
         heritage: Heritage | None = None,
         mandate: Mandate | None = None,
+        mark: Mark | None = None,
     ) -> None:
-        del reason
+        del reason, mark
         process = self._process
         self._world.end_coordinator(process)
         self._world.host = process

@@ -70,6 +70,7 @@ class Process:
         self.has_left = False  # of its own accord
         self.has_tombstone = False
         self.has_power = True
+        self.lost_power_at = -math.inf
         self.is_frozen = False
         self.is_suspended = False  # with everything on its machine
         self.finished: str | None = None
@@ -81,6 +82,10 @@ class Process:
     def now(self) -> float:
         """Return the time on this node's own clock."""
         return self.world.time * self._rate + self._offset_s
+
+    def moment(self, time: float) -> float:
+        """Return what this node's clock shows, or would have, at a time of the world."""
+        return time * self._rate + self._offset_s
 
     def until(self, moment: float) -> float:
         """Return how long it is, in true seconds, until a moment of this node's clock."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.faults import Target, may_come, strike
+from elastic_harness.simulation.faults import Target, can_boot, may_come, strike
 from elastic_harness.simulation.granted import ETCD, GrantedWorld
 from elastic_harness.simulation.health import problem_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
@@ -226,8 +226,7 @@ class Storm:
         if world.config.has_succession:
             # Whoever is at the endpoint tells newcomers; without it only members go on.
             if not world.host.is_alive and self.plan.seed % 2 and may_come(world):
-                world.start(world.host.name)
-                self.said.append((world.time, f"back {world.host.name}"))
+                self._bring_host_back(world.host.name)
                 return
             if not world.host.is_alive:
                 return
@@ -239,11 +238,22 @@ class Storm:
             world.start(name)
             self.said.append((world.time, f"back {name}"))
 
+    def _bring_host_back(self, name: str) -> None:
+        """Start the endpoint's host again, as soon as its machine can be up."""
+        world = self.world
+        if not (can_boot(world, name) and may_come(world)):
+            world.later(_LOOK_S, self._bring_host_back, name)
+        elif not world.processes[name].is_alive:
+            world.start(name)
+            self.said.append((world.time, f"back {name}"))
+
     def _leave_damage(self) -> None:
         """Let one node stay out of reach, where enough others are left."""
         world, host = self.world, self.world.host
         alive = sorted(n for n, p in world.processes.items() if p.is_alive)
         names = [n for n in alive if host is not None and n != host.name]
+        if host is not None and world.marks.is_at(host.name) and not host.agent.belongs:
+            return  # who is silent for good is taken for lost by a host that comes back (R12)
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]

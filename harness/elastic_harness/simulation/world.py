@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 
 from elastic_harness.simulation.doors import Doors, place_of
 from elastic_harness.simulation.endpoints import Endpoints
+from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Direction, Pipe, Process
 from pytest_elastic.events import model as events
@@ -108,6 +109,7 @@ class World:
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
         self.doors = Doors(self, KEEPER_S)
+        self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
         self.endpoints = Endpoints(self, names) if names else None
         self._newest_dial: dict[str, int] = {}  # by incarnation
@@ -199,7 +201,11 @@ class World:
         self._terms = 1 if self.config.has_succession else self._terms + 1
         self.host = process
         process.coordinator = CoordinatorMachine(
-            settings=self.config, node=process.node, term=self._terms, now=process.now()
+            settings=self.config,
+            node=process.node,
+            term=self._terms,
+            now=process.now(),
+            mark=self.marks.open(process),
         )
         process.set_alarm("coordinator")
         self.doors.publish_first(process)
@@ -244,8 +250,10 @@ class World:
         process = self.processes[name]
         process.is_alive = False
         process.has_power = False
+        process.lost_power_at = self.time
         process.has_tombstone = False
         process.agent.die(None)
+        self.marks.lose(name)
 
     def freeze(self, name: str, seconds: float) -> None:
         """SIGSTOP the agent; its keeper goes on."""
@@ -384,12 +392,16 @@ class World:
     def perform_member(self, process: Process, command: v.MemberCommand) -> None:
         match command:
             case v.Send(message=message):
-                if process.founding is not None and isinstance(message, m.SealAcknowledged):
-                    process.feed("founding", Joined())
+                if isinstance(message, m.SealAcknowledged):
+                    self.marks.remember(process)
+                    if process.founding is not None:
+                        process.feed("founding", Joined())
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
             case v.Notify(notice=notice):
                 process.agent.notice(notice)
+                if isinstance(notice, ports.JobOver):
+                    self.marks.part(process)
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.FindCoordinator(peers=peers):
@@ -536,7 +548,14 @@ class World:
             redial_s = min(probe.answer_within_s / DIALS, until - self.time)
             self.later(redial_s, lambda: self._probed(process, probe, which, until, patience_s))
             return
-        answer = v.ProbeAnswered(name=probe.name, incarnation=probe.incarnation, outcome=outcome)
+        job = suspect.member.known_job if outcome is v.Outcome.ALIVE else None
+        answer = v.ProbeAnswered(
+            name=probe.name,
+            incarnation=probe.incarnation,
+            outcome=outcome,
+            newest_round=0 if job is None else job.round,
+            restarts_used=0 if job is None else job.restarts_used,
+        )
         process.feed(which, answer)
 
     # --- what tests look at ------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""What the host of a job's only endpoint leaves behind, and what follows from finding it (R12).
+
+A coordinator that follows nobody cannot know from others whether it is the first one: with the
+processes of a host its store is gone, and the nodes that it meets when it comes back may all be
+new. But what it has written down on its machine is still there. So whoever hosts the endpoint keeps
+a *mark* of the job that it is in; and whoever finds one there begins nothing before
+
+- survivors would have announced themselves at the endpoint, and
+- of those who had a voice, so many are known to have ended that the others can elect nobody.
+
+Each of them is asked, once a beat, whether its agent lives. A refused port counts as its end by
+then. Those who live, or do not answer at all, are waited for three times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pytest_elastic.rendezvous.deadlines import Deadlines
+from pytest_elastic.rendezvous.founding import announced_within_s
+from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
+from pytest_elastic.rendezvous.quorum import has_quorum
+from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+
+__all__ = ["KnownJob", "Mark", "Survivors"]
+
+# How long an announcer may need for a look at the endpoint, at most: it has as long for an answer.
+_LOOK_S = 1.0
+# By how much longer those are waited for who may live: an election may have to be tried again, and
+# a link that is cut for longer than it takes to notice heals as a rule. There has to be an end, as
+# some nodes that have lost each other can do nothing without this host.
+_PATIENCE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJob:
+    """What a node knows of the job that it is in.
+
+    `electorates`: a successor needs a quorum of one of them at least. `left`: incarnations that
+    have renounced their voice.
+    """
+
+    round: int
+    restarts_used: int
+    electorates: Sequence[Electorate] = ()
+    left: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What was left behind; `renewed_at` is when its writer was last in contact, on our clock."""
+
+    job: KnownJob
+    renewed_at: float
+
+
+class Survivors:
+    """Those of a job that a mark tells of: whether they may still go on with it."""
+
+    def __init__(self, mark: Mark, settings: Settings, deadlines: Deadlines, now: float) -> None:
+        self._job = mark.job
+        self._settings = settings
+        self._deadlines = deadlines
+        wait_s = announced_within_s(settings)
+        renewed_at = min(mark.renewed_at, now) + settings.beat_interval_s
+        # Who was elected long ago looks at the endpoint all the time.
+        look_s = 2 * settings.beat_interval_s + _LOOK_S
+        self._heard_by = max(renewed_at + wait_s, now + look_s)
+        self._waits_until = max(renewed_at + _PATIENCE * wait_s, self._heard_by + settings.lease_s)
+        self._entries = {
+            entry.incarnation: entry for e in mark.job.electorates for entry in e.members
+        }
+        self._outcomes = dict.fromkeys(self._entries, Outcome.SILENT)
+        self._asked: set[str] = set()
+        self._round, self._restarts_used = mark.job.round, mark.job.restarts_used
+        self._ask_at = now
+
+    def ask(self, here: Collection[str], now: float) -> Sequence[Probe]:
+        """Return whom to dial; `here` are the incarnations that have joined this coordinator."""
+        if not self._deadlines.is_due(self._ask_at, now):
+            return ()
+        self._ask_at = now + self._settings.beat_interval_s
+        self._deadlines.is_due(self._ask_at, now)
+        probes = []
+        for entry in self._left(here):
+            if entry.incarnation in self._asked:
+                continue
+            self._asked.add(entry.incarnation)
+            probe = Probe(
+                name=entry.name,
+                incarnation=entry.incarnation,
+                address=entry.address,
+                port=entry.port,
+                answer_within_s=self._settings.lease_s,
+            )
+            probes.append(probe)
+        return probes
+
+    def take_answer(self, answer: ProbeAnswered) -> None:
+        """Take note of what a dial has shown; a tombstone is the last word."""
+        incarnation = answer.incarnation
+        if incarnation not in self._asked:
+            return
+        self._asked.discard(incarnation)
+        if self._outcomes[incarnation] is not Outcome.TOMBSTONE:
+            self._outcomes[incarnation] = answer.outcome
+        self._round = max(self._round, answer.newest_round)
+        self._restarts_used = max(self._restarts_used, answer.restarts_used)
+
+    def waits_for(self, here: Collection[str], now: float) -> tuple[float, str] | None:
+        """Return for how long to wait at most, and why; None: nobody is waited for any more."""
+        if not self._deadlines.is_due(self._heard_by, now):
+            return self._heard_by - now, "its members may be going on with it"
+        alive, silent = self._of(Outcome.ALIVE, here), self._of(Outcome.SILENT, here)
+        may_go_on = self._may_go_on([*alive, *silent])
+        if not may_go_on or self._deadlines.is_due(self._waits_until, now):
+            return None
+        why = f"{_names(alive)} live" if self._may_go_on(alive) else f"{_names(silent)} may live"
+        return self._waits_until - now, why
+
+    def numbers(self, here: Collection[str]) -> tuple[int, int]:
+        """Return the newest round and the restarts used that somebody may remember; else zeros."""
+        is_left = self._of(Outcome.ALIVE, here) or self._of(Outcome.SILENT, here)
+        if self._entries and not is_left:
+            return 0, 0
+        return self._round, self._restarts_used
+
+    def _left(self, here: Collection[str]) -> Sequence[RosterEntry]:
+        return [
+            entry
+            for incarnation, entry in self._entries.items()
+            if incarnation not in here and self._outcomes[incarnation] is not Outcome.TOMBSTONE
+        ]
+
+    def _of(self, outcome: Outcome, here: Collection[str]) -> Sequence[RosterEntry]:
+        return [e for e in self._left(here) if self._outcomes[e.incarnation] is outcome]
+
+    def _may_go_on(self, entries: Sequence[RosterEntry]) -> bool:
+        present = {entry.incarnation for entry in entries}
+        return any(has_quorum(each, present, self._job.left) for each in self._job.electorates)
+
+
+def _names(entries: Sequence[RosterEntry]) -> str:
+    return ", ".join(entry.name for entry in entries)

@@ -1,0 +1,143 @@
+"""R12: the host of the only endpoint comes back, finds its mark, and begins no second job."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.simulation.checks import Violation, Watch
+from elastic_harness.simulation.marks import Marks
+from elastic_harness.simulation.world import World, settings
+
+from pytest_elastic.events.model import CoordinatorSteppedDown, FirstRoundDelayed
+from pytest_elastic.rendezvous.founding import announced_within_s
+
+THREE = ("n1", "n2", "n3")
+NEW = ("n1", "n4", "n5")
+
+
+def running(*, quorum: str = "majority") -> World:
+    """Return a job of three of at most five nodes; n1 hosts its endpoint."""
+    world = World(settings("3:5", quorum=quorum, last_call_s=0.2))
+    watch = Watch(world)
+    watch.worker_failures = 1  # at most, in these tests
+    world.start(*THREE)
+    world.run_until(lambda: world.all_run(*THREE), within_s=3.0)
+    world.run(1.0)
+    return world
+
+
+def come_back_to_new_nodes(world: World) -> None:
+    """Let the host's processes die and start again, with enough new nodes for a job."""
+    world.crash("n1")
+    world.run(0.05)
+    world.start(*NEW)
+
+
+def jobs(world: World) -> int:
+    """Return how many first rounds were sealed."""
+    return sum(seal.round == 1 for seal in world.seals())
+
+
+def test_r12_a_host_that_comes_back_at_once_joins_the_survivors() -> None:
+    """They elect while it has enough new nodes for a job of its own."""
+    world = running()
+    world.isolate("n1", ["n2", "n3"])
+    come_back_to_new_nodes(world)
+    world.run(1.0)
+    world.heal()
+    world.run_until(lambda: world.all_run(*THREE, "n4", "n5"), within_s=5.0)
+    assert jobs(world) == 1
+    assert any(isinstance(e, CoordinatorSteppedDown) for _, name, e in world.events if name == "n1")
+
+
+def test_r12_without_the_mark_the_judge_sees_a_second_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is what campaigns had found."""
+    monkeypatch.setattr(Marks, "open", lambda *_: None)
+    with pytest.raises(Violation, match="round 1 is not the same for all"):
+        test_r12_a_host_that_comes_back_at_once_joins_the_survivors()
+
+
+def test_r12_survivors_that_answer_are_waited_for_longer() -> None:
+    """Two of three live, and reach everybody but each other: nothing begins beside them."""
+    world = running()
+    world.isolate("n2", ["n3"])
+    come_back_to_new_nodes(world)
+    world.run(2 * announced_within_s(world.config))
+    assert jobs(world) == 1
+    assert [world.round_of(name) for name in NEW] == [0, 0, 0]
+    delays = [
+        event for event in world.of(FirstRoundDelayed) if isinstance(event, FirstRoundDelayed)
+    ]
+    assert [event.reason for event in delays] == [
+        "its members may be going on with it",
+        "n2, n3 live",
+    ]
+    world.heal()
+    world.run_until(lambda: world.all_run(*THREE, "n4", "n5"), within_s=5.0)
+
+
+def test_r12_who_is_silent_is_taken_for_lost_and_numbers_go_on() -> None:
+    """Nobody answers for three times as long as survivors need; some may come back all the same."""
+    world = running()
+    world.fail("n2")
+    world.reform(*THREE)
+    world.run(1.0)
+    world.cut_power("n2")
+    world.cut_power("n3")
+    come_back_to_new_nodes(world)
+    wait_s = announced_within_s(world.config)
+    world.run(2 * wait_s)
+    assert not world.all_run(*NEW)
+    world.run_until(lambda: world.all_run(*NEW), within_s=1.5 * wait_s)
+    assert world.round_of("n1") > 2
+    assert world.restarts("n1") == 1
+
+
+def test_r12_a_job_that_was_killed_hard_begins_anew_after_a_short_wait() -> None:
+    """Their kernels refuse: nobody is left who could know of it, so numbers begin again."""
+    world = running()
+    world.fail("n2")
+    world.reform(*THREE)
+    world.run(1.0)
+    for name in THREE:
+        world.crash(name)
+    world.start(*THREE)
+    wait_s = announced_within_s(world.config)
+    took_s = world.run_until(lambda: world.all_run(*THREE), within_s=wait_s + 1.0)
+    assert took_s >= wait_s - world.config.beat_interval_s
+    assert (world.round_of("n1"), world.restarts("n1")) == (1, 0)
+
+
+def test_r12_a_mark_that_is_old_costs_little() -> None:
+    """Whoever was elected long ago looks at the endpoint once a beat, and is heard of soon."""
+    world = running()
+    for name in THREE:
+        world.crash(name)
+    world.run(60.0)
+    world.start(*THREE)
+    took_s = world.run_until(lambda: world.all_run(*THREE), within_s=3.0)
+    assert took_s < announced_within_s(world.config)
+
+
+def test_r12_a_host_that_was_gone_for_long_finds_the_job_that_went_on() -> None:
+    """New nodes that have waited at the endpoint are there before anybody has announced it."""
+    world = running()
+    world.crash("n1")
+    world.run(10.0)
+    world.start(*NEW)
+    world.run_until(lambda: world.all_run(*THREE, "n4", "n5"), within_s=5.0)
+    assert jobs(world) == 1
+
+
+def test_r12_nothing_is_left_behind_when_the_job_has_ended() -> None:
+    """Whoever starts it again waits for nobody."""
+    world = running()
+    assert world.marks.is_at("n1")
+    for name in THREE:
+        world.agent(name).succeed()
+    world.run(8.0)
+    assert not world.marks.is_at("n1")
+
+
+def test_r12_nothing_is_left_behind_where_the_job_ends_with_its_host() -> None:
+    """Without succession there are no survivors."""
+    assert not running(quorum="coordinator").marks.is_at("n1")
