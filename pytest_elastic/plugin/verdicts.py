@@ -73,6 +73,8 @@ def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseExce
         reason=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
     )
     unmet = [first, *_problems(result), *_unmet_judgements(result, None)]
+    if hub.options.shrink and run.plan.storm_ids:
+        run.note = "not tried: the storm is one that a Python test has asked for"
     run.screen = _screen(run, hub, item, unmet)
 
 

@@ -156,6 +156,12 @@ NEEDS_ONE = """
     storm: {seed: 3, faults: [kill, exit], max: 4, steps: 20}
     expect: {finally: [{restarts: 0}]}
 """
+IN_PYTHON = """
+    def test_in_python(elastic_job):
+        job = elastic_job("steps.py", nodes=1, max_restarts=2)
+        job.storm(faults=["kill"], max=2, steps=10)
+        assert job.wait().outcome == "drained"
+"""
 NEEDS_NONE = """
     storm: {faults: [kill], max: 2, steps: 20}
     expect: {finally: [{world_sizes: [2, 2, 2, 2, 2, 2, 2, 2, 2]}]}
@@ -170,8 +176,11 @@ def test_a_failed_storm_is_shrunk_to_the_faults_that_it_takes(tmp_path: Path) ->
     for name, body in (("one", NEEDS_ONE), ("none", NEEDS_NONE)):
         text = scenario(name, body, script="steps.py", max_restarts=4)
         place.add(f"{name}.elastic.yaml", text)
+    place.add("test_some.py", IN_PYTHON)
     called = place.pytest("-rA", "--elastic-shrink=6", "--elastic-cluster=process")
-    assert called.outcomes == {"one": "FAILED", "none": "FAILED"}, called.out
+    names = ("one", "none", "test_in_python")
+    assert called.outcomes == dict.fromkeys(names, "FAILED"), called.out
+    assert "shrunk         not tried: the storm is one that a" in called.about("test_in_python")
     about = called.about("none")
     assert "shrunk         fails with no fault (1 more runs); the first run: .elastic/" in about
     about = called.about("one")
