@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.integration.stopped import stop
+
 LIMIT_S = 180.0
 
 
@@ -97,9 +99,12 @@ class EtcdServer:
             connection.close()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send it a signal; with SIGSTOP, it stands still afterwards."""
         assert self._process is not None, "it has been started"
-        self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            stop(self._process.pid)
+        else:
+            self._process.send_signal(number)
 
     def stop(self) -> None:
         """End it; harmless when it has ended."""

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.train import Checkpoints, ElasticBatchSampler, Superseded, TextWindows, parse
+from tests.integration.stopped import stop
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 DEADLINE_S = 240.0  # a start is 2 s on a quiet machine
@@ -369,7 +370,9 @@ def test_losses_are_the_same_across_a_change_of_world_size(runs: Runs, tmp_path:
 
 def test_all_ranks_leave_at_the_same_step(runs: Runs) -> None:
     """One rank is asked to leave: all stop after the same step, its checkpoint is on disk."""
-    one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05")
+    # The other one's launcher, which is this test, may be late.
+    code = "from examples import train; train.PEERS_LEFT_WAIT_S = 600; train.main()"
+    one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05", code=code)
     one.wait_for_line("^step 5 ")
     other.process.send_signal(signal.SIGTERM)
     left_at = one.wait_for_line(r"^leaving at step (\d+): 1 of 2 ranks got SIGTERM")[1]
@@ -394,7 +397,7 @@ def test_a_rank_with_dead_peers_leaves_without_waiting_for_them(runs: Runs) -> N
     """A frozen peer never ends the step: SIGTERM is obeyed within seconds all the same."""
     one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05")
     one.wait_for_line("^step 5 ")
-    other.process.send_signal(signal.SIGSTOP)
+    stop(other.process.pid)
     one.process.send_signal(signal.SIGTERM)
     assert one.wait() == 143, one.output
     assert "the peers are gone; leaving without a checkpoint" in one.output

@@ -24,6 +24,7 @@ from pytest_elastic.workers.messages import (
 )
 from pytest_elastic.workers.process_tree import children_of, start_time
 from tests.integration.small_agent import AgentProcess, python_worker
+from tests.integration.stopped import stop
 
 _ids = itertools.count(1)
 
@@ -168,7 +169,7 @@ def test_a_frozen_store_is_not_waited_for(agent: AgentProcess, tmp_path: Path) -
         port = int(other.stdout.readline())
         where = {"host": "127.0.0.1", "port": port}
         assert ask(agent, "publish", **where, key="k", value="v").error == ""
-        other.send_signal(signal.SIGSTOP)
+        stop(other.pid)
         try:
             answer = ask(agent, "fetch", **where, key="k", timeout_s=0.5)
             assert "no store answered within 0.5 s" in answer.error

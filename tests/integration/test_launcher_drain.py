@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.launchers import LIMIT_S, OURS, Running, address
+from tests.integration.stopped import stop
 
 pytest.importorskip("torch")
 
@@ -31,8 +33,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Return what starts launchers in a folder of the test, and ends them with it."""
     started: list[Running] = []
 
-    def begin(*words: str) -> Running:
-        started.append(Running(tmp_path, *words))
+    def begin(*words: str, **environ: str) -> Running:
+        started.append(Running(tmp_path, *words, environ=environ))
         return started[-1]
 
     yield begin
@@ -86,7 +88,9 @@ def test_a_worker_can_checkpoint_although_it_has_dataloader_children(
 ) -> None:
     """The leader is told, its children go on: it trains to the end of its step, saves, and ends."""
     (tmp_path / "train.py").write_text(CHECKPOINTS)
-    job = start(*OURS, "--standalone", "--shutdown-timeout=600", "train.py", str(tmp_path))
+    words = ("--standalone", "--shutdown-timeout=600", "train.py", str(tmp_path))
+    # Sockets of loaders lie there, whose paths have to be short.
+    job = start(*OURS, *words, TMPDIR=tempfile.gettempdir())
     job.wait_for("training")
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 128 + signal.SIGTERM, job.printed
@@ -276,7 +280,7 @@ def test_one_more_signal_ends_a_host_that_lingers_for_the_others(
         agent.wait_for("world 2")
     (host,) = [agent for agent in agents if "hosting the rendezvous" in agent.printed]
     (other,) = [agent for agent in agents if agent is not host]
-    other.process.send_signal(signal.SIGSTOP)
+    stop(other.process.pid)
     host.process.send_signal(signal.SIGTERM)
     host.wait_for("leaving the job")
     # How many it takes depends on how far it has come; each is one more than it waits for.

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.place import Called, Place, scenario
+from tests.plugin.place import Called, Place, as_user, scenario
 
-ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 
 CUT = "timeline: [{when: {event: worker_hello, rank: 0}, partition: {isolate: n1}, for: 1s}]"
@@ -40,35 +39,42 @@ TESTS = """
 """
 
 
-def interpreter_for(user: int) -> list[str]:
-    """Return an interpreter with our packages that a user may run; skips if there is none."""
-    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        if not os.path.exists(python):
-            continue
-        try:
-            path = os.pathsep.join([str(ROOT), str(ROOT / "harness"), *filter(None, sys.path)])
-            subprocess.run(
-                [python, "-c", "import pytest, torch.version"],
-                user=user, group=user, extra_groups=[], env={"PYTHONPATH": path},
-                cwd="/", check=True, capture_output=True, timeout=60,
-            )  # fmt: skip
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return [python, path]
-    pytest.skip(f"user {user} may not run any interpreter that has our packages")
+# Imports what a session imports, and says what it would have as nodes.
+LOOK = """
+import pytest, torch.version
+from elastic_harness.cluster.choose import choose_cluster
+print(choose_cluster("auto").cluster.kind)
+"""
+
+
+def kind_for(user: int) -> str:
+    """Return the kind of cluster that a user has; skips where it cannot run our packages at all."""
+    command = as_user(user, [sys.executable, "-c", LOOK])
+    done = subprocess.run(
+        command, cwd="/", capture_output=True, text=True, timeout=240, check=False
+    )
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2]
+        pytest.skip(f"user {user} may not run an interpreter that has our packages: {why}")
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def called() -> Iterator[Called]:
-    """Call pytest as nobody, if we are root and nobody can; else as we are, on plain processes."""
+    """Call pytest as nobody, if we are root and nobody can; else as we are.
+
+    Where even nobody can have namespaces, plain processes have to be asked for.
+    """
     folder = Path(tempfile.mkdtemp(prefix="plugin-test-"))  # tmp_path is closed to others
     arguments = ["-rfEps"]
     try:
         if os.getuid() == 0:
-            python, path = interpreter_for(NOBODY)
-            place = Place(folder, {"PYTHONPATH": path, "HOME": str(folder)}, user=NOBODY)
+            kind = kind_for(NOBODY)
+            place = Place(folder, {"HOME": str(folder)}, user=NOBODY)
         else:
-            python, place = sys.executable, Place(folder)
+            kind = "namespace"
+            place = Place(folder)
+        if kind == "namespace":
             arguments.append("--elastic-cluster=process")
         place.add_ini()
         place.add_scripts()
@@ -77,7 +83,7 @@ def called() -> Iterator[Called]:
         place.add("test_some.py", TESTS)
         for path_ in (folder, *folder.rglob("*")):
             os.chown(path_, place.user or -1, place.user or -1)
-        yield place.call([python, "-m", "pytest", *arguments])
+        yield place.pytest(*arguments)
     finally:
         shutil.rmtree(folder)
 
@@ -86,8 +92,8 @@ def test_the_header_says_what_nodes_are_and_why(called: Called) -> None:
     """And what cannot be done, with the reason."""
     lines = [line for line in called.out.splitlines() if line.startswith("elastic: ")]
     assert lines[0].startswith("elastic: process cluster (nodes are plain processes, because ")
-    if os.getuid() == 0:
-        assert "namespaces cannot be had (this is not root; in a user namespace: " in lines[0]
+    why = "namespaces cannot be had (this is not root; in a user namespace: "
+    assert why in lines[0] or "--elastic-cluster=process" in lines[0]
     cannot = [line for line in lines if line.startswith("elastic: cannot do network, ")]
     assert len(cannot) == 1
     assert cannot[0].count(":") >= 2, "a reason stands behind it"

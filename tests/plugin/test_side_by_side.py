@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugin.place import LIMIT_S, Called, Place
-from tests.plugin.test_ordinary_user import NOBODY, interpreter_for
+from tests.plugin.test_ordinary_user import NOBODY, kind_for
 
 pytest.importorskip("xdist")
 
@@ -37,7 +36,7 @@ TESTS = """
         dist.barrier()
         if rank == 0:
             (MEETING / mine).touch()
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 300
         while len(list(MEETING.iterdir())) < JOBS:
             assert time.monotonic() < deadline, f"{sorted(MEETING.iterdir())} of {JOBS}"
             time.sleep(0.02)
@@ -46,7 +45,7 @@ TESTS = """
         dist.barrier()
         return found
 
-    @pytest.mark.elastic(nodes=2, nproc=1, limit="150s")
+    @pytest.mark.elastic(nodes=2, nproc=1, limit="350s")
     @pytest.mark.parametrize("number", range(int(os.environ["MINE"])))
     def test_a_job_among_others(elastic_job, number):
         mine = uuid.uuid4().hex
@@ -87,16 +86,21 @@ def session_in(folder: Path, *, jobs: int, mine: int, user: int | None = None) -
 def test_parallel_sessions_do_not_meet(folder: Path, kind: str) -> None:
     """Two workers of xdist, and another session, of an ordinary user if we are root."""
     is_root = os.getuid() == 0
+    if is_root:
+        kind_for(NOBODY)  # before anything is started: those who wait for it would wait in vain
     jobs = PLACES + is_root
     here = session_in(folder, jobs=jobs, mine=PLACES)
-    command = [sys.executable, "-m", "pytest", "-n", str(PLACES), f"--elastic-cluster={kind}"]
-    started = [here.start_command([*command, "-rA"])]
-    if is_root:
-        python, path = interpreter_for(NOBODY)
-        other = session_in(folder, jobs=jobs, mine=1, user=NOBODY)
-        other.environ.update({"PYTHONPATH": path, "HOME": str(other.folder)})
-        started.append(other.start_command([python, "-m", "pytest", "-p", "no:xdist", "-rA"]))
+    # What lies below the root is there on every node: the place to meet at, too.
+    words = ("-rA", f"--rootdir={folder}", "-p", "no:cacheprovider")
+    started = []
     try:
+        ours = (f"--elastic-cluster={kind}", f"--elastic-artifacts={here.folder}/.elastic")
+        started.append(here.start("-n", str(PLACES), *ours, *words))
+        if is_root:
+            other = session_in(folder, jobs=jobs, mine=1, user=NOBODY)
+            other.environ.update({"HOME": str(other.folder)})
+            theirs = ("-p", "no:xdist", f"--elastic-artifacts={other.folder}/.elastic")
+            started.append(other.start(*theirs, *words))
         outs = [process.communicate(timeout=LIMIT_S)[0] for process in started]
     finally:
         for process in started:
