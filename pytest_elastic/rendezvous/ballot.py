@@ -106,7 +106,7 @@ class Ballot:
     # --- acknowledgements --------------------------------------------------------------------
 
     def hear_of(self, round_: int) -> None:
-        """Take note that there is, or was, a round of that number; whoever asks is told."""
+        """Take note that such a round was acknowledged elsewhere; whoever asks is told."""
         self.newest_round = max(self.newest_round, round_)
 
     def acknowledge(self, seal: m.Seal) -> None:

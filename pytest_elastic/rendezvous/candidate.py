@@ -215,8 +215,8 @@ class Candidate:
         """Tell whether a round was committed, as far as that matters.
 
         The roster of a first round that was given up need not have anybody in common with the one
-        that was formed instead. Where two groups could both be large enough, or anybody was told
-        of a round after it, nobody follows it.
+        that was formed instead. Where two groups could both be large enough, or a round after it
+        is known to have been acknowledged, nobody follows it.
         """
         assert self._seal is not None, "a candidate has acknowledged something"
         was_first = not self._seal.electorates and self._commit is None

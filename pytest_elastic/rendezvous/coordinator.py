@@ -33,6 +33,7 @@ from typing_extensions import assert_never
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.ballot import rank_of
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.coordinator_phases import ALLOWED, Phase
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -120,7 +121,8 @@ class CoordinatorMachine:
         self._started_at = now
         self._own_leave: str | None = None
         self._is_heir = heritage is not None
-        self._follows_first_seal = heritage is not None and heritage.is_of_first_seal
+        # What this job goes on with, if nobody knows that any round of it was committed.
+        self._first_seal = heritage.seal if heritage and heritage.is_of_first_seal else None
         self._first_round = FirstRound(
             settings, self._out, self._deadlines, now, is_heir=self._is_heir, mark=mark
         )
@@ -329,8 +331,8 @@ class CoordinatorMachine:
                 reason = f"{message.node.name} has promised to obey term {message.term}"
                 self._step_down(reason, promised=message.term)
             elif self._is_refuted_by(message):
-                number = message.newest_round
-                reason = f"{message.node.name} was told of round {number}, and nobody who voted was"
+                number = message.sealed_round
+                reason = f"{message.node.name} has acknowledged round {number}, and no voter has"
                 self._step_down(reason, newest_round=number)
             elif peer is None:
                 self._first_round.meet(message.node.incarnation, message.newest_round)
@@ -366,9 +368,10 @@ class CoordinatorMachine:
 
         Its roster may have nobody in common with those who voted (R11.5).
         """
+        if self._first_seal is None or hello.sealed_term >= self.term:
+            return False
         is_open = self._running.round is not None and self._running.round.is_inherited
-        is_news = hello.newest_round > self._members.newest_round
-        return self._follows_first_seal and is_open and is_news
+        return is_open and (hello.sealed_term, hello.sealed_round) > rank_of(self._first_seal)
 
     def _on_peers_checked(self, peer: Peer, report: m.PeersChecked) -> None:
         peers = self._members.peers

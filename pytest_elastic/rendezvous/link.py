@@ -11,6 +11,7 @@ import dataclasses
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.ballot import rank_of
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.greeting import settings_as_values
 from pytest_elastic.rendezvous.liveness import HeldLease
@@ -174,6 +175,7 @@ class CoordinatorLink:
         self._tried_at = now
         self._next_lease = HeldLease(self._settings, now)
         self._echo = 0
+        sealed_term, sealed_round = rank_of(self._succession.ballot.seal)
         hello = m.Hello(
             run_id=self._settings.run_id,
             node=node,
@@ -183,6 +185,8 @@ class CoordinatorLink:
             newest_round=newest_round,
             restarts_used=restarts_used,
             meant_for=self.found.incarnation if self.found is not None else "",
+            sealed_term=sealed_term,
+            sealed_round=sealed_round,
         )
         self._out.send(hello)
 

@@ -458,6 +458,7 @@ class MemberMachine:
         self._succession.lose()
         self._succession.candidate.hear_of_term(order.promised)
         self._part.hear_of(order.newest_round)
+        self._succession.ballot.hear_of(order.newest_round)
         if order.left:
             self._succession.candidate.excuse(order.left)
         self._seeking_since = now

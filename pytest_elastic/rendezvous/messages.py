@@ -81,6 +81,7 @@ class Hello:
     into and still stands by, 0 for a newcomer: it comes back only into the round of its workers.
     `term`, `newest_round` and `restarts_used` are the highest that this node ever heard of, so that
     no coordinator reuses a number; `term` is also one below which it obeys nobody (R11).
+    `sealed_term` and `sealed_round` are those of the highest seal that it acknowledged, 0 if none.
     """
 
     run_id: str
@@ -91,6 +92,8 @@ class Hello:
     newest_round: int = 0
     restarts_used: int = 0
     meant_for: str = ""
+    sealed_term: int = 0
+    sealed_round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,6 @@ class RoundPart:
     def hear_of(self, round_: int, *, restarts_used: int = 0) -> None:
         """Take note that there is, or was, a round of that number, and what was used by then."""
         self.newest_round = max(self.newest_round, round_)
-        self._ballot.hear_of(round_)
         self.restarts_used = max(self.restarts_used, restarts_used)
 
     # --- reports -----------------------------------------------------------------------------

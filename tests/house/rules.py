@@ -337,7 +337,7 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=570, because=_MACHINE),
     "pytest_elastic/rendezvous/messages.py": Long(
-        lines=420, because="all that members and the coordinator say to each other"
+        lines=430, because="all that members and the coordinator say to each other"
     ),
     "pytest_elastic/rendezvous/vocabulary.py": Long(
         lines=450, because="all words between the machines and their drivers"

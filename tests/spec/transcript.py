@@ -30,7 +30,17 @@ FOLDER = Path(__file__).parent / "transcripts"
 # What a line does not need to say, because it never differs or is said by the line before.
 _QUIET = frozenset(
     {
-        *("term", "settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid"),
+        *(
+            "term",
+            "settings",
+            "run_id",
+            "max_restarts",
+            "incarnation",
+            "newest_round",
+            "sealed_term",
+            "sealed_round",
+            "pid",
+        ),
         "meant_for",
         *("sealed_by", "idle_rounds", "grant_s"),
     }

@@ -21,7 +21,17 @@ __all__ = ["described", "told_again"]
 _WIDTH = 34
 # What a line does not need to say, because it never differs or is said by the line before.
 _QUIET = frozenset(
-    {"settings", "run_id", "max_restarts", "incarnation", "newest_round", "pid", "traceback"}
+    {
+        "settings",
+        "run_id",
+        "max_restarts",
+        "incarnation",
+        "newest_round",
+        "sealed_term",
+        "sealed_round",
+        "pid",
+        "traceback",
+    }
 )
 
 
