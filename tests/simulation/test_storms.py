@@ -56,6 +56,7 @@ FOUND_OTHERWISE = {
         MachineAgent,
     ),
     "who was given up two rounds ago is told who decides": (5010839, _BRISK, PlayedAgent),
+    "numbers that never came to a round keep nobody from following": (5012680, _BRISK, PlayedAgent),
     "who comes back and hosts the endpoint looks there who decides now": (
         6001061,
         Options(nodes=5, quorum="majority", is_swarm=True, is_brisk=True),
