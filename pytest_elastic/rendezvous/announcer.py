@@ -64,7 +64,7 @@ class Announcer:
         place: Place,
         *,
         credentials: Credentials | None,
-        on_newer: Callable[[Place], None] | None = None,
+        on_newer: Callable[[Place], None],
     ) -> None:
         self._loop = loop
         self._on_newer = on_newer
@@ -128,7 +128,7 @@ class Announcer:
             if found is not None and term < self._place.term:
                 self._elder = found.place
                 self._elder_until = self._loop.now() + self._settings.join_timeout_s
-            if found is not None and term > self._place.term and self._on_newer is not None:
+            if found is not None and term > self._place.term:
                 self._on_newer(found.place)
             if term <= self._place.term:
                 text = as_text(self._place, self._settings.run_id, self._credentials)

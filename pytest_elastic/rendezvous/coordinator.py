@@ -500,6 +500,8 @@ class CoordinatorMachine:
         """Tell a member again what it may have missed; it knows which it has seen."""
         self._sealing.skip_numbers()
         self._farewell.meet(peer.node.incarnation)
+        # It may have seen its connection end before we did, and what we asked went with that.
+        self._reach.set_aside(peer.node.incarnation)
         if self._farewell.ending is not None:
             self._farewell.tell(peer)
         elif peer.standing is Standing.SEALED and self._sealing.seal is not None:

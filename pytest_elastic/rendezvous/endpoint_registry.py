@@ -139,7 +139,7 @@ class EndpointRegistry:
         self._side.coordinate(_FIRST_TERM, reason, mark=mark)
         if self._marks is not None:
             self._renew_mark()
-        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM), self._on_newer)
+        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM))
         if self._endpoint.port != 0:
             announcer.publish(self._on_published)
             if self._settings.has_succession:
@@ -148,17 +148,11 @@ class EndpointRegistry:
         self._side.tell_member(v.Start())
 
     def _on_newer(self, place: Place) -> None:
-        """Join the job whose survivors have found the endpoint before they could reach this node.
+        """Hear of a coordinator that could publish itself, and could not reach this node."""
+        self._side.tell_coordinator(v.JobFound(place=place))
+        self._side.tell_member(v.Announced(place=place))
 
-        A node that is in a round hears of a successor from its members, not from a store.
-        """
-        if not self._side.has_acknowledged:
-            self._side.tell_coordinator(v.JobFound(place=place))
-            self._side.tell_member(v.Announced(place=place))
-
-    def _announce_from_here(
-        self, place: Place, on_newer: Callable[[Place], None] | None = None
-    ) -> Announcer:
+    def _announce_from_here(self, place: Place) -> Announcer:
         self._announcer = Announcer(
             self._loop,
             self._settings,
@@ -166,7 +160,7 @@ class EndpointRegistry:
             self._store,
             place,
             credentials=self._credentials,
-            on_newer=on_newer,
+            on_newer=self._on_newer,
         )
         return self._announcer
 

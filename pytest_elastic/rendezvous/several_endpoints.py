@@ -221,11 +221,17 @@ class SeveralEndpoints:
                 self._store,
                 place,
                 credentials=self._credentials,
+                on_newer=self._on_newer,
             )
             for endpoint in self._endpoints
         ]
         for announcer in self._announcers:
             announcer.watch_endpoint()
+
+    def _on_newer(self, place: Place) -> None:
+        """Hear of a coordinator that could publish itself, and could not reach this node."""
+        self._side.tell_coordinator(v.JobFound(place=place))
+        self._side.tell_member(v.Announced(place=place))
 
     # Finding
 

@@ -263,11 +263,6 @@ PLANTED: dict[str, Planted] = {
         ),
         options=_SUCCESSION,
     ),
-    "endless-mandate": Planted(
-        what="a coordinator that no quorum answers goes on deciding",
-        patches=((MembersMandate, "until", lambda *_: float("inf")),),
-        options=Options(quorum="majority", kinds=("freeze", "isolate", "suspend")),
-    ),
     "granted-for-ever": Planted(
         what="a coordinator goes on deciding when what was granted to it is over",
         patches=((GrantedMandate, "until", lambda *_: float("inf")),),
@@ -293,8 +288,11 @@ PLANTED: dict[str, Planted] = {
         patches=((Sealing, "begin", _after(Sealing.begin, _count_what_is_sealed)),),
     ),
     "elder-told-once": Planted(
-        what="a successor tells who was published before it once, and not until it is reached",
-        patches=((Doors, "_announce", _before(Doors._announce, _forget_elder)),),
+        what="who was published before a successor is told once, and never looks there itself",
+        patches=(
+            (Doors, "_announce", _before(Doors._announce, _forget_elder)),
+            (Doors, "hear_of", _nothing),
+        ),
         options=_SWARM,
     ),
     "claims-without-voices": Planted(
@@ -337,6 +335,11 @@ PLANTED: dict[str, Planted] = {
 # promised (R11.4), some thousand storms have found none of these: either another rule comes before
 # what they break, or the moment for it has become too short.
 SELDOM: dict[str, Planted] = {
+    "endless-mandate": Planted(
+        what="a coordinator that no quorum answers goes on deciding",
+        patches=((MembersMandate, "until", lambda *_: float("inf")),),
+        options=Options(quorum="majority", kinds=("freeze", "isolate", "suspend")),
+    ),
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",
         patches=((Ballot, "vote", _nothing),),

@@ -62,6 +62,33 @@ FOUND_OTHERWISE = {
         Options(nodes=5, quorum="majority", is_swarm=True, is_brisk=True),
         PlayedAgent,
     ),
+    "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
+        8001981,
+        _BRISK,
+        PlayedAgent,
+    ),
+    "a member that comes back before it is missed is asked again whom it reaches": (
+        6000896,
+        Options(quorum="majority", is_brisk=True, endpoints=3),
+        PlayedAgent,
+    ),
+    "a founder that gives way and begins again is not told to give way once more": (
+        6003061,
+        Options(quorum="majority", is_brisk=True, endpoints=3),
+        PlayedAgent,
+    ),
+    "a member that is granted little asks again soon": (
+        7001529,
+        Options(nodes=5, quorum="majority", is_brisk=True),
+        PlayedAgent,
+    ),
+    "two nodes on a slow network do not depose each other for ever": (5066686, _BRISK, PlayedAgent),
+    "of two that were elected under one term both are told": (5093481, _BRISK, PlayedAgent),
+    "who was suspended is woken again by what was to wake it later": (
+        6013763,
+        Options(quorum="granted", is_brisk=True),
+        PlayedAgent,
+    ),
     "an end that only the lost had heard of is none": (5080612, _BRISK, PlayedAgent),
     "so it is where an etcd says who decides": (
         3001552,

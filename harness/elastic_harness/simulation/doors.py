@@ -173,6 +173,11 @@ class Doors:
         """Let a first coordinator announce itself at several endpoints, from now on."""
         self._watch_endpoint(process, place_of(process))
 
+    def hear_of(self, process: Process, place: m.Place) -> None:
+        """Let a coordinator hear of a newer one that was published."""
+        process.feed("coordinator", v.JobFound(place=place))
+        process.feed("member", v.Announced(place=place))
+
     def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
         """Tell an agent who decides."""
         every = self._world.every_process
@@ -211,10 +216,8 @@ class Doors:
         if is_served and host is not None and not process.is_frozen:
             found = self.published
             is_older = found is None or found.term < place.term
-            is_newer = found is not None and found.term > place.term
-            if is_newer and process.member._succession.ballot.seal is None:  # noqa: SLF001
-                process.feed("coordinator", v.JobFound(place=found))
-                process.feed("member", v.Announced(place=found))
+            if found is not None and found.term > place.term:
+                self.hear_of(process, found)
             if is_older and (host is process or not world.is_apart(process, host)):
                 self.published = place
                 if found is not None and found.incarnation != place.incarnation:

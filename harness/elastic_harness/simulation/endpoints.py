@@ -125,7 +125,8 @@ class Endpoints:
                 )
                 process.set_alarm("coordinator")
             case f.Yield(reason=reason):
-                process.feed("coordinator", v.FoundingLost(reason=reason))
+                # The real driver is told of a store's answer when it is doing nothing else.
+                process.tell_at_once("coordinator", v.FoundingLost(reason=reason))
             case f.Founded():
                 process.feed("coordinator", v.JobFounded())
                 if process.coordinator is not None:
@@ -197,6 +198,8 @@ class Endpoints:
             held = self._texts[host.node.incarnation]
             record = self._records.get(held)
             if record is not None and record.claim is None and record.place.term >= place.term:
+                if record.place.term > place.term:
+                    world.doors.hear_of(process, record.place)
                 continue
             self._swap(host, held, text)
             if record is not None and record.place.incarnation != place.incarnation:

@@ -112,6 +112,10 @@ class Process:
         if self._inbox:
             self._pump()
 
+    def tell_at_once(self, which: str, given: _Given) -> None:
+        """Step one machine amid the commands of another, before the next of these is performed."""
+        self._step(which, given)
+
     def resume(self) -> None:
         """Go on after the whole machine was stopped: the keeper looks at the lease first."""
         self.is_suspended = False
@@ -126,6 +130,7 @@ class Process:
         self.is_frozen = False
         for which in ("member", "coordinator", "founding"):
             self.feed_if_due(which)
+            self.set_alarm(which)  # one that rang meanwhile, too early, was not set again
         self._inbox += waiting
         self._pump()
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
-from elastic_harness.simulation.doors import Doors, place_of
+from elastic_harness.simulation.doors import Doors
 from elastic_harness.simulation.endpoints import Endpoints
 from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.played_agent import PlayedAgent

@@ -137,3 +137,14 @@ def test_the_coordinator_counts_what_it_granted() -> None:
     granted.take_beat(count=2, echo=1, now=102.0, grant_s=1.0)
     assert granted.granted_until == 103.5
     assert granted.heard_from == 101.0
+
+
+def test_a_member_that_is_granted_little_beats_again_soon() -> None:
+    """A beat later might be too late: what is granted then depends on who has been heard."""
+    config = settings()
+    held = HeldLease(config, 0.0)
+    held.next_beat(0.0)
+    held.hurry(0.1, 1.3 * config.beat_interval_s)
+    assert held.beat_at == config.beat_interval_s
+    held.hurry(0.1, 1.2 * config.beat_interval_s)
+    assert held.beat_at == 0.1 + config.beat_interval_s / 4
