@@ -166,7 +166,8 @@ class KeeperRole:
             case StartGroup():
                 return self._start_group(order)
             case CallStore():
-                return self._store.call(order, is_warm=self._host is not None)
+                # A thread of a preloaded module may hold a lock, which a fork would keep for ever.
+                return self._store.call(order, is_warm=_can_fork_programs(self._host)[0])
             case SignalGroup():
                 if self._group is not None and self._group.round == order.round:
                     self._group.send(order.signal, order.to, spare=self._spared())

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.boot.spawn import command_and_environ
-from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkersRunning
+from pytest_elastic.workers.messages import (
+    CallStore,
+    GroupGone,
+    StartGroup,
+    StoreAnswered,
+    WorkersRunning,
+)
+from pytest_elastic.workers.process_tree import children_of
 from tests.integration.small_agent import AgentProcess, python_worker
 
 _ROOT = Path(__file__).parents[2]
@@ -71,3 +78,9 @@ def test_a_keeper_that_got_a_thread_forks_no_programs_any_more(
             assert said in running.start_reason
             os.kill(agent.keeper_pid, signal.SIGALRM)
             agent.wait_until((tmp_path / "begun").exists)
+        agent.send(CallStore(id=1, call="open", arguments={"host": "127.0.0.1"}))
+        assert agent.wait_for(StoreAnswered).error == ""
+        (service,) = children_of(agent.keeper_pid)
+        # What the kernel told a program when it was executed; a forked one has its parent's.
+        told = [Path(f"/proc/{pid}/auxv").read_bytes() for pid in (service, agent.keeper_pid)]
+        assert told[0] != told[1]
