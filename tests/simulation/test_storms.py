@@ -90,6 +90,7 @@ FOUND_OTHERWISE = {
         PlayedAgent,
     ),
     "an end that only the lost had heard of is none": (5080612, _BRISK, PlayedAgent),
+    "or one that stays apart": (8102426, _BRISK, PlayedAgent),
     "so it is where an etcd says who decides": (
         3001552,
         Options(quorum="granted", is_brisk=True),

@@ -34,7 +34,7 @@ def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) 
     if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
         return None
     if world.config.outlives_coordinator:
-        return _problem_of_heirs(world, living)
+        return _problem_of_heirs(world, living, left_out)
     if host.finished is not None or host.agent.over is not None:
         return _unaware(living)
     return _not_running(world, living)
@@ -61,7 +61,7 @@ def _not_running(world: World, living: Sequence[Process]) -> str | None:
     return None
 
 
-def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
+def _problem_of_heirs(world: World, living: Sequence[Process], left_out: str) -> str | None:
     """Say what is not well of a job that outlives its coordinator (R11, R12).
 
     Where its members elect, it must go on if more than half of the newest roster is here; what
@@ -72,6 +72,7 @@ def _problem_of_heirs(world: World, living: Sequence[Process]) -> str | None:
         for process in world.every_process
         if process.agent.over is not None
         if process.agent.over.result in {"succeeded", "failed"}
+        if process.name != left_out  # it can tell nobody
     ]
     if world.config.is_granted:  # members ask nobody but the coordinator
         aware = [p for p in aware if p.coordinator and p.coordinator.phase is Phase.OVER]
