@@ -1,0 +1,320 @@
+"""The faults that are planted: each is one promise taken back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from elastic_harness.simulation.doors import Doors
+from elastic_harness.simulation.plan import Options
+from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_harness.simulation.process import Process
+
+from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import round as round_
+from pytest_elastic.rendezvous.ballot import Ballot
+from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
+from pytest_elastic.rendezvous.candidate import Candidate
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.farewell import Farewell
+from pytest_elastic.rendezvous.first_round import FirstRound
+from pytest_elastic.rendezvous.gathering import Gathering
+from pytest_elastic.rendezvous.link import CoordinatorLink
+from pytest_elastic.rendezvous.liveness import HeldLease
+from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
+from pytest_elastic.rendezvous.member import MemberMachine, Part
+from pytest_elastic.rendezvous.membership import Membership
+from pytest_elastic.rendezvous.model import Electorate
+from pytest_elastic.rendezvous.part import RoundPart
+from pytest_elastic.rendezvous.parting import Parting
+from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
+from pytest_elastic.rendezvous.sealing import Sealing
+from pytest_elastic.rendezvous.succession import Succession
+from tests.simulation.planting import Planted, after, before, nothing
+
+__all__ = ["PLANTED", "SELDOM"]
+
+
+def _charge_everything(
+    what: Budget, ended: EndedRound | None, roster: tuple[str, ...]
+) -> tuple[Verdict, str]:
+    verdict, why = budget.judge(what, ended, roster)
+    is_wrong = verdict is Verdict.FREE and ended is not None and what.used < what.max_restarts
+    return (Verdict.CHARGED if is_wrong else verdict), why
+
+
+def _reuse_number(sealing: Sealing, seal: SealedRound, reason: str) -> None:
+    del seal, reason
+    sealing.newest -= 1
+
+
+def _forget_the_gate(sealing: Sealing, now: float) -> None:
+    sealing._gate = now
+
+
+def _forget_reports(machine: MemberMachine, *_: object) -> None:
+    machine._part._reports.clear()
+
+
+_on_connection_lost = MemberMachine._on_connection_lost
+
+
+def _do_not_hold_what_stops(machine: MemberMachine, reason: str, now: float) -> None:
+    part = machine._part
+    was = part.is_held
+    part.is_held = was or machine.part is Part.STOPPING
+    _on_connection_lost(machine, reason, now)
+    if not was and machine.part is Part.STOPPING:
+        part.is_held = False
+
+
+def _leave_round_impatiently(
+    machine: MemberMachine, reason: str, now: float, *, as_told: bool = False
+) -> None:
+    _leave_round(machine, reason, now, as_told=as_told)
+    if as_told:
+        machine._patient_until = now + machine.settings.join_timeout_s
+
+
+_leave_round = MemberMachine._leave_round
+
+
+def _hold_from_now(lease: HeldLease, now: float) -> None:
+    if lease._held_from is not None:
+        lease._held_from = now
+
+
+def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> None:
+    wanted = gathering._settings
+    if wanted.min_nodes > 1:
+        gathering._settings = dataclasses.replace(wanted, min_nodes=wanted.min_nodes - 1)
+    del last, now
+
+
+def _keep_resting(mandate_: MembersMandate, electorates: Sequence[Electorate]) -> None:
+    if electorates:
+        _rest_on(mandate_, electorates)
+
+
+def _tell_nobody(parting: Parting, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
+    del ending, is_known_to_all
+    parting._may_be_asked = False
+
+
+def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
+    doors._elders.pop(process.node.incarnation, None)
+
+
+_by_claim = round_.by_claim
+_rest_on = MembersMandate.rest_on
+# Few kinds of faults each, with succession.
+_SWARM = Options(quorum="majority", is_swarm=True)
+_BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
+
+
+def _judge_two_or_more(members: Membership) -> float | None:
+    return max(members._next_expiry, members._judges_from) if len(members.peers) > 1 else None
+
+
+def _count_what_is_sealed(sealing: Sealing, *_: object) -> None:
+    if sealing.seal is not None:
+        used = sealing.seal.message.restart_count
+        sealing.budget = dataclasses.replace(sealing.budget, used=used)
+
+
+# What takes the coordinator away, or makes two sides; nobody comes back or anew.
+_SUCCESSION = Options(
+    quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
+)
+
+PLANTED: dict[str, Planted] = {
+    "no-fencing": Planted(
+        what="neither member nor keeper looks at the lease",
+        patches=(
+            (MemberMachine, "_watch_lease", nothing),
+            (PlayedAgent, "_look_at_lease", nothing),
+        ),
+    ),
+    "no-start-gate": Planted(
+        what="a round is committed while workers of a lost member may run",
+        patches=((Sealing, "look", before(Sealing.look, _forget_the_gate)),),
+        options=Options(kinds=("fail", "freeze", "suspend")),
+    ),
+    "number-reused": Planted(
+        what="the number of a round that was given up comes again",
+        patches=((Sealing, "_abandon", after(Sealing._abandon, _reuse_number)),),
+    ),
+    "everything-charged": Planted(
+        what="a change of members costs a restart",
+        patches=((sealing, "judge", _charge_everything),),
+    ),
+    "nothing-charged": Planted(
+        what="every round is free",
+        patches=((sealing, "judge", lambda *_: (Verdict.FREE, "free")),),
+    ),
+    "stopping-not-held": Planted(
+        what="workers that are being stopped are not held when contact is lost",
+        patches=((MemberMachine, "_on_connection_lost", _do_not_hold_what_stops),),
+        options=Options(kinds=("fail", "reject", "slow")),
+    ),
+    "refused-waits": Planted(
+        what="a member refused with nothing to kill waits for the join timeout after the end",
+        patches=((MemberMachine, "_leave_round", _leave_round_impatiently),),
+        options=Options(kinds=("break", "isolate", "lose host", "reject", "split")),
+    ),
+    "reports-not-repeated": Planted(
+        what="news that was lost with a connection is not said again",
+        patches=(
+            (
+                MemberMachine,
+                "_on_welcome",
+                before(MemberMachine._on_welcome, _forget_reports),
+            ),
+        ),
+    ),
+    "resumes-anything": Planted(
+        what="a node may come back into a round that it does not stand by",
+        patches=((membership, "resumes", lambda *_: True),),
+    ),
+    "not-told-again": Planted(
+        what="a member that comes back is not told what it has missed",
+        patches=((CoordinatorMachine, "_on_back", nothing),),
+        options=Options(kinds=("break", "cut", "fail", "isolate")),
+    ),
+    "too-few": Planted(
+        what="a round is sealed with fewer than min_nodes",
+        patches=((Gathering, "look", before(Gathering.look, _too_few)),),
+    ),
+    "connection-not-noticed": Planted(
+        what="the end of a member's connection suspects nobody and stops nothing",
+        patches=((MemberMachine, "_on_connection_lost", nothing),),
+    ),
+    "quorum-forgotten": Planted(
+        what="a successor needs nobody's vote, and a round nobody's voice",
+        patches=(
+            (candidate, "has_quorum", lambda *_: True),
+            (mandate, "has_quorum", lambda *_: True),
+        ),
+        options=_SUCCESSION,
+    ),
+    "granted-for-ever": Planted(
+        what="a coordinator goes on deciding when what was granted to it is over",
+        patches=((GrantedMandate, "until", lambda *_: float("inf")),),
+        options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
+    ),
+    "one-peer-not-judged": Planted(
+        what="a lost member is waited for without end where it is the only one that is known",
+        patches=((Membership, "next_judgement", _judge_two_or_more),),
+        options=Options(
+            quorum="granted",
+            nodes=2,
+            is_swarm=False,
+            is_brisk=True,
+            kinds=("crash", "isolate", "lose host", "power"),
+        ),
+    ),
+    "spares-begin": Planted(
+        what="whoever was told of a round counts as new where a host that is back begins a job",
+        patches=((FirstRound, "meet", nothing),),
+        options=Options(quorum="majority", is_brisk=True),
+    ),
+    "endpoints-minority": Planted(
+        what="a job begins where one of several endpoints is reached",
+        patches=((founding, "majority_of", lambda _: 1),),
+        options=Options(quorum="majority", endpoints=3),
+    ),
+    "uncommitted-counts": Planted(
+        what="a restart is used when its round is sealed, whether that is committed or not",
+        patches=((Sealing, "begin", after(Sealing.begin, _count_what_is_sealed)),),
+    ),
+    "elder-told-once": Planted(
+        what="who was published before a successor is told once, and never looks there itself",
+        patches=(
+            (Doors, "_announce", before(Doors._announce, _forget_elder)),
+            (Doors, "hear_of", nothing),
+        ),
+        options=Options(quorum="majority", nodes=3, is_swarm=False, kinds=("reject",)),
+    ),
+    "claims-without-voices": Planted(
+        what="of those who wait, who came first is taken, whoever has a needed voice",
+        patches=((round_, "by_claim", lambda peers, last, _: _by_claim(peers, last, ())),),
+        options=Options(quorum="majority", is_swarm=False, is_brisk=True),
+    ),
+    "strangers-forgotten": Planted(
+        what="a successor does not expect those to ask for the end whom it never knew",
+        patches=((Farewell, "expect_strangers", nothing),),
+        options=Options(quorum="majority", nodes=3, is_swarm=False, kinds=("fail", "suspend")),
+    ),
+    "nobody-tells-the-end": Planted(
+        what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
+        patches=((Parting, "hold", after(Parting.hold, _tell_nobody)),),
+        options=Options(
+            quorum="majority", nodes=3, is_swarm=False, kinds=("isolate", "lose host", "succeed")
+        ),
+    ),
+    "decider-goes-alone": Planted(
+        what="a node that leaves while it has lost the contact to its own coordinator just goes",
+        patches=((CoordinatorLink, "must_hand_over", property(lambda _: False)),),
+        options=_BRISK,
+    ),
+    "terms-race": Planted(
+        what="whoever follows a coordinator that was refused is refused in turn, for ever",
+        patches=(
+            (Candidate, "hear_of_term", nothing),
+            (candidate, "_MOST_UNREST", 0),
+            (Succession, "refuse_second", nothing),
+        ),
+        options=_BRISK,
+    ),
+    "success-stays": Planted(
+        what="a node that leaves waits for its coordinator although its workers have succeeded",
+        patches=((RoundPart, "is_idle", property(lambda part: part.is_free)),),
+        options=_SWARM,
+    ),
+    "lease-from-now": Planted(
+        what="a lease runs from the newest beat that was sent, whether it came back or not",
+        patches=((HeldLease, "next_beat", after(HeldLease.next_beat, _hold_from_now)),),
+        # The keeper goes by the last lease that was told it.
+        guards=((PlayedAgent, "_look_at_lease", nothing),),
+        options=Options(is_swarm=False, kinds=("cut", "isolate", "turn")),
+    ),
+    "vote-in-contact": Planted(
+        what="a node votes for another one while its coordinator is well",
+        patches=((Ballot, "_refusal", lambda *_: ""),),
+        # A vote says how lately the voter had contact, and no round starts before that lease ends.
+        guards=((Ballot, "contact_but_with", nothing),),
+        options=Options(
+            quorum="majority",
+            nodes=3,
+            is_swarm=False,
+            kinds=("cut", "isolate", "lose host", "turn"),
+        ),
+    ),
+}
+
+# Since members check each other before a seal (R13), and whoever follows asks for more than was
+# promised (R11.4), some thousand storms have found none of these: either another rule comes before
+# what they break, or the moment for it has become too short.
+SELDOM: dict[str, Planted] = {
+    "endless-mandate": Planted(
+        what="a coordinator that no quorum answers goes on deciding",
+        patches=((MembersMandate, "until", lambda *_: float("inf")),),
+        options=Options(quorum="majority", kinds=("freeze", "isolate", "suspend")),
+    ),
+    "votes-twice": Planted(
+        what="a node forgets for whom it has voted, and in which term",
+        patches=((Ballot, "vote", nothing),),
+        options=_SUCCESSION,
+    ),
+    "refusal-says-nothing": Planted(
+        what="nodes whose first round was never committed elect somebody, although another decides",
+        patches=((Succession, "hear_of_term", nothing),),
+        options=_SWARM,
+    ),
+    "end-needs-mandate": Planted(
+        what="whoever comes after the end gets no lease, as nobody answers any more",
+        patches=((MembersMandate, "rest_on", _keep_resting),),
+        options=_SWARM,
+    ),
+}

@@ -1,0 +1,75 @@
+"""How a fault is planted in the machines: a line of one that somebody might get wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from unittest import mock
+
+from elastic_harness.simulation.plan import Options
+
+__all__ = ["Patch", "Planted", "after", "before", "nothing"]
+
+Patch = tuple[object, str, object]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One fault: what is wrong, what is replaced by what, and which storms may find it.
+
+    `guards` are other rules that would catch it, taken away with it: the storm that finds the fault
+    must find nothing when they alone are missing.
+    """
+
+    what: str
+    patches: Sequence[Patch]
+    guards: Sequence[Patch] = ()
+    options: Options | None = None
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the fault for a while, and no guard against it."""
+        with _replaced((*self.patches, *self.guards)):
+            yield
+
+    @contextlib.contextmanager
+    def unguarded(self) -> Iterator[None]:
+        """Have everything but what guards against the fault for a while."""
+        with _replaced(self.guards):
+            yield
+
+
+@contextlib.contextmanager
+def _replaced(patches: Sequence[Patch]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in patches:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def nothing(*_arguments: object, **_named: object) -> None:
+    """Do nothing."""
+
+
+def before(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
+    """Return a method that does something wrong first."""
+
+    def planted(self: object, *arguments: object) -> _T:
+        act(self, *arguments)
+        return method(self, *arguments)
+
+    return planted
+
+
+def after(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
+    """Return a method that does something wrong afterwards."""
+
+    def planted(self: object, *arguments: object, **named: object) -> _T:
+        result = method(self, *arguments, **named)
+        act(self, *arguments, **named)
+        return result
+
+    return planted
