@@ -373,11 +373,7 @@ class Chaos:
         rank: int = 0,
         round: int | None = None,
     ) -> _Trigger:
-        """Choose a time from the start ("3s"), or the moment when a rank has completed a step.
-
-        `step` is a global step and `round` the n-th world, both from 1. Raises UsageError unless
-        one of `time` and `step` is given.
-        """
+        """Choose a time ("3s" from the start), or when a rank has done a step (in the n-th round)."""
         if (time is None) == (step is None):
             raise UsageError("at() takes either a time, at('3s'), or a step, at(step=20, rank=1)")
         if step is None:
@@ -390,10 +386,7 @@ class Chaos:
         return _Trigger(self._job, {"when": condition})
 
     def after(self, other: Injected | str, delay: str = "0s") -> _Trigger:
-        """Choose the time after another fault has taken effect (or `other.healed`).
-
-        `other` is what injected it, or its id; `delay` is text with a unit, as in "500ms".
-        """
+        """Choose the time ("500ms") after another fault has taken effect (or `other.healed`)."""
         return _Trigger(self._job, {"after": f"{other} + {delay}"})
 
     def storm(self, **settings: Any) -> Sequence[Injected]:  # noqa: ANN401 (those of Job.storm)
