@@ -373,7 +373,7 @@ class Chaos:
         rank: int = 0,
         round: int | None = None,
     ) -> _Trigger:
-        """Choose a time ("3s" from the start), or when a rank has done a step (in the n-th round)."""
+        """Choose a time from the start ("3s"), or when a rank has done a step (of a round)."""
         if (time is None) == (step is None):
             raise UsageError("at() takes either a time, at('3s'), or a step, at(step=20, rank=1)")
         if step is None:
