@@ -344,7 +344,6 @@ LONG_FILES: dict[str, Long] = {
     ),
     "pytest_elastic/rendezvous/member.py": Long(lines=515, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
-    "tests/simulation/planted.py": Long(lines=430, because="a table of faults and their making"),
     "harness/elastic_harness/simulation/world.py": Long(
         lines=650, because="the simulated world that all rules are told in"
     ),
