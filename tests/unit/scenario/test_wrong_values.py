@@ -86,7 +86,7 @@ TOP = [
     ("matrix: {seed: [1, 1]}", "2:5: the id 'crash-resume[seed=1]' is taken by the scenario in li"),
     ("matrix: {id: [a]}", "8:10: ids are made of the matrix's values: `id` is none of its axes"),
     ("matrix: null", "8:9: a matrix is keys with lists: `matrix: {seed: [1, 2]}`"),
-    ("matrix: {job: [{script: x}]}", "5:3: there is no script at /work/main/some/x"),
+    ("matrix: {job: [{script: x}]}", "5:3: there is no script at "),
 ]
 # What `nodes` is.
 NODES = [
