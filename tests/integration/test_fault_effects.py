@@ -46,6 +46,8 @@ while not os.path.exists(end):
         pass
     time.sleep(0.002)
     well = well + 1 if is_well else 0
+    if os.path.exists(os.path.join(os.path.dirname(end), "throttled")):
+        met.add("throttled")
     if rank == 0 and wanted <= met and well > 50:
         open(end, "w").close()
 """
@@ -76,9 +78,20 @@ def test_limits_are_met_proven_and_lifted(bench: FaultBench) -> None:
             {"id": "threads", "after": "files.healed", "process_limit": "n1"},
             {"id": "mend-threads", "when": {"log": "rank 0 met no-thread"}, "heal": "threads"},
             {"id": "cpu", "at": {"step": 9, "rank": 1, "round": 2}, "cpu_limit": "n2"},
+            # The job may not end before this has been seen, however late it began.
+            {
+                "id": "tell",
+                "when": {"event": "fault_effective", "id": "cpu"},
+                "run": {
+                    "command": 'touch "$ELASTIC_CHECKPOINT_DIR/throttled"',
+                    "node": "n2",
+                    "within": "40s",
+                },
+            },
         ],
         "EMFILE",
         "no-thread",
+        "throttled",
     )
     assert outcome.result.outcome == "succeeded", outcome
     assert not outcome.failed, outcome
