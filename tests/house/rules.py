@@ -344,6 +344,9 @@ LONG_FILES: dict[str, Long] = {
     ),
     "pytest_elastic/rendezvous/member.py": Long(lines=515, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
+    "tests/integration/test_example_train.py": Long(
+        lines=410, because="the example's parts, and its real runs"
+    ),
     "harness/elastic_harness/simulation/world.py": Long(
         lines=650, because="the simulated world that all rules are told in"
     ),
