@@ -145,6 +145,7 @@ class CoordinatorMachine:
             case ProbeAnswered():
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
+                self._hear_of_end(input.ended)
             case MandateExtended(until=until):
                 assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
                 self._mandate.extend(until)
@@ -212,7 +213,17 @@ class CoordinatorMachine:
         if retries_at is not None and self._deadlines.is_due(retries_at, now):
             self._reach.retry(self._members.peers)
 
+    def _hear_of_end(self, ended: m.JobEnding | None) -> None:
+        """Begin no other round: a member of the last one knows that the job has ended."""
+        if ended is not None and self._farewell.ending is None:
+            self._farewell.heard = ended
+            self._sealing.break_off(f"the job has ended: {ended.reason}")
+
     def _look(self, now: float) -> None:
+        heard = self._farewell.heard
+        if heard is not None and Phase.ENDING in ALLOWED[self.phase]:
+            self._farewell.go_on(heard, now)
+            self._become(Phase.ENDING)
         match self.phase:
             case Phase.GATHERING:
                 self._gather(now)

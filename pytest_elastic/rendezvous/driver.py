@@ -301,6 +301,7 @@ class NodeRendezvous:
                     is_tombstone=False,
                     newest_round=0 if job is None else job.round,
                     restarts_used=0 if job is None else job.restarts_used,
+                    ended=self.member.ended,
                 )
                 self._reception.send(connection, answer)
             case Announcement(run_id=run_id, place=place):

@@ -39,6 +39,8 @@ class Farewell:
     def __init__(self, desk: Desk) -> None:
         self.ending: m.JobEnding | None = None
         """How the job ends, once that is decided."""
+        self.heard: m.JobEnding | None = None
+        """How it has ended, as somebody knows to whom another coordinator has told it."""
         self._settings = desk.settings
         self._term = desk.term
         self._out = desk.out

@@ -56,6 +56,7 @@ class Inquiries:
                 outcome=outcome,
                 newest_round=0 if said is None else said.newest_round,
                 restarts_used=0 if said is None else said.restarts_used,
+                ended=None if said is None else said.ended,
             )
             pass_on(answered)
 

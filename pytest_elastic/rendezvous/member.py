@@ -80,6 +80,11 @@ class MemberMachine:
         """Whether this node was told how the job ends, and has ended that way."""
         return self.link is Link.OVER and self._parting.ending is not None
 
+    @property
+    def ended(self) -> m.JobEnding | None:
+        """How the job has ended, if this node knows that it has."""
+        return self._parting.ended
+
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
         if self._link.phase is Link.OVER and not isinstance(input, v.Asked | v.TimePassed):

@@ -329,13 +329,15 @@ class ProbeAnswer:
     """What lives behind this port: `incarnation`, and whether it has ended (a tombstone).
 
     A tombstone is given by the keeper that outlived its agent, once every worker is gone. An agent
-    says which round it has heard of, and how many restarts were used by then.
+    says which round it has heard of, how many restarts were used by then, and how the job has
+    ended, if it knows that it has.
     """
 
     incarnation: str
     is_tombstone: bool
     newest_round: int = 0
     restarts_used: int = 0
+    ended: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ class Probe:
 class ProbeAnswered:
     """What dialling an agent showed; `name` and `incarnation` as in the `Probe`.
 
-    `newest_round`, `restarts_used`: what it has heard of, if it is alive.
+    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `ended`: an end it knows.
     """
 
     name: str
@@ -142,6 +142,7 @@ class ProbeAnswered:
     outcome: Outcome
     newest_round: int = 0
     restarts_used: int = 0
+    ended: JobEnding | None = None
 
 
 # --- inputs of the member (besides the agent's requests of `ports`) ------------------------------

@@ -203,6 +203,11 @@ PLANTED: dict[str, Planted] = {
         patches=((GrantedMandate, "until", lambda *_: float("inf")),),
         options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
     ),
+    "end-begins-again": Planted(
+        what="who is named after the end goes on with a round that is over",
+        patches=((CoordinatorMachine, "_hear_of_end", nothing),),
+        options=Options(quorum="granted", is_swarm=True, is_brisk=True),
+    ),
     "one-peer-not-judged": Planted(
         what="a lost member is waited for without end where it is the only one that is known",
         patches=((Membership, "next_judgement", _judge_two_or_more),),

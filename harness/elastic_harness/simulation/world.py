@@ -555,6 +555,7 @@ class World:
             outcome=outcome,
             newest_round=0 if job is None else job.round,
             restarts_used=0 if job is None else job.restarts_used,
+            ended=suspect.member.ended if outcome is v.Outcome.ALIVE else None,
         )
         process.feed(which, answer)
 
