@@ -238,7 +238,7 @@ class NodeRendezvous:
                 self._on_notice(notice)
             case v.FindCoordinator(answer_within_s=within_s, peers=peers):
                 self._find_coordinator(within_s)
-                self._inquiries.ask_place(peers, within_s)
+                self._inquiries.ask_place(peers, within_s, self.member.ending)
             case v.Dial():
                 self._uplink.dial(command, is_here=self._coordinator is not None)
             case v.Send(message=message):

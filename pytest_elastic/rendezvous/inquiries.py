@@ -10,6 +10,7 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.agent_probe import Call, ask_agent
 from pytest_elastic.rendezvous.messages import (
     Answer,
+    JobEnding,
     PlaceAnswer,
     PlaceRequest,
     ProbeAnswer,
@@ -93,7 +94,9 @@ class Inquiries:
         )
         ask_agent(self._loop, call, tell)
 
-    def ask_place(self, peers: Sequence[RosterEntry], within_s: float) -> None:
+    def ask_place(
+        self, peers: Sequence[RosterEntry], within_s: float, ending: JobEnding | None
+    ) -> None:
         """Ask all of them who decides; only an answer that says something is passed on."""
 
         def tell(answer: Answer | None, _: v.Outcome) -> None:
@@ -101,13 +104,15 @@ class Inquiries:
                 self._tell_member(v.EndHeard(ending=answer.ended))
             elif isinstance(answer, PlaceAnswer) and answer.place is not None:
                 self._tell_member(v.Announced(place=answer.place))
+            elif isinstance(answer, PlaceAnswer) and answer.ending is not None:
+                self._tell_member(v.EndHeard(ending=answer.ending, holds=False))
 
         for entry in peers:
             call = Call(
                 incarnation=entry.incarnation,
                 address=entry.address,
                 port=entry.port,
-                question=PlaceRequest(run_id=self._run_id),
+                question=PlaceRequest(run_id=self._run_id, ending=ending),
                 within_s=within_s,
                 credentials=self._credentials,
             )

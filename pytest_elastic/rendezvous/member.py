@@ -53,6 +53,7 @@ class MemberMachine:
         self._part = RoundPart(node.incarnation, self._succession.ballot, self._link, self._out)
         self._seeking_since = 0.0
         self._patient_until = 0.0
+        self._announced_until = 0.0  # when an end that was heard of may be gone by
         self._drain: ports.DrainRequested | None = None
         self._parting = Parting(settings, self._out, self._deadlines)
         self._peer_check = PeerCheck()
@@ -79,6 +80,11 @@ class MemberMachine:
     def has_ended(self) -> bool:
         """Whether this node was told how the job ends, and has ended that way."""
         return self.link is Link.OVER and self._parting.ending is not None
+
+    @property
+    def ending(self) -> m.JobEnding | None:
+        """How the job ends, if this node was told."""
+        return self._parting.ending
 
     @property
     def ended(self) -> m.JobEnding | None:
@@ -121,12 +127,12 @@ class MemberMachine:
                 self._on_announced(place, now)
             case v.Asked():
                 self._on_asked(input, now)
-            case v.EndHeard(ending=ending):
-                self._on_end_heard(ending)
+            case v.EndHeard(ending=ending, holds=holds):
+                self._on_end_heard(ending, now, holds=holds)
             case v.VoteAnswered(answer=answer):
                 self._succession.candidate.take_answer(input, now)
                 if answer is not None and answer.ended is not None:
-                    self._on_end_heard(answer.ended)
+                    self._on_end_heard(answer.ended, now, holds=True)
             case v.CoordinatorNotFound(reason=reason):
                 self._link.take_not_found(reason, now)
             case v.Connected():
@@ -267,6 +273,7 @@ class MemberMachine:
         if not self._link.take_welcome(welcome, now):
             return
         self.node = dataclasses.replace(self.node, name=welcome.name)
+        self._parting.forget_older(welcome.term)
         self._patient_until = now
         part = self._part
         part.hear_of(welcome.newest_round)
@@ -393,7 +400,7 @@ class MemberMachine:
         if self._parting.ending is not None and not has_successors:
             self._end_as_announced()
         elif self._parting.ending is not None and held_until is not None:
-            if is_due(held_until + _GIVE_UP_S, now):
+            if is_due(max(held_until + _GIVE_UP_S, self._announced_until), now):
                 self._end_as_announced()
         elif self._belongs and held_until is not None:
             may_follow = has_successors or self.settings.is_granted
@@ -483,6 +490,9 @@ class MemberMachine:
             asked, self._link.contact(now, self._parting.ending, self._parting.ended), now
         )
         self._out.add(*commands)
+        match asked.question:
+            case m.PlaceRequest(run_id=self.settings.run_id, ending=m.JobEnding() as ending):
+                self._on_end_heard(ending, now, holds=False)
         if len(commands) > 1 and self.link in {Link.DIALING, Link.GREETING}:
             self._link.hang_up("this node has voted for a successor", now)
 
@@ -492,11 +502,19 @@ class MemberMachine:
         seen = reached_of(self._succession.candidate.reached) if self._succession.is_on else None
         self._finish("lost", why_lost(self._link.where, self.settings, detail, seen))
 
-    def _on_end_heard(self, ending: m.JobEnding) -> None:
-        """End as a node says that knows it, if no coordinator says otherwise (R11)."""
+    def _on_end_heard(self, ending: m.JobEnding, now: float, *, holds: bool) -> None:
+        """End as a node says that knows it, if no coordinator says otherwise (R11).
+
+        Of one that was merely told, the announcement is held, and a coordinator looked for.
+        """
         is_lost = self.link not in {Link.UNSTARTED, Link.JOINED, Link.OVER}
-        if self._succession.is_on and is_lost:
+        if not self._succession.is_on or not is_lost:
+            return
+        if holds:
             self._end(ending, is_known_to_all=False)
+        elif self._parting.ending is None and ending.term >= self._link.term:
+            self._parting.ending = ending
+            self._announced_until = now + _GIVE_UP_S
 
     def _end(self, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
         """End as was decided, for good."""

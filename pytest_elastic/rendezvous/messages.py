@@ -353,19 +353,21 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRequest:
-    """Asks a node of this run who decides now."""
+    """Asks a node of this run who decides; `ending`: how the job ends, if the asker was told."""
 
     run_id: str
+    ending: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceAnswer:
     """Who decides, as far as this node can tell: it is a member there; None: it is not.
 
-    `ended` is how the job has ended, if this node knows that it has.
+    `ending` is how the job ends, if this node was told, `ended` the same, if it knows that it has.
     """
 
     place: Place | None
+    ending: JobEnding | None = None
     ended: JobEnding | None = None
 
 

@@ -54,6 +54,11 @@ class Parting:
         self._stays_until: float | None = None
         self._is_released = False
 
+    def forget_older(self, term: int) -> None:
+        """Hold no announcement of a coordinator before that of `term`, which says how it is."""
+        if self.ending is not None and self.ending.term < term:
+            self.ending = None
+
     def hold(self, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
         """Take note that the end holds, and whether somebody may still ask about it."""
         self.ending = self.ended = ending

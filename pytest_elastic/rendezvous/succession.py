@@ -142,7 +142,9 @@ class Succession:
         if isinstance(question, m.PlaceRequest):
             message = m.PlaceAnswer(place=None)
             if question.run_id == self._settings.run_id:
-                message = m.PlaceAnswer(place=contact.place, ended=contact.ended)
+                message = m.PlaceAnswer(
+                    place=contact.place, ending=contact.ending, ended=contact.ended
+                )
             return (v.AnswerTo(connection=asked.connection, message=message),)
         answer = self.ballot.answer(
             question,

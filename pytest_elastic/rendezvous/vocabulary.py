@@ -215,9 +215,10 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndHeard:
-    """A node that was asked who decides said how the job has ended."""
+    """A node that was asked who decides said how the job ends; `holds`: it knows that it has."""
 
     ending: JobEnding
+    holds: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,18 @@ FOUND_OTHERWISE = {
         Options(quorum="granted", is_brisk=True),
         PlayedAgent,
     ),
+    "a spare hears of an end that was announced from a member that went by it": (
+        201,
+        Options(nodes=3, quorum="majority", is_swarm=False, kinds=("fail", "suspend")),
+        PlayedAgent,
+    ),
+    "and a member from a spare that asks it who decides": (
+        366,
+        Options(
+            nodes=3, quorum="majority", is_swarm=False, kinds=("isolate", "succeed", "lose host")
+        ),
+        PlayedAgent,
+    ),
     "and where somebody else was told, and has gone": (
         426845,
         Options(quorum="granted"),

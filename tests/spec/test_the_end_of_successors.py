@@ -118,6 +118,47 @@ def test_r11_the_end_outlives_a_coordinator_that_is_killed_while_it_lingers() ->
     world.run_until(lambda: result(world, "n4") == "succeeded", within_s=3.0)
 
 
+def ending_beside_a_spare(away: str) -> World:
+    """Return a world of two members and a spare, one of whom is away as the end is announced.
+
+    The others hold the announcement; the coordinator, on n1, is lost before that is known to hold.
+    """
+    world = led("n1", "n2", config=succeeding("2:2", join_timeout_s=60.0, linger_s=20.0))
+    world.start("n3")
+    world.run(1.0)
+    assert world.notices("n3", ports.Spared)
+    coordinator = world.processes["n1"].coordinator
+    assert coordinator is not None
+    if away == "n3":
+        world.isolate("n3", ("n1", "n2"))
+    succeed(world, "n1", "n2")
+    world.run_until(lambda: coordinator.phase is Phase.ENDING, within_s=1.0)
+    if away == "n2":
+        world.isolate("n2", ("n1", "n3"))
+    world.run(0.3)
+    assert coordinator.phase is Phase.ENDING
+    world.cut_power("n1")
+    world.run(2.0 * world.config.lease_s)
+    return world
+
+
+def test_r11_a_spare_that_was_away_hears_of_an_announcement_from_a_member() -> None:
+    """Nobody can follow, and a spare has no vote by which it would be told."""
+    world = ending_beside_a_spare("n3")
+    world.heal()
+    world.run_until(lambda: result(world, "n3") == "succeeded", within_s=12.0)
+    assert result(world, "n2") == "succeeded"
+
+
+def test_r11_a_member_that_was_away_hears_of_an_announcement_from_a_spare() -> None:
+    """It knows nobody but the members of its round; the spare asks these who decides."""
+    world = ending_beside_a_spare("n2")
+    assert result(world, "n3") == ""
+    world.heal()
+    world.run_until(lambda: result(world, "n2") == "succeeded", within_s=12.0)
+    assert result(world, "n3") == "succeeded"
+
+
 def test_r11_members_linger_no_longer_than_that() -> None:
     """One that never comes back is waited for linger_s."""
     config = succeeding("3:4", linger_s=3.0)

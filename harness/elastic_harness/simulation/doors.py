@@ -84,8 +84,11 @@ class Doors:
                 process.feed("member", v.EndHeard(ending=answer.ended))
             elif isinstance(answer, m.PlaceAnswer) and answer.place is not None:
                 process.feed("member", v.Announced(place=answer.place))
+            elif isinstance(answer, m.PlaceAnswer) and answer.ending is not None:
+                process.feed("member", v.EndHeard(ending=answer.ending, holds=False))
 
-        request = m.PlaceRequest(run_id=self._world.config.run_id)
+        run_id, ending = self._world.config.run_id, process.member.ending
+        request = m.PlaceRequest(run_id=run_id, ending=ending)
         self._ask(process, entry.incarnation, request, 5.0, tell)
 
     # --- questions ---------------------------------------------------------------------------

@@ -71,6 +71,8 @@ _INPUTS = (
     v.Connected,
     v.DialFailed,
     v.ConnectionLost,
+    v.Announced,
+    v.EndHeard,
     v.MessageReceived,
     v.TimePassed,
     ports.StoreOpened,
@@ -79,6 +81,47 @@ _INPUTS = (
     ports.WorkersGone,
     ports.DrainRequested,
 )
+
+
+def following() -> Bench:
+    """Return a member of a job with succession, welcomed under term 4, that has lost n1 since."""
+    bench = Bench(dataclasses.replace(SETTINGS, quorum="majority"))
+    bench.give(v.Start(), FOUND, v.Connected())
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"), SEAL, COMMIT)
+    return bench
+
+
+def test_an_announcement_is_void_when_another_coordinator_goes_on() -> None:
+    """It has heard of no end, and will say so if it does."""
+    bench = following()
+    bench.give(m.JobEnding(term=4, result="failed", reason="x"))
+    assert bench.member.ending is not None
+    bench.give(v.ConnectionLost(reason="cut"))
+    bench.give(v.Announced(place=m.Place(term=5, name="n3", incarnation="i3", address="a", port=3)))
+    bench.pass_time(bench.now)
+    bench.give(v.Connected())
+    bench.give(m.Welcome(term=5, name="n2", coordinator="n3", incarnation="i3", resumed=True))
+    assert bench.member.link is Link.JOINED
+    assert bench.member.ending is None
+
+
+def held_by(bench: Bench) -> str | None:
+    """Return the result of the end that a member was told of."""
+    return None if bench.member.ending is None else bench.member.ending.result
+
+
+@pytest.mark.parametrize(("term", "held"), [(3, None), (4, "failed")])
+def test_an_announcement_is_heard_of_by_who_has_lost_its_coordinator(
+    term: int, held: str | None
+) -> None:
+    """One of an older coordinator means nothing; nobody goes by any at once."""
+    bench = following()
+    heard = v.EndHeard(ending=m.JobEnding(term=term, result="failed", reason="x"), holds=False)
+    bench.give(heard)
+    assert held_by(bench) is None
+    bench.give(v.ConnectionLost(reason="cut"), heard)
+    assert held_by(bench) == held
+    assert bench.member.link is not Link.OVER
 
 
 def joined() -> Bench:

@@ -63,6 +63,7 @@ SAMPLES: list[m.Message] = [
     m.Beat(count=3, echo=2, grant_s=0.5),
     m.PlaceAnswer(place=None),
     m.PlaceAnswer(place=PLACE),
+    m.PlaceAnswer(place=None, ending=m.JobEnding(term=1, result="failed", reason="x")),
     m.PlaceRequest(run_id="r"),
     m.StepDown(term=1, reason="SIGTERM", left="i1", successor="i2"),
     m.VoteAnswer(term=1, voter="i1", is_granted=False, reason="n1 decides", place=PLACE),
