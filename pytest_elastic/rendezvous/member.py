@@ -88,8 +88,8 @@ class MemberMachine:
 
     @property
     def ended(self) -> m.JobEnding | None:
-        """How the job has ended, if this node knows that it has."""
-        return self._parting.ended
+        """How the job has ended, if this node knows that it has, or has ended that way."""
+        return self._parting.ending if self.has_ended else self._parting.ended
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""

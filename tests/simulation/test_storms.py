@@ -108,6 +108,11 @@ FOUND_OTHERWISE = {
         ),
         PlayedAgent,
     ),
+    "a host that comes back hears of the end from a survivor that has gone by the announcement": (
+        9063217,
+        _BRISK,
+        PlayedAgent,
+    ),
     "and where somebody else was told, and has gone": (
         426845,
         Options(quorum="granted"),
