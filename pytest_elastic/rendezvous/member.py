@@ -448,7 +448,8 @@ class MemberMachine:
 
     def _on_announced(self, place: m.Place, now: float) -> None:
         """Join whoever decides now; or tell it that this node may not obey its term any more."""
-        if self.link is Link.JOINED and place.term <= self._link.term:
+        is_second = self._succession.is_second(place.term, place.incarnation)
+        if self.link is Link.JOINED and place.term <= self._link.term and not is_second:
             return
         if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
             return

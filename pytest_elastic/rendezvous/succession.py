@@ -70,9 +70,13 @@ class Succession:
         Two may be elected under one term, each by a quorum of another roster, where neither roster
         is known to have been committed. Who obeys one of them could never come to the other.
         """
-        is_second = term == self.ballot.promised and self.ballot.leader not in {"", incarnation}
-        if self.is_on and self.ballot.is_bound and is_second and term > _FIRST_TERM:
+        if self.is_second(term, incarnation):
             self.ballot.refuse(term)
+
+    def is_second(self, term: int, incarnation: str) -> bool:
+        """Tell whether this node obeys another coordinator under the same term."""
+        is_second = term == self.ballot.promised and self.ballot.leader not in {"", incarnation}
+        return self.is_on and self.ballot.is_bound and is_second and term > _FIRST_TERM
 
     def term_to_tell(self, term: int) -> int:
         """Return the term for a greeting; `term` is that of the last coordinator."""

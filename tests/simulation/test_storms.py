@@ -84,6 +84,7 @@ FOUND_OTHERWISE = {
     ),
     "two nodes on a slow network do not depose each other for ever": (5066686, _BRISK, PlayedAgent),
     "of two that were elected under one term both are told": (5093481, _BRISK, PlayedAgent),
+    "and so are they where each is well by itself": (9019202, _BRISK, PlayedAgent),
     "who was suspended is woken again by what was to wake it later": (
         6013763,
         Options(quorum="granted", is_brisk=True),

@@ -105,6 +105,22 @@ def test_an_announcement_is_void_when_another_coordinator_goes_on() -> None:
     assert bench.member.ending is None
 
 
+@pytest.mark.parametrize(("term", "told"), [(3, None), (4, 5)])
+def test_a_second_coordinator_under_one_term_is_told_by_a_member_of_the_first(
+    term: int, told: int | None
+) -> None:
+    """Both have to go, and nobody else may know of both; an older one is no second."""
+    bench = following()
+    bench.taken()
+    bench.give(
+        v.Announced(place=m.Place(term=term, name="n3", incarnation="i3", address="a", port=3))
+    )
+    bench.pass_time(bench.now)
+    bench.give(v.Connected())
+    hellos = [c.message for c in bench.taken() if isinstance(c, v.Send)]
+    assert [h.term for h in hellos if isinstance(h, m.Hello)] == ([] if told is None else [told])
+
+
 def held_by(bench: Bench) -> str | None:
     """Return the result of the end that a member was told of."""
     return None if bench.member.ending is None else bench.member.ending.result
