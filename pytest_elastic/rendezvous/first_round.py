@@ -49,7 +49,7 @@ class FirstRound:
             self._survivors = Survivors(mark, settings, deadlines, now)
         self._announced_by = now + announced_within_s(settings) if self._is_guarded else now
         self._waits_until = self._announced_by if settings.could_be_two else now
-        self._came_new: dict[str, bool] = {}
+        self._came_with: dict[str, int] = {}
         self._has_few_new = False
         self._asked_at: float | None = None
         self._told = ""
@@ -69,8 +69,7 @@ class FirstRound:
 
         The first one decides: later ones may tell of what this coordinator has said.
         """
-        is_new = self._came_new.setdefault(incarnation, newest_round == 0)
-        if not is_new:
+        if self._came_with.setdefault(incarnation, newest_round):
             self._waits_until = self._announced_by
 
     def watch(self, here: Collection[str], now: float) -> None:
@@ -89,7 +88,7 @@ class FirstRound:
 
         `ready` are all who could be in it, `here` all members, by incarnation.
         """
-        new = sum(self._came_new.get(incarnation, True) for incarnation in ready)
+        new = sum(self._is_new(incarnation, here) for incarnation in ready)
         self._has_few_new = self._is_guarded and new < self._settings.min_nodes
         wait = None if self._survivors is None else self._survivors.waits_for(here, now)
         self._is_survived = wait is not None
@@ -107,6 +106,12 @@ class FirstRound:
             self._asked_at = now
         return False
 
+    def _is_new(self, incarnation: str, here: Collection[str]) -> bool:
+        newest_round = self._came_with.get(incarnation, 0)
+        return newest_round == 0 or (
+            self._survivors is not None and self._survivors.knew_all(newest_round, here)
+        )
+
     def _tell_delay(self, wait_s: float, why: str = "") -> None:
         """Say for how long nothing begins, and again if there is another reason for it."""
         if self._asked_at is None or (why and why != self._told):
@@ -115,7 +120,10 @@ class FirstRound:
 
     def numbers(self, here: Collection[str]) -> tuple[int, int]:
         """Return the newest round, and the restarts used, that somebody may know."""
-        return (0, 0) if self._survivors is None else self._survivors.numbers(here)
+        if self._survivors is None:
+            return 0, 0
+        is_remembered = any(self._came_with.get(incarnation) for incarnation in here)
+        return self._survivors.numbers(here, is_remembered=is_remembered)
 
     def is_given_up(self, now: float) -> bool:
         """Tell whether nobody of those who are ready should wait any longer."""

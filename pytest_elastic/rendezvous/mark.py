@@ -6,7 +6,7 @@ new. But what it has written down on its machine is still there. So whoever host
 a *mark* of the job that it is in; and whoever finds one there begins nothing before
 
 - survivors would have announced themselves at the endpoint, and
-- of those who had a voice, so many are known to have ended that the others can elect nobody.
+- all who had a voice are known to have ended: one that lives may be in a later round with others.
 
 Each of them is asked, once a beat, whether its agent lives. A refused port counts as its end by
 then. Those who live, or do not answer at all, are waited for three times as long.
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
 from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
-from pytest_elastic.rendezvous.quorum import has_quorum
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
 __all__ = ["KnownJob", "Mark", "Survivors"]
@@ -37,8 +36,8 @@ _PATIENCE = 3
 class KnownJob:
     """What a node knows of the job that it is in.
 
-    `electorates`: a successor needs a quorum of one of them at least. `left`: incarnations that
-    have renounced their voice.
+    `electorates`: who has a voice, as a successor needs a quorum of one of them at least. `left`:
+    incarnations that have renounced their voice.
     """
 
     round: int
@@ -69,7 +68,10 @@ class Survivors:
         self._heard_by = max(renewed_at + wait_s, now + look_s)
         self._waits_until = max(renewed_at + _PATIENCE * wait_s, self._heard_by + settings.lease_s)
         self._entries = {
-            entry.incarnation: entry for e in mark.job.electorates for entry in e.members
+            entry.incarnation: entry
+            for electorate in mark.job.electorates
+            for entry in electorate.members
+            if entry.incarnation not in mark.job.left
         }
         self._outcomes = dict.fromkeys(self._entries, Outcome.SILENT)
         self._asked: set[str] = set()
@@ -112,19 +114,30 @@ class Survivors:
         """Return for how long to wait at most, and why; None: nobody is waited for any more."""
         if not self._deadlines.is_due(self._heard_by, now):
             return self._heard_by - now, "its members may be going on with it"
-        alive, silent = self._of(Outcome.ALIVE, here), self._of(Outcome.SILENT, here)
-        may_go_on = self._may_go_on([*alive, *silent])
-        if not may_go_on or self._deadlines.is_due(self._waits_until, now):
+        if self._have_ended(here) or self._deadlines.is_due(self._waits_until, now):
             return None
-        why = f"{_names(alive)} live" if self._may_go_on(alive) else f"{_names(silent)} may live"
+        alive = self._of(Outcome.ALIVE, here)
+        silent = self._of(Outcome.SILENT, here)
+        why = f"{_names(alive)} live" if alive else f"{_names(silent)} may live"
         return self._waits_until - now, why
 
-    def numbers(self, here: Collection[str]) -> tuple[int, int]:
-        """Return the newest round and the restarts used that somebody may remember; else zeros."""
+    def knew_all(self, newest_round: int, here: Collection[str]) -> bool:
+        """Tell whether a node that was told of a round comes from this job, and that has ended."""
+        return newest_round <= self._job.round and self._have_ended(here)
+
+    def numbers(self, here: Collection[str], *, is_remembered: bool) -> tuple[int, int]:
+        """Return the newest round and the restarts used that somebody may remember; else zeros.
+
+        `is_remembered`: one of those `here` was told of a round.
+        """
         is_left = self._of(Outcome.ALIVE, here) or self._of(Outcome.SILENT, here)
-        if self._entries and not is_left:
+        if self._entries and not is_left and not is_remembered:
             return 0, 0
         return self._round, self._restarts_used
+
+    def _have_ended(self, here: Collection[str]) -> bool:
+        # One is enough: it may be in a later round with others, made by those who have ended since.
+        return not self._of(Outcome.ALIVE, here) and not self._of(Outcome.SILENT, here)
 
     def _left(self, here: Collection[str]) -> Sequence[RosterEntry]:
         return [
@@ -135,10 +148,6 @@ class Survivors:
 
     def _of(self, outcome: Outcome, here: Collection[str]) -> Sequence[RosterEntry]:
         return [e for e in self._left(here) if self._outcomes[e.incarnation] is outcome]
-
-    def _may_go_on(self, entries: Sequence[RosterEntry]) -> bool:
-        present = {entry.incarnation for entry in entries}
-        return any(has_quorum(each, present, self._job.left) for each in self._job.electorates)
 
 
 def _names(entries: Sequence[RosterEntry]) -> str:

@@ -131,6 +131,8 @@ class Succession:
     def known_job(self, round_: int, *, restarts_used: int) -> KnownJob:
         """Return what is known of the job, for whoever hosts the endpoint next (R12)."""
         ballot = self.ballot
+        if ballot.seal is not None:
+            restarts_used = max(restarts_used, ballot.seal.restart_count)
         return KnownJob(
             round=max(round_, ballot.newest_round),
             restarts_used=restarts_used,

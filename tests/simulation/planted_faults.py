@@ -222,7 +222,13 @@ PLANTED: dict[str, Planted] = {
     "spares-begin": Planted(
         what="whoever was told of a round counts as new where a host that is back begins a job",
         patches=((FirstRound, "meet", nothing),),
-        options=Options(quorum="majority", is_brisk=True),
+        options=Options(
+            quorum="majority",
+            nodes=5,
+            is_swarm=False,
+            is_brisk=True,
+            kinds=("crash", "back", "join", "power"),
+        ),
     ),
     "endpoints-minority": Planted(
         what="a job begins where one of several endpoints is reached",

@@ -77,6 +77,19 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", is_brisk=True, endpoints=3),
         PlayedAgent,
     ),
+    "one voter that may live is waited for: others may have agreed with it, and have ended since": (
+        113,
+        Options(
+            quorum="majority",
+            nodes=4,
+            is_brisk=True,
+            is_swarm=False,
+            kinds=("freeze", "join", "suspend", "lose host"),
+        ),
+        PlayedAgent,
+    ),
+    "a mark tells of the restart that the round before it cost": (11903400, _BRISK, PlayedAgent),
+    "a spare begins with a host whose mark tells of nobody left": (9093281, _BRISK, PlayedAgent),
     "a member that is granted little asks again soon": (
         7001529,
         Options(nodes=5, quorum="majority", is_brisk=True),

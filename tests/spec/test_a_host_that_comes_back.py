@@ -56,6 +56,22 @@ def test_r12_without_the_mark_the_judge_sees_a_second_job(monkeypatch: pytest.Mo
         test_r12_a_host_that_comes_back_at_once_joins_the_survivors()
 
 
+def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left() -> None:
+    """Who would have to elect has ended: the host goes on with whom it has, and counts on."""
+    world = World(settings("2:2", quorum="majority", last_call_s=0.2))
+    Watch(world)
+    world.start("n1", "n2")
+    world.run_until(lambda: world.all_run("n1", "n2"), within_s=3.0)
+    world.start("n3")
+    world.run(1.0)
+    world.crash("n1")
+    world.crash("n2")
+    world.run(0.05)
+    world.start("n1")
+    world.run_until(lambda: world.all_run("n1", "n3"), within_s=15.0)
+    assert [seal.round for seal in world.seals()] == [1, 2]
+
+
 def test_r12_survivors_that_answer_are_waited_for_longer() -> None:
     """Two of three live, and reach everybody but each other: nothing begins beside them."""
     world = running()
