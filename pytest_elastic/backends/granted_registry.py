@@ -88,7 +88,7 @@ class GrantedRegistry:
         self._office: dict[str, Any] | None = None  # key and lease, while they are ours
         self._renewal: Timer | None = None
         self._highest_term = 0
-        self._seals: dict[int, Seal] = {}  # the one that may be committed next
+        self._seal: Seal | None = None  # the one that may be committed next
         self._recorded_round = 0
         self._held_back: list[v.CoordinatorCommand] = []
 
@@ -163,6 +163,7 @@ class GrantedRegistry:
         self._side.tell_member(found_at(dataclasses.replace(place, term=term), is_here=False))
 
     def _take_office(self, term: int, found: Mapping[str, Any], until: float) -> None:
+        self._held_back.clear()
         self._office = {
             "value": found["value"],
             "lease": found["lease"],
@@ -255,32 +256,40 @@ class GrantedRegistry:
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Hold a commit back, and what follows it, until the round is written down."""
         match command:
-            case v.SendTo(message=Seal() as seal):
-                self._seals = {seal.round: seal}
-            case v.SendTo(message=Commit() as commit) if commit.round > self._recorded_round:
-                if not self._held_back:
-                    self._record(commit)
-                self._held_back.append(command)
-                return
             case v.SendTo(message=message) if self._held_back and not isinstance(message, Beat):
                 self._held_back.append(command)
+                return
+            case v.SendTo(message=Seal() as seal):
+                self._seal = seal
+            case v.SendTo(message=Commit() as commit) if commit.round > self._recorded_round:
+                self._held_back.append(command)
+                self._record(commit)
                 return
             case _:
                 pass
         self._side.perform(command)
 
     def _record(self, commit: Commit) -> None:
-        seal, office = self._seals.get(commit.round), self._office
-        if seal is None or office is None:
+        seal, office = self._seal, self._office
+        if seal is None or seal.round != commit.round or office is None:
             return  # stepping down: nobody is to hear of it
         written = WrittenRound(coordinator=self._node.name, seal=seal, commit=commit)
-        text = written.as_text(self._settings.run_id, self._credentials)
+        record = written.as_text(self._settings.run_id, self._credentials)
+
+        def write() -> None:
+            if self._office is office:
+                self._ask(
+                    "record",
+                    {**office, "record": record},
+                    timeout_s=self._ttl_s / 4,
+                    on_done=on_done,
+                )
 
         def on_done(is_written: Any, error: str) -> None:  # noqa: ANN401 (JSON)
             if self._office is not office:
                 return
             if error:
-                self._loop.call_at(self._loop.now() + _RETRY_S, lambda: self._record(commit))
+                self._loop.call_at(self._loop.now() + _RETRY_S, write)
             elif is_written:
                 self._recorded_round = commit.round
                 held_back, self._held_back = self._held_back, []
@@ -289,12 +298,7 @@ class GrantedRegistry:
             else:
                 self._side.tell_coordinator(v.MandateExtended(until=self._loop.now()))
 
-        self._ask(
-            "record",
-            {**office, "record": text},
-            timeout_s=self._ttl_s / 4,
-            on_done=on_done,
-        )
+        write()
 
 
 def where_in_etcd(endpoints: str, conf: Mapping[str, str], run_id: str) -> Where:

@@ -88,6 +88,11 @@ FOUND_OTHERWISE = {
         ),
         PlayedAgent,
     ),
+    "a round that etcd was not told of at once is told to it although another was sealed since": (
+        12099774,
+        Options(quorum="granted", is_swarm=True, is_brisk=True),
+        PlayedAgent,
+    ),
     "a mark tells of the restart that the round before it cost": (11903400, _BRISK, PlayedAgent),
     "a spare begins with a host whose mark tells of nobody left": (9093281, _BRISK, PlayedAgent),
     "a member that is granted little asks again soon": (
