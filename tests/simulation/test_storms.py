@@ -93,6 +93,17 @@ FOUND_OTHERWISE = {
         Options(quorum="granted", is_swarm=True, is_brisk=True),
         PlayedAgent,
     ),
+    "a spare counts for nothing where a voter of the mark may live, however long it was waited": (
+        1701,
+        Options(
+            quorum="majority",
+            nodes=4,
+            is_brisk=True,
+            is_swarm=False,
+            kinds=("freeze", "join", "suspend", "lose host"),
+        ),
+        PlayedAgent,
+    ),
     "a mark tells of the restart that the round before it cost": (11903400, _BRISK, PlayedAgent),
     "a spare begins with a host whose mark tells of nobody left": (9093281, _BRISK, PlayedAgent),
     "a member that is granted little asks again soon": (
