@@ -6,10 +6,11 @@ new. But what it has written down on its machine is still there. So whoever host
 a *mark* of the job that it is in; and whoever finds one there begins nothing before
 
 - survivors would have announced themselves at the endpoint, and
-- all who had a voice are known to have ended: one that lives may be in a later round with others.
+- of those who had a voice, each has ended, or says that it knows no later round, and these are too
+  few to elect somebody. One that does not answer may be in a later round with others.
 
 Each of them is asked, once a beat, whether its agent lives. A refused port counts as its end by
-then. Those who live, or do not answer at all, are waited for three times as long.
+then. Those who may go on are waited for three times as long.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
 from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
+from pytest_elastic.rendezvous.quorum import has_quorum
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
 __all__ = ["KnownJob", "Mark", "Survivors"]
@@ -136,8 +138,13 @@ class Survivors:
         return self._round, self._restarts_used
 
     def _have_ended(self, here: Collection[str]) -> bool:
-        # One is enough: it may be in a later round with others, made by those who have ended since.
-        return not self._of(Outcome.ALIVE, here) and not self._of(Outcome.SILENT, here)
+        if self._of(Outcome.SILENT, here):
+            return False  # one may be in a later round, made with others who have ended since
+        alive = {entry.incarnation for entry in self._of(Outcome.ALIVE, here)}
+        can_elect = any(
+            has_quorum(electorate, alive, self._job.left) for electorate in self._job.electorates
+        )
+        return not alive or (not can_elect and self._round <= self._job.round)
 
     def _left(self, here: Collection[str]) -> Sequence[RosterEntry]:
         return [

@@ -104,6 +104,11 @@ FOUND_OTHERWISE = {
         ),
         PlayedAgent,
     ),
+    "a voter that lives, knows no later round, and can elect nobody is not waited for": (
+        11430045,
+        _BRISK,
+        PlayedAgent,
+    ),
     "a mark tells of the restart that the round before it cost": (11903400, _BRISK, PlayedAgent),
     "a spare begins with a host whose mark tells of nobody left": (9093281, _BRISK, PlayedAgent),
     "a member that is granted little asks again soon": (
