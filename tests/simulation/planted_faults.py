@@ -31,7 +31,7 @@ from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.succession import Succession
-from tests.simulation.planting import Planted, after, before, nothing
+from tests.simulation.planting import Planted, after, before, drawn, nothing
 
 __all__ = ["PLANTED", "SELDOM"]
 
@@ -123,10 +123,6 @@ def _count_what_is_sealed(sealing: Sealing, *_: object) -> None:
         sealing.budget = dataclasses.replace(sealing.budget, used=used)
 
 
-def _drawn(*kinds: str, nodes: int, quorum: str = "majority", is_brisk: bool = True) -> Options:
-    return Options(quorum=quorum, nodes=nodes, is_swarm=False, is_brisk=is_brisk, kinds=kinds)
-
-
 # What takes the coordinator away, or makes two sides; nobody comes back or anew.
 _SUCCESSION = Options(
     quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
@@ -210,29 +206,17 @@ PLANTED: dict[str, Planted] = {
     "end-begins-again": Planted(
         what="who is named after the end goes on with a round that is over",
         patches=((CoordinatorMachine, "_hear_of_end", nothing),),
-        options=_drawn("isolate", "split", "succeed", nodes=4, quorum="granted"),
+        options=drawn("isolate", "split", "succeed", nodes=4, quorum="granted"),
     ),
     "one-peer-not-judged": Planted(
         what="a lost member is waited for without end where it is the only one that is known",
         patches=((Membership, "next_judgement", _judge_two_or_more),),
-        options=Options(
-            quorum="granted",
-            nodes=2,
-            is_swarm=False,
-            is_brisk=True,
-            kinds=("crash", "isolate", "lose host", "power"),
-        ),
+        options=drawn("crash", "isolate", "lose host", "power", nodes=2, quorum="granted"),
     ),
     "spares-begin": Planted(
         what="whoever was told of a round counts as new where a host that is back begins a job",
         patches=((FirstRound, "meet", nothing),),
-        options=Options(
-            quorum="majority",
-            nodes=5,
-            is_swarm=False,
-            is_brisk=True,
-            kinds=("crash", "back", "join", "power"),
-        ),
+        options=drawn("crash", "back", "join", "power", nodes=5),
     ),
     "endpoints-minority": Planted(
         what="a job begins where one of several endpoints is reached",
@@ -249,24 +233,22 @@ PLANTED: dict[str, Planted] = {
             (Doors, "_announce", before(Doors._announce, _forget_elder)),
             (Doors, "hear_of", nothing),
         ),
-        options=Options(quorum="majority", nodes=3, is_swarm=False, kinds=("reject",)),
+        options=drawn("reject", nodes=3, is_brisk=False),
     ),
     "claims-without-voices": Planted(
         what="of those who wait, who came first is taken, whoever has a needed voice",
         patches=((round_, "by_claim", lambda peers, last, _: _by_claim(peers, last, ())),),
-        options=_drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4),
+        options=drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4),
     ),
     "strangers-forgotten": Planted(
         what="a successor does not expect those to ask for the end whom it never knew",
         patches=((Farewell, "expect_strangers", nothing),),
-        options=Options(quorum="majority", nodes=3, is_swarm=False, kinds=("fail", "suspend")),
+        options=drawn("fail", "suspend", nodes=3, is_brisk=False),
     ),
     "nobody-tells-the-end": Planted(
         what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
         patches=((Parting, "hold", after(Parting.hold, _tell_nobody)),),
-        options=Options(
-            quorum="majority", nodes=3, is_swarm=False, kinds=("isolate", "lose host", "succeed")
-        ),
+        options=drawn("isolate", "lose host", "succeed", nodes=3, is_brisk=False),
     ),
     "decider-goes-alone": Planted(
         what="a node that leaves while it has lost the contact to its own coordinator just goes",
@@ -280,12 +262,12 @@ PLANTED: dict[str, Planted] = {
             (candidate, "_MOST_UNREST", 0),
             (Succession, "refuse_second", nothing),
         ),
-        options=_drawn("reject", nodes=3),
+        options=drawn("reject", nodes=3),
     ),
     "success-stays": Planted(
         what="a node that leaves waits for its coordinator although its workers have succeeded",
         patches=((RoundPart, "is_idle", property(lambda part: part.is_free)),),
-        options=_drawn("drain", "succeed", "turn", nodes=4),
+        options=drawn("drain", "succeed", "turn", nodes=4),
     ),
     "lease-from-now": Planted(
         what="a lease runs from the newest beat that was sent, whether it came back or not",
@@ -309,17 +291,17 @@ PLANTED: dict[str, Planted] = {
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",
         patches=((Ballot, "vote", nothing),),
-        options=_drawn("freeze", "isolate", "lose host", "suspend", nodes=5),
+        options=drawn("freeze", "isolate", "lose host", "suspend", nodes=5),
     ),
     "refusal-says-nothing": Planted(
         what="nodes whose first round was never committed elect somebody, although another decides",
         patches=((Succession, "hear_of_term", nothing),),
-        options=_drawn("no store", "isolate", "lose host", nodes=3),
+        options=drawn("no store", "isolate", "lose host", nodes=3),
     ),
     "endless-mandate": Planted(
         what="a coordinator that no quorum answers goes on deciding",
         patches=((MembersMandate, "until", lambda *_: float("inf")),),
-        options=_drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
+        options=drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
     ),
 }
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 from elastic_harness.simulation.plan import Options
 
-__all__ = ["Patch", "Planted", "after", "before", "nothing"]
+__all__ = ["Patch", "Planted", "after", "before", "drawn", "nothing"]
 
 Patch = tuple[object, str, object]
 _T = TypeVar("_T")
@@ -48,6 +48,11 @@ def _replaced(patches: Sequence[Patch]) -> Iterator[None]:
         for owner, name, value in patches:
             stack.enter_context(mock.patch.object(owner, name, value))
         yield
+
+
+def drawn(*kinds: str, nodes: int, quorum: str = "majority", is_brisk: bool = True) -> Options:
+    """Return storms of a few kinds of faults, all of which may come: what finds a rare thing."""
+    return Options(quorum=quorum, nodes=nodes, is_swarm=False, is_brisk=is_brisk, kinds=kinds)
 
 
 def nothing(*_arguments: object, **_named: object) -> None:

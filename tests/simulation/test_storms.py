@@ -16,6 +16,7 @@ from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm, weather
 
 from tests.simulation.planted import PLANTED, finds
+from tests.simulation.planting import drawn
 
 
 def _read_seeds() -> list[tuple[int, str]]:
@@ -49,6 +50,7 @@ FOUND_IN_THE_SIMULATOR = {
 
 # What storms found that was no fault of the machines, or that another mend has hidden since.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
+_FROZEN_SURVIVORS = drawn("freeze", "join", "suspend", "lose host", nodes=4)
 FOUND_OTHERWISE = {
     "an agent that goes without a last word waits for nobody": (
         2002798,
@@ -79,13 +81,7 @@ FOUND_OTHERWISE = {
     ),
     "one voter that may live is waited for: others may have agreed with it, and have ended since": (
         113,
-        Options(
-            quorum="majority",
-            nodes=4,
-            is_brisk=True,
-            is_swarm=False,
-            kinds=("freeze", "join", "suspend", "lose host"),
-        ),
+        _FROZEN_SURVIVORS,
         PlayedAgent,
     ),
     "a round that etcd was not told of at once is told to it although another was sealed since": (
@@ -95,13 +91,7 @@ FOUND_OTHERWISE = {
     ),
     "a spare counts for nothing where a voter of the mark may live, however long it was waited": (
         1701,
-        Options(
-            quorum="majority",
-            nodes=4,
-            is_brisk=True,
-            is_swarm=False,
-            kinds=("freeze", "join", "suspend", "lose host"),
-        ),
+        _FROZEN_SURVIVORS,
         PlayedAgent,
     ),
     "a voter that lives, knows no later round, and can elect nobody is not waited for": (
@@ -133,14 +123,12 @@ FOUND_OTHERWISE = {
     ),
     "a spare hears of an end that was announced from a member that went by it": (
         201,
-        Options(nodes=3, quorum="majority", is_swarm=False, kinds=("fail", "suspend")),
+        drawn("fail", "suspend", nodes=3, is_brisk=False),
         PlayedAgent,
     ),
     "and a member from a spare that asks it who decides": (
         366,
-        Options(
-            nodes=3, quorum="majority", is_swarm=False, kinds=("isolate", "succeed", "lose host")
-        ),
+        drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
         PlayedAgent,
     ),
     "a host that comes back hears of the end from a survivor that has gone by the announcement": (

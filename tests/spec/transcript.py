@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from elastic_harness.simulation.trace import described
+from elastic_harness.simulation.trace import QUIET, described
 from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
@@ -27,24 +27,8 @@ __all__ = ["FOLDER", "replay"]
 
 FOLDER = Path(__file__).parent / "transcripts"
 
-# What a line does not need to say, because it never differs or is said by the line before.
-_QUIET = frozenset(
-    {
-        *(
-            "term",
-            "settings",
-            "run_id",
-            "max_restarts",
-            "incarnation",
-            "newest_round",
-            "sealed_term",
-            "sealed_round",
-            "pid",
-        ),
-        "meant_for",
-        *("sealed_by", "idle_rounds", "grant_s"),
-    }
-)
+# What a line of a specification does not need to say beside what a told run leaves out.
+_QUIET = QUIET | {"term", "meant_for", "sealed_by", "idle_rounds", "grant_s"}
 
 
 def replay(script: Iterable[str]) -> list[str]:

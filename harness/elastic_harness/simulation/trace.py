@@ -16,11 +16,11 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry
 
-__all__ = ["described", "told_again"]
+__all__ = ["QUIET", "described", "told_again"]
 
 _WIDTH = 34
 # What a line does not need to say, because it never differs or is said by the line before.
-_QUIET = frozenset(
+QUIET = frozenset(
     {
         "settings",
         "run_id",
@@ -61,7 +61,7 @@ def _line(row: tuple[float, int, str, str], columns: Mapping[str, int]) -> str:
     return f"{at:9.4f}  " + " " * (_WIDTH * columns.get(name, 0)) + text
 
 
-def described(value: object, quiet: frozenset[str] = _QUIET) -> str:
+def described(value: object, quiet: frozenset[str] = QUIET) -> str:
     """Return a value as one line: its name in snake case, and its fields that are not `quiet`."""
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
     fields = [
