@@ -32,12 +32,17 @@ def needed() -> set[Path]:
     here = Path.cwd()
     if not any(here in path.parents for path in named):
         named.add(here)
-    return {path for path in named if not any(parent in named for parent in path.parents)}
+    return named
 
 
-def first_closed(path: Path, user: int) -> Path | None:
-    """Return the first folder on the way to a path, itself included, that a user may not enter."""
+def first_closed(path: Path, user: int, below: Path | None) -> Path | None:
+    """Return the first folder on the way to a path, itself included, that a user may not enter.
+
+    The way begins `below` a folder that is reachable already.
+    """
     for folder in (*reversed(path.parents), path):
+        if below is not None and below not in folder.parents:
+            continue
         facts = folder.stat()
         if not facts.st_mode & (stat.S_IXUSR if facts.st_uid == user else stat.S_IXOTH):
             return folder
@@ -46,18 +51,22 @@ def first_closed(path: Path, user: int) -> Path | None:
 
 def open_up(paths: Iterable[Path], user: int) -> None:
     """Make folders reachable for a user, in a mount namespace of this process and its children."""
-    closed: dict[Path, list[Path]] = {}
-    for path in paths:
-        if (gate := first_closed(path, user)) is not None:
-            closed.setdefault(gate, []).extend(path.iterdir() if gate == path else [path])
+    closed: dict[Path, set[Path]] = {}
+    reached: set[Path] = set()
+    for path in sorted(set(paths)):
+        above = max((each for each in reached if each in path.parents), default=None)
+        if (gate := first_closed(path, user, above)) is not None:
+            closed.setdefault(gate, set()).update(path.iterdir() if gate == path else [path])
+        reached.add(path)
     if not closed:
         return
     _check(_libc.unshare(_NEW_MOUNTS), "unshare")
     _mount("none", "/", "", _RECURSIVE | _PRIVATE)
-    for gate, behind in closed.items():
-        held = {path: os.open(path, os.O_PATH) for path in sorted(set(behind))}
+    held = {path: os.open(path, os.O_PATH) for behind in closed.values() for path in behind}
+    for gate in sorted(closed):  # one may be behind another
         _mount("none", str(gate), "tmpfs", 0, "mode=755")
-        for path, fd in held.items():
+        for path in sorted(closed[gate]):
+            fd = held.pop(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir() if stat.S_ISDIR(os.fstat(fd).st_mode) else path.touch()
             _mount(f"/proc/self/fd/{fd}", str(path), "", _RECURSIVE | _BIND)
