@@ -64,11 +64,12 @@ class _DiskFault(NodeFault):
         return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        # Read first: the job may meet the fault, say so and have it healed before an answer comes.
+        before = yield from self._count(context, targets)
         for node in targets.nodes:
             ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
             yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
             ticket.result()
-        before = yield from self._count(context, targets)
         yield InForce.NEEDS_JOB
         deadline = context.now() + _PROOF_S
         while context.now() < deadline:

@@ -41,6 +41,49 @@ _LOOKS_AT_PROCESSES: Final = 10
 _BETWEEN_LOOKS_S: Final = 0.05
 
 
+class _Met:
+    """How often nodes have met a limit, by a counter of the kernel.
+
+    It is read before the limit is laid: a job may meet the limit, say so and have it healed before
+    another reading is answered.
+    """
+
+    def __init__(
+        self,
+        context: FaultContext,
+        nodes: tuple[NodeRef, ...],
+        counter: Callable[[GroupReadings], int],
+    ) -> None:
+        self._context = context
+        self._nodes = nodes
+        self._counter = counter
+        self._before = 0
+
+    def begin(self) -> Generator[Wait, None, None]:
+        """Take note of what was counted before the limit."""
+        self._before = yield from self._count()
+
+    def wait(self, otherwise: str) -> Counting:
+        """Wait until more is counted; returns how much."""
+        yield InForce.NEEDS_JOB
+        deadline = self._context.now() + _PROOF_S
+        while self._context.now() < deadline:
+            try:
+                yield Sleep(seconds=_LOOK_S)
+            except HealOrdered:
+                deadline = 0.0  # the last look
+            now = yield from self._count()
+            if now > self._before:
+                return now - self._before
+        raise FaultImpossible(otherwise)
+
+    def _count(self) -> Counting:
+        total = 0
+        for node in self._nodes:
+            total += self._counter((yield from _read(self._context, node.name)))
+        return total
+
+
 class _NodeLimit(NodeFault):
     """A limit that the kernel keeps, and counts how often it had to."""
 
@@ -70,14 +113,13 @@ class LimitCpu(_NodeLimit):
     share: Fraction = Field(default=0.2, gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        met = _Met(context, targets.nodes, lambda readings: readings.throttled)
+        yield from met.begin()
         for node in targets.nodes:
             ticket = context.resources.limit(id, node.name, cpu=self.share)
             yield from _settle(ticket, f"limiting {node.name}")
-        counted = yield from _see_limit_met(
-            context,
-            targets.nodes,
-            lambda readings: readings.throttled,
-            f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a processor",
+        counted = yield from met.wait(
+            f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a processor"
         )
         return f"{names_of(targets.nodes)} throttled in {counted} periods"
 
@@ -97,13 +139,16 @@ class LimitMemory(_NodeLimit):
     size: Size = Field(gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        for node in targets.nodes:
-            yield from _limit_memory(context, node.name, self.size, id)
-        counted = yield from _see_limit_met(
+        met = _Met(
             context,
             targets.nodes,
             lambda readings: readings.memory_hits + readings.memory_kills,
-            f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory",
+        )
+        yield from met.begin()
+        for node in targets.nodes:
+            yield from _limit_memory(context, node.name, self.size, id)
+        counted = yield from met.wait(
+            f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
         )
         return f"{names_of(targets.nodes)} met the limit {counted} times"
 
@@ -123,6 +168,8 @@ class LimitProcesses(_NodeLimit):
     free: int = Field(default=0, ge=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        met = _Met(context, targets.nodes, lambda readings: readings.processes_refused)
+        yield from met.begin()
         for node in targets.nodes:
             # Processes are counted once they are in a group.
             ticket = context.resources.limit(id, node.name, processes=_MANY_PROCESSES)
@@ -132,11 +179,8 @@ class LimitProcesses(_NodeLimit):
             most = there[node.name] + self.free
             ticket = context.resources.limit(id, node.name, processes=most)
             yield from _settle(ticket, f"limiting {node.name}")
-        counted = yield from _see_limit_met(
-            context,
-            targets.nodes,
-            lambda readings: readings.processes_refused,
-            f"nobody on {names_of(targets.nodes)} tried to start more processes",
+        counted = yield from met.wait(
+            f"nobody on {names_of(targets.nodes)} tried to start more processes"
         )
         return f"{names_of(targets.nodes)} refused {counted} processes"
 
@@ -212,27 +256,6 @@ def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Readi
     return before
 
 
-def _see_limit_met(
-    context: FaultContext,
-    nodes: tuple[NodeRef, ...],
-    counter: Callable[[GroupReadings], int],
-    otherwise: str,
-) -> Counting:
-    """Wait until the kernel has counted something since the limit came into force."""
-    yield InForce.NEEDS_JOB
-    before = yield from _count(context, nodes, counter)
-    deadline = context.now() + _PROOF_S
-    while context.now() < deadline:
-        try:
-            yield Sleep(seconds=_LOOK_S)
-        except HealOrdered:
-            deadline = 0.0  # the last look
-        now = yield from _count(context, nodes, counter)
-        if now > before:
-            return now - before
-    raise FaultImpossible(otherwise)
-
-
 def _fewest_processes(
     context: FaultContext, nodes: tuple[NodeRef, ...]
 ) -> Generator[Wait, None, dict[str, int]]:
@@ -243,15 +266,6 @@ def _fewest_processes(
         for name in fewest:
             fewest[name] = min(fewest[name], (yield from _read(context, name)).processes)
     return fewest
-
-
-def _count(
-    context: FaultContext, nodes: tuple[NodeRef, ...], counter: Callable[[GroupReadings], int]
-) -> Counting:
-    total = 0
-    for node in nodes:
-        total += counter((yield from _read(context, node.name)))
-    return total
 
 
 def _read(context: FaultContext, node: str) -> Readings:

@@ -51,6 +51,20 @@ def test_each_is_laid_over_a_path_and_proven_by_its_counter(
     assert world.story[-1] == "undone"
 
 
+def test_a_disk_that_is_met_at_once_and_healed_has_acted() -> None:
+    """A job may have met it, said so and had it healed before anything else was read."""
+    world = World()
+    world.fire("disk_full", {"node": "n2", "path": "/tmp/disk"})
+    while not world.budget.disks:
+        world.pass_time(0.01)
+    world.budget.disk_counts = DiskCounters(refused_full=3)
+    while world.story != ["in force, needs job"]:
+        world.pass_time(0.01)
+    world.heal()
+    world.pass_time(0.5)
+    assert world.story[-2].startswith("proved: 3 operations ")
+
+
 def test_a_disk_that_nobody_uses_shows_nothing() -> None:
     """Said after a while; a heal looks once more."""
     world = World()

@@ -46,6 +46,20 @@ def test_a_limit_that_is_healed_looks_once_more() -> None:
     assert world.story[-2:] == ["proved: n2 refused 1 processes", "undone"]
 
 
+def test_a_limit_that_is_met_at_once_and_healed_is_proven() -> None:
+    """A job may have met it, said so and had it healed before anything else was read."""
+    for action, counted in (("process_limit", "processes_refused"), ("cpu_limit", "throttled")):
+        world = World()
+        world.fire(action, "n2")
+        while "in force, needs job" not in world.story:
+            if "x" in world.budget.limits and "n2" in world.budget.limits["x"]:
+                world.budget.count("n2", **{counted: 3})
+            world.pass_time(0.01)
+        world.heal()
+        world.pass_time(0.5)
+        assert world.story[-2].startswith("proved: n2"), (action, world.story)
+
+
 def test_processes_that_come_and_go_are_not_counted() -> None:
     """A thread that was there at the first look would leave room for itself for ever."""
     world = World()
