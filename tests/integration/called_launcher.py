@@ -13,10 +13,19 @@ from pathlib import Path
 
 from typing_extensions import Self
 
-__all__ = ["LIMIT_S", "Ended", "Running", "run", "start"]
+__all__ = ["LIMIT_S", "STAYS", "Ended", "Running", "run", "start"]
 
 # Importing torch takes seconds on a busy machine, and nothing here takes much longer.
 LIMIT_S = 180.0
+
+# Says in which world it is, and stays there until it is told to end.
+STAYS = """
+import os, time
+size, round_ = os.environ["WORLD_SIZE"], os.environ["PYTEST_ELASTIC_ROUND"]
+print(f"world of {size} in round {round_};", flush=True)
+while not os.path.exists("stop"):
+    time.sleep(0.02)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,22 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.called_launcher import Running
-
-# Says in which world it is, and stays there until it is told to end.
-_PROGRAM = """
-import os, time
-size, round_ = os.environ["WORLD_SIZE"], os.environ["PYTEST_ELASTIC_ROUND"]
-print(f"world of {size} in round {round_};", flush=True)
-while not os.path.exists("stop"):
-    time.sleep(0.02)
-"""
+from tests.integration.called_launcher import STAYS, Running
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the program."""
-    (tmp_path / "stays.py").write_text(_PROGRAM)
+    (tmp_path / "stays.py").write_text(STAYS)
     return tmp_path
 
 

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.called_launcher import Running
-
-# Says in which world it is, and stays there until it is told to end.
-_PROGRAM = """
-import os, time
-size, round_ = os.environ["WORLD_SIZE"], os.environ["PYTEST_ELASTIC_ROUND"]
-print(f"world of {size} in round {round_};", flush=True)
-while not os.path.exists("stop"):
-    time.sleep(0.02)
-"""
+from tests.integration.called_launcher import STAYS, Running
 
 
 class Job:
@@ -33,7 +24,7 @@ class Job:
         with socket.create_server(("", 0)) as taken:
             self._endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
         self._folder = folder
-        (folder / "stays.py").write_text(_PROGRAM)
+        (folder / "stays.py").write_text(STAYS)
         self.every: list[Running] = []
 
     def start(self, number: int) -> Running:
