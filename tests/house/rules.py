@@ -210,6 +210,7 @@ PURE = (
             "stage",
             "stage_network",
             "stage_proxies",
+            "strangers",
         ),
     ),
     Pure(holds="elastic_harness.faker_provider"),

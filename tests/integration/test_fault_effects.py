@@ -241,6 +241,42 @@ def test_the_store_is_found_under_any_launcher(bench: FaultBench, launcher: str)
     assert ":29400" in outcome.proved["kill"]
 
 
+def test_strangers_on_the_stores_are_proven_and_the_job_goes_on(bench: FaultBench) -> None:
+    """All that they can say, on both stores, from both nodes; then a worker dies, and is replaced.
+
+    One of them is sent away again; the others stay until the end.
+    """
+    sent = ["random", "http", "torn", "huge", "stale", "silence"]
+    timeline: list[dict[str, object]] = []
+    for number, send in enumerate(sent):
+        words = {
+            "send": send,
+            "which": "rendezvous" if number % 2 else "workers",
+            "node": "n1" if number % 3 else "n2",
+            "connections": 20 if send == "silence" else 2,
+        }
+        at = {"after": sent[number - 1]} if number else {"at": {"step": 5, "rank": 1}}
+        timeline.append({"id": send, **at, "foreign_bytes": words})
+    outcome = bench.run(
+        STEPPING,
+        [
+            *timeline,
+            {"id": "again", "after": "silence", "foreign_bytes": "workers", "for": "10ms"},
+            {"id": "crash", "after": "again.healed", "kill": "rank 1"},
+            {
+                "at": {"step": 5, "rank": 0, "round": 2},
+                "run": 'touch "$ELASTIC_CHECKPOINT_DIR/end"',
+            },
+        ],
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert not outcome.failed, outcome
+    assert set(outcome.proved) >= {*sent, "again", "crash"}, outcome
+    assert set(outcome.healed) == {*sent, "again"}
+    assert outcome.proved["silence"].startswith("20 connections from n1 to n1:29400, nothing said")
+    assert "connections from n2 to n1:" in outcome.proved["random"]
+
+
 TELLING = """
 import os, sys, time
 

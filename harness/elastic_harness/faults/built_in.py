@@ -9,6 +9,7 @@ from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.files import CorruptFile
+from elastic_harness.faults.foreign_bytes import ForeignBytes
 from elastic_harness.faults.limits import (
     LimitCpu,
     LimitFiles,
@@ -75,4 +76,5 @@ BUILT_IN: tuple[type[Fault], ...] = (
     KillStore,
     FreezeStore,
     SlowStore,
+    ForeignBytes,
 )

@@ -19,10 +19,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final, Protocol
 
 from elastic_harness.faults.resource_context import Resources
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
+from elastic_harness.faults.visits import Visits
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
@@ -101,6 +103,9 @@ class FaultContext(Protocol):
 
     def now(self) -> float:
         """Return the time, in seconds on the runner's clock."""
+
+    def chance(self, name: str) -> Random:
+        """Return the run's source of chance for `name`: for one seed, always the same draws."""
 
     # --- processes
 
@@ -189,6 +194,19 @@ class FaultContext(Protocol):
 
     def end_capture(self, owner: str) -> Ticket[int]:
         """End a capture; harmless when there is none."""
+
+    # --- strangers
+
+    def send_strangers(
+        self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
+    ) -> None:
+        """Open connections from `node` to a node and port; each says `words`, and stays open."""
+
+    def visits(self, owner: str) -> Visits:
+        """Return what has become of the connections of `owner` so far."""
+
+    def send_strangers_away(self, owner: str) -> None:
+        """Close the connections of `owner`; harmless when there are none."""
 
     # --- names
 

@@ -231,6 +231,13 @@ def _kill_store(_random: Random, _sketch: Sketch) -> Drawn:
     return {"kill_store": {"which": "workers"}}
 
 
+def _foreign_bytes(random: Random, _: Sketch) -> Drawn:
+    which = random.choice(("rendezvous", "workers"))
+    send = random.choice(("random", "http", "torn", "huge", "stale", "silence"))
+    strangers = {"which": which, "send": send, "connections": random.randint(1, 20)}
+    return {"foreign_bytes": strangers, "for": _duration(random, 0.1, 3)}
+
+
 # --- resources
 
 
@@ -329,6 +336,7 @@ RECIPES: Final = (
     Recipe(fault="freeze_store", kind="store", draw=_freeze_store),
     Recipe(fault="slow_store", kind="store", draw=_slow_store),
     Recipe(fault="kill_store", kind="store", draw=_kill_store),
+    Recipe(fault="foreign_bytes", kind="store", draw=_foreign_bytes),
     Recipe(fault="cpu_limit", kind="resource", draw=_cpu_limit, needs="cpu_limit", fits=_has_nodes),
     Recipe(
         fault="memory_limit",

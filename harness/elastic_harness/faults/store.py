@@ -29,14 +29,14 @@ from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
 
-__all__ = ["FreezeStore", "KillStore", "SlowStore"]
+__all__ = ["FreezeStore", "KillStore", "SlowStore", "StoreFault"]
 
 _DEATH_S: Final = 5.0
 # How often to look whether there is anybody left to be continued.
 _LOOK_S: Final = 0.5
 
 
-class _StoreFault(Fault):
+class StoreFault(Fault):
     """A fault of whoever serves a store: `which` is the rendezvous's or that of the workers."""
 
     layer = "store"
@@ -52,12 +52,16 @@ class _StoreFault(Fault):
     def excuses(self, targets: Targets) -> tuple[str, ...]:
         return tuple(node.name for node in targets.nodes)
 
-    def _holders(self, context: FaultContext) -> tuple[list[ProcessRef], str]:
-        """Return who serves the store now, and where; raises FaultImpossible."""
+    def _endpoint(self, context: FaultContext) -> tuple[str, int]:
+        """Return the node and port of the store; raises FaultImpossible while none was seen."""
         endpoint = context.store_endpoint(self.which)
         if endpoint is None:
             raise FaultImpossible(f"no store of the {self.which} has been seen yet")
-        node, port = endpoint
+        return endpoint
+
+    def _holders(self, context: FaultContext) -> tuple[list[ProcessRef], str]:
+        """Return who serves the store now, and where; raises FaultImpossible."""
+        node, port = self._endpoint(context)
         if not context.is_node_up(node):
             raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")
         holders = list(context.resources.listeners(node, port))
@@ -77,7 +81,7 @@ def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
     return ""
 
 
-class KillStore(_StoreFault):
+class KillStore(StoreFault):
     """Whoever serves a store is killed (SIGKILL): the rendezvous's, or the workers' of the round.
 
     Stands for a crash of the store, a kill for memory on its host. Does not stand for: the end of
@@ -100,7 +104,7 @@ class KillStore(_StoreFault):
         return f"gone: {where}"
 
 
-class FreezeStore(_StoreFault):
+class FreezeStore(StoreFault):
     """Whoever serves a store stops between two instructions; its kernel goes on acknowledging.
 
     Stands for a host that swaps or is paused, a store stuck in a lock. Does not stand for: a

@@ -83,7 +83,9 @@ class Stage(StageNetwork):
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
         super().__init__(
+            loop,
             cluster,
+            seed=plan.seed,
             capture_dir=os.path.join(os.path.dirname(plan.log_dir), "captures"),
             proxies=StageProxies(
                 loop,
@@ -199,6 +201,7 @@ class Stage(StageNetwork):
                     ),
                 )
             case NodeGone():
+                self._strangers.on_node_gone(event.node)
                 actor = self._actors.get(event.node)
                 cause = (actor.cause if actor else "") or ("teardown" if event.asked else "lost")
                 self._fact("cluster", event.node, events.NodeStopped(cause=cause))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 from elastic_harness.cluster.cluster import Cluster, ClusterError, NetworkCounters
 from elastic_harness.faults.context import Ticket
+from elastic_harness.faults.visits import Visits
 from elastic_harness.network.endpoints import Endpoints
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
+from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.stage_proxies import StageProxies
+from elastic_harness.scenario.strangers import Strangers
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
+from pytest_elastic.loop import Loop
 
 __all__ = ["StageNetwork"]
 
@@ -22,8 +27,18 @@ __all__ = ["StageNetwork"]
 class StageNetwork:
     """What faults have done to the network of one run (`FaultContext`), each its own layer."""
 
-    def __init__(self, cluster: Cluster, *, capture_dir: str, proxies: StageProxies) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        *,
+        capture_dir: str,
+        proxies: StageProxies,
+        seed: int,
+    ) -> None:
         self._cluster = cluster
+        self._seed = Seed(value=seed)
+        self._strangers = Strangers(loop, cluster)
         self._proxies = proxies
         self._capture_dir = capture_dir
         self._overlay = Overlay()
@@ -44,6 +59,10 @@ class StageNetwork:
         if which == "rendezvous":
             return next(iter(self._endpoints.by_class["rendezvous"]), None)
         return next(reversed(self._endpoints.by_class["store"]), None)
+
+    def chance(self, name: str) -> Random:
+        """Return the run's source of chance for `name`."""
+        return self._seed.stream(name)
 
     # FaultContext: links
 
@@ -115,6 +134,24 @@ class StageNetwork:
             self._cluster.set_policy(pairs, policy, on_done, traffic=traffic)
         return ticket
 
+    # FaultContext: strangers
+
+    def send_strangers(
+        self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
+    ) -> None:
+        """Open connections from `node` to a node and port; each says `words`, and stays open."""
+        target, port = at
+        address = self._cluster.nodes[target].address
+        self._strangers.send(owner, node, (address, port), words, connections=connections)
+
+    def visits(self, owner: str) -> Visits:
+        """Return what has become of the connections of `owner` so far."""
+        return self._strangers.visits(owner)
+
+    def send_strangers_away(self, owner: str) -> None:
+        """Close the connections of `owner`; harmless when there are none."""
+        self._strangers.send_away(owner)
+
     # FaultContext: names
 
     def change_names(
@@ -178,6 +215,7 @@ class StageNetwork:
 
     def close(self) -> None:
         """Close what is open of the network's own; harmless twice."""
+        self._strangers.close()
         self._proxies.close()
 
 

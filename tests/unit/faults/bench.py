@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_harness.cluster.cluster import ClusterError
@@ -32,22 +31,14 @@ from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
 
 from tests.unit.faults.budget import Budget
+from tests.unit.faults.process import PlayedProcess
+from tests.unit.faults.strangers import PlayedStrangers
 from tests.unit.faults.virtual_time import VirtualTime
 
 __all__ = ["World"]
 
 
-@dataclass(slots=True)
-class _Process:
-    state: str = "S"
-    ignores: set[int] = field(default_factory=set)
-    orders: list[Mapping[str, Any]] = field(default_factory=list)
-    has_probe: bool = True
-    answer: Mapping[str, Any] = field(default_factory=dict)
-    steps: int = 0
-
-
-class World:
+class World(PlayedStrangers):
     """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
 
     `broken` names operations that the cluster refuses, `stuck` those it never answers. In a world
@@ -55,9 +46,10 @@ class World:
     """
 
     def __init__(self, nodes: int = 3, *, numb: bool = False) -> None:
+        super().__init__()
         self.numb = numb
         self.time = VirtualTime()
-        self.processes: dict[int, _Process] = {}
+        self.processes: dict[int, PlayedProcess] = {}
         self.launchers: dict[str, int] = {}
         self.ends: dict[int, Mapping[str, Any]] = {}
         self.up: list[str] = []
@@ -82,7 +74,7 @@ class World:
         self.injector = Injector(self, self.registry, self.time, self.told.append)
         for number in range(1, nodes + 1):
             self._bring_up(f"n{number}")
-            self.processes[1000 + number] = _Process()
+            self.processes[1000 + number] = PlayedProcess()
 
     # --- what tests do -------------------------------------------------------------------------
 
@@ -397,4 +389,4 @@ class World:
         self.up.append(node)
         pid = 500 + len(self.log) * 50 + int(node[1:])
         self.launchers[node] = pid
-        self.processes[pid] = _Process()
+        self.processes[pid] = PlayedProcess()

@@ -156,6 +156,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "kill_store": Example(action="kill_store", value="rendezvous", before=served),
     "freeze_store": Example(action="freeze_store", value="rendezvous", before=served),
     "slow_store": Example(action="slow_store", value="rendezvous", before=served),
+    "foreign_bytes": Example(action="foreign_bytes", value="rendezvous", before=served),
     "cpu_limit": Example(action="cpu_limit", value="n2", show=_counts(throttled=1)),
     "memory_limit": Example(
         action="memory_limit", value={"node": "n2", "size": "1MB"}, show=_counts(memory_hits=1)

@@ -64,6 +64,7 @@ def remains(world: World) -> dict[str, object]:
         "files": dict(world.budget.files),
         "disks": dict(world.budget.disks),
         "clocks": dict(world.budget.clocks),
+        "strangers": dict(world.strangers),
     }
 
 

@@ -11,6 +11,7 @@ from elastic_harness.faker_provider import ElasticProvider
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.context import FaultContext, Steps
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.foreign_bytes import WORDS
 from elastic_harness.faults.recipe import Recipe, Sketch, known_draws
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
@@ -323,6 +324,7 @@ def test_all_that_a_fault_can_be_is_drawn_some_time() -> None:
     assert {"limit_data", "reset_peer"} <= told["toxic"]
     assert {"torn", "truncate", "flip"} <= told["corrupt"]
     assert {"rendezvous", "workers"} <= told["freeze_store"]
+    assert {"rendezvous", "workers", *WORDS} <= told["foreign_bytes"]
 
 
 class Terminate(WorkerFault):
