@@ -109,10 +109,14 @@ class JobsOfTest:
         functions = os.path.join(made.directory.path, "function")
         scenario = _scenario(item, hub, merged, _program(program, args, merged, item, functions))
 
+        base_dir = os.path.dirname(os.path.abspath(item.path))
+        drawn: list[str] = []  # the entries of storms
+
         def start(entries: Sequence[Entry]) -> OpenRun:
             made.was_started = True
+            folders = (os.getcwd(), str(item.config.rootpath), self._temporary_folder)
             complete = _with_timeline(scenario, entries)
-            _check_timeline(complete, hub)
+            _check_timeline(complete, hub, folders=(*folders, base_dir), drawn=drawn)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
             plan = make_plan(complete, seed)
             if hub.replay is not None:
@@ -121,7 +125,7 @@ class JobsOfTest:
             opened = hub.open(
                 run,
                 launcher,
-                base_dir=os.path.dirname(os.path.abspath(item.path)),
+                base_dir=base_dir,
                 shared=(self._temporary_folder,),
                 is_open=True,
             )
@@ -132,7 +136,9 @@ class JobsOfTest:
             return _results(history, functions) if callable(program) else {}
 
         def draw(storm: Storm, name: str) -> Sequence[Entry]:
-            return _draw(storm, name, scenario, hub)
+            entries = _draw(storm, name, scenario, hub)
+            drawn.extend(str(each.id) for each in entries)
+            return entries
 
         made.job = Job(start, _AbleCatalog(hub), draw=draw, read_results=results)
         return made.job
@@ -277,7 +283,9 @@ def _scenario(
         raise UsageError(_said_wrong(error)) from error
 
 
-def _check_timeline(scenario: Scenario, hub: Hub) -> None:
+def _check_timeline(
+    scenario: Scenario, hub: Hub, *, folders: Collection[str], drawn: Collection[str]
+) -> None:
     """Raise UsageError for what can never be: a rank that no run has, an option of no launcher."""
     actions = [
         None
@@ -285,7 +293,8 @@ def _check_timeline(scenario: Scenario, hub: Hub) -> None:
         else hub.session.faults.parse(entry.action.name, entry.action.value)
         for entry in scenario.timeline
     ]
-    for finding in check_scenario(scenario, actions, hub.session.faults.recipes):
+    recipes = hub.session.faults.recipes
+    for finding in check_scenario(scenario, actions, recipes, folders=folders, drawn=drawn):
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)

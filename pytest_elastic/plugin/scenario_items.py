@@ -41,6 +41,7 @@ class ScenarioFile(pytest.File):
                 shown_path(os.fspath(self.path), self.config),
                 known_faults(self.config),
                 check_clause=lambda _, name, expected: bind(name, expected),
+                folders=(str(self.config.rootpath),),
             )
             problems = [problem for loaded in scenarios for problem in _problems_here(loaded)]
             if problems:

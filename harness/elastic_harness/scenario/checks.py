@@ -25,8 +25,9 @@ from elastic_harness.scenario.model import (
     Scenario,
     read_check,
 )
+from elastic_harness.scenario.place_checks import check_places
 from elastic_harness.scenario.speakers import rank_of
-from elastic_harness.scenario.storm import sketch_of
+from elastic_harness.scenario.storm import STORM_ID, sketch_of
 from elastic_harness.scenario.target_checks import check_targets
 from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition
@@ -74,16 +75,24 @@ def check_scenario(
     scenario: Scenario,
     actions: Sequence[PlannedAction | None],
     recipes: Sequence[Recipe] = RECIPES,
+    *,
+    folders: Collection[str] = (),
+    drawn: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Yield what is impossible; `actions` are the timeline's, None for `heal`."""
+    """Yield what is impossible; `actions` are the timeline's, None for `heal`.
+
+    `folders` are absolute paths of what the harness shares with the nodes; `drawn` are the ids of
+    entries that a Python test's storm has drawn.
+    """
     nodes = known_nodes(scenario, actions)
     yield from _check_requires(scenario)
-    yield from _check_ids(scenario)
+    yield from _check_ids(scenario, drawn)
     yield from _check_heals(scenario, actions)
     yield from _check_waits_for_heals(scenario, actions)
     yield from _check_conditions(scenario, nodes)
     yield from _check_storm(scenario, recipes)
     yield from check_targets(scenario, actions, nodes)
+    yield from check_places(scenario, actions, folders)
     yield from check_launch(scenario)
     yield from check_clauses(scenario, nodes)
     rdzv = scenario.job.rdzv
@@ -161,7 +170,7 @@ def _check_requires(scenario: Scenario) -> Iterator[Finding]:
             )
 
 
-def _check_ids(scenario: Scenario) -> Iterator[Finding]:
+def _check_ids(scenario: Scenario, drawn: Collection[str]) -> Iterator[Finding]:
     ids: list[str] = []
     for index, entry in enumerate(scenario.timeline):
         if entry.id is not None and entry.id in ids:
@@ -169,7 +178,8 @@ def _check_ids(scenario: Scenario) -> Iterator[Finding]:
                 path=("timeline", index, "id"),
                 message=f"another entry has the id {entry.id!r} already",
             )
-        if entry.id is not None and (why := _why_no_id(scenario, entry.id, index)) is not None:
+        why = _why_no_id(entry.id, index) if entry.id and entry.id not in drawn else None
+        if why is not None:
             yield Finding(path=("timeline", index, "id"), message=why)
         ids.append(entry.id or "")
     known = [each for each in ids if each]
@@ -183,15 +193,15 @@ def _check_ids(scenario: Scenario) -> Iterator[Finding]:
             yield _unknown_id(("expect", "eventually", index, "after"), clause.after.id, known)
 
 
-def _why_no_id(scenario: Scenario, id: str, index: int) -> str | None:
+def _why_no_id(id: str, index: int) -> str | None:
     """Say why an entry cannot be called so: names that mean something else."""
     if id == "all":
         return "`all` means every entry where one is healed: choose another id"
     found = re.fullmatch(r"entry-(\d+)", id)
     if found is not None and int(found[1]) != index + 1:
         return f"{id!r} is what another entry is called that has no id: choose another id"
-    if scenario.storm is not None and re.fullmatch(r"storm(-\d+)?", id):
-        return f"{id!r} is what an entry of the storm is called: choose another id"
+    if re.fullmatch(rf"{STORM_ID}(-\d+)?", id):
+        return f"{id!r} is what an entry of a storm is called: choose another id"
     return None
 
 

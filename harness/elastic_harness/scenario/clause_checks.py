@@ -13,7 +13,9 @@ from elastic_harness.history.checkers import standard_checkers
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.finding import Finding
-from elastic_harness.scenario.model import Clause, Scenario
+from elastic_harness.scenario.model import Clause, Scenario, read_check
+from elastic_harness.scenario.storm import STORM_ID
+from elastic_harness.scenario.timeline import CHECK_ACTION
 from elastic_harness.scenario.yaml_tree import AstPath
 
 __all__ = ["check_clauses", "why_no_world", "worlds_of"]
@@ -64,6 +66,8 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
             here: AstPath = ("expect", bucket, index)
             if bucket in {"never", "sometimes"}:
                 yield from _check_witness(bucket, clause, here)
+            else:
+                yield from _check_no_occurrence(bucket, clause, here)
             yield from _check_nodes(clause, (*here, clause.name), nodes)
             yield from _check_time(scenario, bucket, clause, (*here, "within"))
             if bucket in {"never", "sometimes"}:
@@ -74,6 +78,10 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
                     path=here, message=f"`{clause.name}` stands here and in `{said[clause.name]}`"
                 )
             said.setdefault(clause.name, bucket)
+    for index, entry in enumerate(scenario.timeline):
+        if entry.action.name == CHECK_ACTION:
+            for clause in read_check(entry.action.value):
+                yield from _check_no_occurrence("check", clause, ("timeline", index, CHECK_ACTION))
     both = {str(each) for each in expect.never} & {str(each) for each in expect.sometimes}
     for index, witness in enumerate(expect.never):
         if str(witness) in both:
@@ -96,6 +104,17 @@ def _check_witness(bucket: str, clause: Clause, here: AstPath) -> Iterator[Findi
                 f"`{clause.name}` is nothing that is seen or not: in `{bucket}` stand events, log "
                 f"lines, {' and '.join(occurrences)}; what must hold stands in `finally`"
             ),
+        )
+
+
+def _check_no_occurrence(bucket: str, clause: Clause, here: AstPath) -> Iterator[Finding]:
+    """Find what is seen or not where something has to hold: `finally` would ask for it."""
+    checkers = standard_checkers()
+    if clause.name in checkers.names and checkers.find(clause.name).is_occurrence:
+        yield Finding(
+            path=here,
+            message=f"`{clause.name}` is seen or not seen, and nothing that holds: it stands in "
+            f"`never` or `sometimes`, and not in `{bucket}`",
         )
 
 
@@ -125,16 +144,23 @@ def _check_against_the_job(
     if clause.name in about and (why := about[clause.name]()) is not None:
         yield Finding(path=here, message=why)
     after = clause.expected.get("after") if isinstance(clause.expected, Mapping) else None
-    known = [entry.id for entry in scenario.timeline if entry.id]
     if isinstance(after, str) and clause.name in {"recovery_time", "progress"}:
+        known = _entries_of(scenario)
         id, _, moment = after.partition(".")
-        is_unnamed = id.startswith(("entry-", "storm"))
-        if (id.partition("#")[0] not in known and not is_unnamed) or moment not in _MOMENTS:
+        if id.partition("#")[0] not in known or moment not in _MOMENTS:
             yield Finding(
                 path=(*here, "after"),
                 message=f"no entry of the timeline has the id {after!r}",
                 suggestion=did_you_mean(after, known),
             )
+
+
+def _entries_of(scenario: Scenario) -> list[str]:
+    """Return what the entries of a run are called, those of its storm at last."""
+    names = [each.id or f"entry-{place}" for place, each in enumerate(scenario.timeline, start=1)]
+    if scenario.storm is not None:
+        names += [STORM_ID, *(f"{STORM_ID}-{n}" for n in range(1, scenario.storm.max + 1))]
+    return names
 
 
 def _check_time(

@@ -1,60 +1,24 @@
 """What no launcher would take: options, settings of the rendezvous and variables that cannot be.
 
-Pure. Known options are written down here, because neither launcher's parser may be asked (ours is a
-face's, torch's needs torch); a test compares them with both.
+Pure. Options have a file of their own (`option_checks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.finding import Finding
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Job, Scenario
+from elastic_harness.scenario.option_checks import check_options
 from elastic_harness.scenario.yaml_tree import AstPath
 from pytest_elastic.errors import UsageError
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.settings import settings_of
 
-__all__ = ["FLAGS", "OPTIONS", "OWN_OPTIONS", "check_launch"]
+__all__ = ["check_launch"]
 
-# Options with a value, and flags, of torchrun and of ours; then those of ours alone.
-OPTIONS: Final = (
-    "--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id",
-    "--rdzv-conf", "--max-restarts", "--monitor-interval", "--start-method",
-    "--event-log-handler", "--role", "--log-dir", "--redirects", "--tee", "--local-ranks-filter",
-    "--duplicate-stdout-filters", "--duplicate-stderr-filters", "--node-rank", "--master-addr",
-    "--master-port", "--local-addr", "--logs-specs", "--numa-binding", "--signals-to-handle",
-    "--shutdown-timeout", "-r", "-t",
-)  # fmt: skip
-FLAGS: Final = (
-    "--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help",
-    "-m", "-h",
-)  # fmt: skip
-OWN_OPTIONS: Final[Mapping[str, bool]] = {
-    "--node-name": True,
-    "--preload": True,
-    "--rdzv-token-file": True,
-    "--worker-start": True,
-    "--pass-local-rank": False,
-    "--use-env": False,
-}
-
-# What a scenario says itself, and where.
-_SAID_ELSEWHERE: Final[Mapping[str, str]] = {
-    "--nnodes": "`nodes: {min: …, max: …}`",
-    "--nproc-per-node": "`nproc_per_node`",
-    "--max-restarts": "`max_restarts`",
-    "--rdzv-id": "the harness, for each run,",
-    "--standalone": "`nodes`",
-    "--module": "`module`",
-    "-m": "`module`",
-    "--no-python": "`command`",
-    "--help": "pytest-elastic run --help",
-    "-h": "pytest-elastic run --help",
-}
 # What every launcher tells each worker, whatever was there before.
 _TOLD_BY_LAUNCHERS: Final = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
@@ -77,7 +41,8 @@ def check_launch(scenario: Scenario) -> Iterator[Finding]:
             return
     yield from _check_environ(job)
     if job.launcher is None or job.launcher in _KNOWN_LAUNCHERS:
-        yield from _check_options(job)
+        yield from check_options(scenario)
+        yield from _check_static(scenario)
     if job.rdzv.backend == "c10d":  # others' settings are their own business
         yield from _check_conf(scenario)
 
@@ -95,39 +60,14 @@ def _check_environ(job: Job) -> Iterator[Finding]:
             )
 
 
-def _check_options(job: Job) -> Iterator[Finding]:
-    is_pinned_elsewhere = job.launcher is not None and job.launcher != _OURS
-    own = {} if is_pinned_elsewhere else OWN_OPTIONS
-    known = {**dict.fromkeys(OPTIONS, True), **dict.fromkeys(FLAGS, False), **own}
-    awaited: str | None = None  # the option whose value comes next
-    for index, word in enumerate(job.options):
-        path: AstPath = ("job", "options", index)
-        if awaited is not None:
-            awaited = None
-            continue
-        if not word.startswith("-") or word in {"-", "--"}:
-            yield Finding(
-                path=path,
-                message=f"{word!r} is no option: what the program is given stands in `args`",
-            )
-            return
-        name, equals, _ = word.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name[:2]
-        if name not in known:
-            yield Finding(
-                path=path,
-                message=f"{job.launcher or _OURS} has no option {name!r}",
-                suggestion=did_you_mean(name, [each for each in known if each.startswith("--")]),
-            )
-        elif name in _SAID_ELSEWHERE:
-            yield Finding(path=path, message=f"{name} is what {_SAID_ELSEWHERE[name]} says")
-        elif equals and not known[name]:
-            yield Finding(path=path, message=f"{name} is a flag, and takes no value")
-        elif known[name] and (not equals if word.startswith("--") else word == name):
-            awaited = name
-    if awaited is not None:
-        last = len(job.options) - 1
-        yield Finding(path=("job", "options", last), message=f"{awaited} needs a value")
+def _check_static(scenario: Scenario) -> Iterator[Finding]:
+    """Find a fixed set of several nodes: each would have to be told its number."""
+    if scenario.job.rdzv.backend == "static" and scenario.nodes.max > 1:
+        yield Finding(
+            path=("job", "rdzv", "backend"),
+            message="a static rendezvous numbers its nodes, and all are given the same options "
+            "here: each would be node 0 (`c10d` needs no numbers)",
+        )
 
 
 def _check_conf(scenario: Scenario) -> Iterator[Finding]:

@@ -6,9 +6,9 @@ Imports pydantic and YAML: import it only when there is a scenario to read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +33,7 @@ from elastic_harness.scenario.model import (
     Storm,
     read_check,
 )
+from elastic_harness.scenario.package_checks import check_packages
 from elastic_harness.scenario.problems import Position, Problem, ScenarioError
 from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS
 from elastic_harness.scenario.triggers import (
@@ -59,10 +60,6 @@ __all__ = [
 
 SUFFIX: Final = ".elastic.yaml"
 
-# Backends of both launchers; and the launchers that are known to have no others.
-_BACKENDS: Final = ("c10d", "static", "etcd", "etcd-v2", "etcd-v3", "pytest-elastic")
-_OPEN_TO_BACKENDS: Final = (None, "pytest-elastic", "torchrun", "torchrun-best")
-
 # Called with a bucket, a clause's name and what is expected (None: only the name stands there);
 # raises UsageError for what no checker knows.
 ClauseCheck = Callable[[str, str, Any], object]
@@ -81,11 +78,16 @@ class LoadedScenario:
 
 
 def load_file(
-    path: str, catalog: ActionCatalog, *, check_clause: ClauseCheck | None = None
+    path: str,
+    catalog: ActionCatalog,
+    *,
+    check_clause: ClauseCheck | None = None,
+    folders: Sequence[str] = (),
 ) -> list[LoadedScenario]:
     """Read a scenario file: one scenario for each document, more where it has a `matrix`.
 
-    Raises ScenarioError with all that is wrong.
+    `folders` are shared with the nodes of its runs, beside the file's own folder and the one that
+    the job runs in. Raises ScenarioError with all that is wrong.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -93,18 +95,28 @@ def load_file(
     except (OSError, UnicodeDecodeError) as error:
         at = Position(path=path, line=1, column=1)
         raise ScenarioError([Problem(at=at, message=f"cannot be read: {error}")]) from error
-    return load_text(text, path, catalog, check_clause=check_clause)
+    return load_text(text, path, catalog, check_clause=check_clause, folders=folders)
 
 
 def load_text(
-    text: str, path: str, catalog: ActionCatalog, *, check_clause: ClauseCheck | None = None
+    text: str,
+    path: str,
+    catalog: ActionCatalog,
+    *,
+    check_clause: ClauseCheck | None = None,
+    folders: Sequence[str] = (),
 ) -> list[LoadedScenario]:
-    """Read scenarios from text; `path` is for messages, and scripts are relative to its folder."""
+    """Read scenarios from text; `path` is for messages, and scripts are relative to its folder.
+
+    For the rest, and for what it raises, see `load_file`.
+    """
+    own = (os.getcwd(), os.path.dirname(os.path.abspath(path)), tempfile.gettempdir())
+    shared = tuple(dict.fromkeys((*own, *folders)))
     loaded: list[LoadedScenario] = []
     problems: list[Problem] = []
     for tree in parse_documents(text, path):
         for variant in expand_matrix(tree):
-            reader = _Reader(variant, catalog, check_clause)
+            reader = _Reader(variant, catalog, check_clause, shared)
             scenario = reader.read()
             problems += [each for each in reader.problems if each not in problems]
             if scenario is not None:
@@ -173,11 +185,16 @@ class _Reader:
     """Reads one document and gathers what is wrong with it."""
 
     def __init__(
-        self, tree: Tree, catalog: ActionCatalog, check_clause: ClauseCheck | None
+        self,
+        tree: Tree,
+        catalog: ActionCatalog,
+        check_clause: ClauseCheck | None,
+        folders: Sequence[str],
     ) -> None:
         self._tree = tree
         self._catalog = catalog
         self._check_clause = check_clause
+        self._folders = folders
         self.problems: list[Problem] = []
 
     def read(self) -> Scenario | None:
@@ -196,10 +213,12 @@ class _Reader:
         actions = self._parse_actions(scenario)
         if self.problems:
             return None
-        for finding in check_scenario(scenario, actions, self._catalog.recipes):
+        recipes = self._catalog.recipes
+        for finding in check_scenario(scenario, actions, recipes, folders=self._folders):
             self._found(finding)
         self._check_clauses(scenario)
-        self._check_backend(scenario)
+        for finding in check_packages(scenario):
+            self._found(finding)
         return self._with_script(scenario)
 
     def _check_actions(self, data: dict[str, Any]) -> None:
@@ -250,6 +269,10 @@ class _Reader:
     def _check_one(self, bucket: str, clause: Clause, path: AstPath) -> None:
         """Find a clause that no checker knows, or not with this value."""
         assert self._check_clause is not None, "only asked where clauses can be checked"
+        if clause.name in self._catalog.names():
+            message = f"`{clause.name}` is done, and nothing that holds: it stands in the timeline"
+            self._complain(path, message, is_key=True)
+            return
         is_bare = clause.expected is True or (bucket == "always" and clause.is_off)
         try:
             self._check_clause(bucket, clause.name, None if is_bare else clause.expected)
@@ -257,20 +280,6 @@ class _Reader:
             if (*path, clause.name) in self._tree.keys:
                 path = (*path, clause.name)
             self._complain(path, error.message, error.hint, is_key=True)
-
-    def _check_backend(self, scenario: Scenario) -> None:
-        """Find a backend that neither launcher has, nor any package that is installed."""
-        name = scenario.job.rdzv.backend
-        if name in _BACKENDS or scenario.job.launcher not in _OPEN_TO_BACKENDS:
-            return
-        theirs = (found.name for found in entry_points(group="torchrun.handlers"))
-        known = dict.fromkeys((*_BACKENDS, *theirs))
-        if name not in known:
-            self._complain(
-                ("job", "rdzv", "backend"),
-                f"there is no backend {name!r}",
-                did_you_mean(name, known),
-            )
 
     def _with_script(self, scenario: Scenario) -> Scenario:
         """Make the script's path absolute, seen from the scenario file."""

@@ -15,12 +15,11 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.scenario.launchers import JobPlan, Launcher
-from elastic_harness.scenario.model import Job, Scenario
+from elastic_harness.scenario.model import Job
+from elastic_harness.scenario.option_checks import tells_workers_apart
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunSetup
-from elastic_harness.scenario.speakers import ANY
 from elastic_harness.scenario.stage_plan import StagePlan
-from elastic_harness.scenario.triggers import LogCondition
 from pytest_elastic.errors import UsageError
 
 __all__ = ["make_setup"]
@@ -127,22 +126,10 @@ def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:
         endpoint_port=_ENDPOINT_PORT,
         conf=job.rdzv.conf,
         options=job.options,
-        are_workers_apart=_tells_workers_apart(scenario),
+        are_workers_apart=tells_workers_apart(scenario),
         backend=job.rdzv.backend,
         processors=len(os.sched_getaffinity(0)),
     )
-
-
-def _tells_workers_apart(scenario: Scenario) -> bool:
-    """Tell whether some condition asks for lines of workers, or of one of them."""
-    conditions: list[object] = [
-        *(entry.when for entry in scenario.timeline),
-        *(entry.until for entry in scenario.timeline),
-        *(clause.condition for clause in scenario.expect.eventually),
-        *scenario.expect.sometimes,
-        *scenario.expect.never,
-    ]
-    return any(isinstance(each, LogCondition) and each.by not in {None, ANY} for each in conditions)
 
 
 def _program(job: Job, base_dir: str) -> Sequence[str]:

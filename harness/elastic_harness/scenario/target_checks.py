@@ -23,6 +23,8 @@ _MOST_NODES = 250
 _NODES_OF_SHAPE = {"ring": 4, "halves": 2}
 # Parameters with another one beside them, which `others` can be other than.
 _SIDES = frozenset({"from", "to", "between", "node", "of"})
+# After these a node of the same name can start.
+_ENDING_NODES = frozenset({"crash", "power_cut", "preempt", "reboot", "replace"})
 
 
 def check_targets(
@@ -32,7 +34,9 @@ def check_targets(
     yield from _check_selectors(scenario, actions, nodes)
     yield from _check_proxies(scenario, actions)
     yield from _check_proxy_ends(scenario, nodes)
+    yield from _check_sides(scenario, actions, nodes)
     yield from _check_joins(scenario, actions)
+    yield from _check_joins_of_those_up(scenario, actions)
     yield from _check_durations(scenario, actions)
 
 
@@ -159,6 +163,95 @@ def _check_joins(scenario: Scenario, actions: Sequence[PlannedAction | None]) ->
             yield Finding(
                 path=path, message=f"a run has {_MOST_NODES} nodes at most, and here it has {total}"
             )
+
+
+def _check_sides(
+    scenario: Scenario, actions: Sequence[PlannedAction | None], nodes: Sequence[str]
+) -> Iterator[Finding]:
+    """Find links that nobody has: two sides of the same nodes, nobody opposite, one node alone."""
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        here: AstPath = ("timeline", index, entry.action.name)
+        if getattr(action, "knows_gateway", False) and len(nodes) < 2 and not scenario.proxies:
+            yield Finding(
+                path=here, message="one node alone has no links: two or more are expected"
+            )
+            continue
+        named = action.selectors() if action is not None else ()
+        sides = [(name, each) for name, each in named if name in {"between", "from", "to"}]
+        if len(sides) != 2:
+            continue
+        (_, left), (parameter, right) = sides
+        why = _why_nobody_opposite(left, right, nodes) or _why_nobody_opposite(right, left, nodes)
+        if parameter == "between":
+            why = why or _why_both(left, right) or _why_both(right, left)
+        if why is not None:
+            yield Finding(path=(*here, parameter), message=why)
+
+
+def _why_nobody_opposite(side: Selector, opposite: Selector, nodes: Sequence[str]) -> str | None:
+    """Say why `others` on one side is nobody, or return None."""
+    if not any(term.kind == "others" for term in side.terms):
+        return None
+    kinds = {term.kind for term in opposite.terms}
+    if "others" in kinds:
+        return "`others` on both sides is nobody: say who one of them is"
+    is_everybody = "all" in kinds or {term.name for term in opposite.terms} >= set(nodes)
+    if is_everybody and not opposite.exclude:
+        return f"`{opposite}` is everybody: nobody is left for `others`"
+    return None
+
+
+def _why_both(one: Selector, other: Selector) -> str | None:
+    """Say why somebody is on both sides, whatever the run looks like, or return None."""
+    if one.exclude or other.exclude:
+        return None
+    across = [term for term in other.terms if term.kind != "gateway"]
+    if across and any(term.kind == "all" for term in one.terms):
+        return f"`{one}` is everybody, `{other}` too: nobody has a link to itself (try `others`)"
+    fixed = {"rank", "rank host", "newest", "store host", "majority"}  # two majorities meet
+    both = sorted({str(term) for term in one.terms if term.kind in fixed} & set(map(str, across)))
+    if both:
+        return f"{', '.join(both)} is on both sides: nobody has a link to itself"
+    return None
+
+
+def _check_joins_of_those_up(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> Iterator[Finding]:
+    """Find nodes that cannot join because they are up, and nothing can have taken them away."""
+    gone = _may_be_gone(scenario, actions)
+    there = dict.fromkeys(scenario.initial_nodes, "is there from the start")
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        joining = getattr(action, "nodes", ()) if entry.action.name == "join" else ()
+        for name in joining if isinstance(joining, tuple) else ():
+            why = there.get(name)
+            if why is None and entry.every is not None and entry.every.max > 1:
+                why = "would join more than once"
+            if why is not None and gone is not None and name not in gone and not entry.optional:
+                yield Finding(
+                    path=("timeline", index, "join", "nodes"),
+                    message=f"{name} {why}, and no fault takes it away: choose another name, or "
+                    "say how many",
+                )
+            there.setdefault(name, "joins in an earlier entry already")
+
+
+def _may_be_gone(
+    scenario: Scenario, actions: Sequence[PlannedAction | None]
+) -> frozenset[str] | None:
+    """Return the nodes that some fault can end; None: any of them."""
+    if scenario.storm is not None:
+        return None
+    gone: set[str] = set()
+    for action in actions:
+        is_ours = type(action).__module__.startswith("elastic_harness.")
+        if action is None or (is_ours and getattr(action, "name", "") not in _ENDING_NODES):
+            continue
+        terms = [term for name, each in action.selectors() if name == "node" for term in each.terms]
+        if not is_ours or not all(term.kind == "node" for term in terms):
+            return None
+        gone |= {term.name for term in terms}
+    return frozenset(gone)
 
 
 def _check_durations(

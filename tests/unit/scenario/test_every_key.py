@@ -148,7 +148,7 @@ def test_garbage_in_every_parameter_of_every_fault_is_refused() -> None:
 
 def test_known_options_are_those_of_our_own_parser() -> None:
     """The parser may not be asked where scenarios are read."""
-    from elastic_harness.scenario.launch_checks import FLAGS, OPTIONS, OWN_OPTIONS
+    from elastic_harness.scenario.option_checks import FLAGS, OPTIONS, OWN_OPTIONS
 
     known = {**dict.fromkeys(OPTIONS, True), **dict.fromkeys(FLAGS, False), **OWN_OPTIONS}
     there = {

@@ -77,6 +77,11 @@ ACTIONS = [
     ("join: [n7, n7]", "11:11: n7 is named twice"),
     ("join: {nodes: 2, stagger: -1s}", "11:31: '-1s' is not a duration: write for example 10s, 50"),
     ("join: []", "11:11: no node is to join: how many, or which?"),
+    ("kill: rank 1\n  - at: 5s\n    id: storm-2\n    kill: rank 1",
+     "13:9: 'storm-2' is what an entry of a storm is called: choose another id"),
+    ("join: [n1]", "11:11: n1 is there from the start, and no fault takes it away: choose another"),
+    ("join: {nodes: [n5, n2]}", "11:19: n2 is there from the start, and no fault takes it away: c"),
+    ("join: [n5]\n  - at: 5s\n    join: [n5]", "13:11: n5 joins in an earlier entry already, and"),
     ("crash: others", "11:12: `others` has nobody to be other than here"),
     ("crash: random 9", "11:12: `random 9` asks for more than there are"),
     ("crash: random 0", "11:12: `random 0` selects nobody: ask for one or more"),
@@ -119,6 +124,17 @@ ACTIONS = [
     ("partition: ring", "11:16: of fewer than 4 nodes, this shape cuts no link"),
     ("partition: star", "11:16: 'star' selects nothing; a selector is one of: rank N, nK, store h"),
     ("partition: {isolate: n1, traffic: []}", "11:39: [] is no traffic: rendezvous, store, livene"),
+    ("partition: {between: [all, all]}", "11:26: `all` is everybody, `all` too: nobody has a link"),
+    ("partition: {between: [all, n1]}", "11:26: `all` is everybody, `n1` too: nobody has a link t"),
+    ("partition: {between: [rank 1, [n1, all]]}", "11:26: `n1, all` is everybody, `rank 1` too: n"),
+    ("partition: {between: [store host, store host]}", "11:26: store host is on both sides: nobod"),
+    ("partition: {between: [rank 1, [n1, rank 1]]}", "11:26: rank 1 is on both sides: nobody has"),
+    ("partition: {between: [majority, majority]}", "11:26: majority is on both sides: nobody has"),
+    ("partition: {between: [others, others]}", "11:26: `others` on both sides is nobody: say who "),
+    ("partition: {between: [all, others]}", "11:26: `all` is everybody: nobody is left for `other"),
+    ("partition: {from: all, to: others}", "11:32: `all` is everybody: nobody is left for `others"),
+    ("partition: {from: others, to: [n1, n2]}", "11:35: `n1, n2` is everybody: nobody is left for"),
+    ("degrade: {from: others, to: all, loss: 1%}", "11:33: `all` is everybody: nobody is left for"),
     ("partition: {pairs: []}", "11:16: `pairs` has one pair of nodes or more"),
     ("names: {node: n1, of: n2}", "11:12: `names` has exactly one of wrong, missing and slow: fou"),
     ("names: {node: n1, of: n1, missing: true}", "11:12: n1 would be confused about its own name"),
@@ -140,6 +156,15 @@ ACTIONS = [
     ("disk_full: {node: n1, path: relative}", "11:33: 'relative' is no directory of a node: an ab"),
     ("disk_full: {node: n1, path: /tmp/disk/../../etc}",
      "11:33: '/tmp/disk/../../etc' leads out of where it begins: write the path itself"),
+    ("disk_full: {node: n1, path: /}", "11:33: '/' is no directory of a node: an absolute path be"),
+    ("disk_full: {node: n1, path: /proc}", "11:33: '/proc' is outside of the job's directories: e"),
+    ("disk_slow: {node: n1, path: /dev/vda, latency: 1s}", "11:33: '/dev/vda' is outside of the j"),
+    ("disk_error: {node: n1, path: /srv/nobody}", "11:34: '/srv/nobody' is outside of the job's d"),
+    ("disk_read_only: {node: n1, path: /tmpfile}", "11:38: '/tmpfile' is outside of the job's dir"),
+    ("corrupt: {file: /etc/pass*, node: n1}", "11:21: '/etc/pass*' is outside of the job's direct"),
+    ("corrupt: /usr/lib/*.so", "11:14: '/usr/lib/*.so' is outside of the job's directories: expec"),
+    ("check: split_brain", "11:12: `split_brain` is seen or not seen, and nothing that holds: it"),
+    ("check: kill", "11:5: `kill` is done, and nothing that holds: it stands in the timeline"),
     ("clock_skew: {node: n1, by: 1ms}", "11:32: '1ms' is no skew of a clock: write for example 20"),
     ("clock_skew: {node: n1, by: 0s}", "11:32: '0s' is no skew of a clock: write for example 20s "),
     ("clock_skew: {node: n1, by: 99999999999h}", "11:32: '99999999999h' is no skew of a clock: wr"),
@@ -163,3 +188,30 @@ PLACES = [
 def test_a_wrong_entry_is_one_clear_error() -> None:
     """Where it stands, and what was expected."""
     assert said_wrongly(GOOD, PLACES) == {}
+
+
+def test_what_could_come_about_is_accepted() -> None:
+    """Places that the job is told, nodes that a fault has taken away, sides that differ."""
+    words = "  env: {OUT: /srv/out/a.pt}\n  args: [--log=/srv/l]\n"
+    told = GOOD.replace("  nproc_per_node: 2\n", f"  nproc_per_node: 2\n{words}")
+    assert said_wrongly(told, [("kill: rank 1", text, "") for text in COULD_BE]) == dict.fromkeys(
+        COULD_BE, "nothing"
+    )
+
+
+COULD_BE = [
+    "disk_full: {node: n1, path: /tmp/disk}",
+    "disk_full: {node: n1, path: /dev/shm/x}",
+    "disk_full: {node: n1, path: /srv/out}",
+    "disk_full: {node: n1, path: /srv/l/deeper/}",
+    "corrupt: {file: '/srv/out/*.pt', node: n1}",
+    "corrupt: {file: 'n1/*.pt'}",
+    "crash: n1\n  - at: 5s\n    join: [n1]",
+    "crash: random\n  - at: 5s\n    join: [n2]",
+    "join: [n1]\n    optional: true",
+    "join: [n7]",
+    "partition: {between: [{any: all, exclude: n1}, n1]}",
+    "partition: {between: [n1, others]}",
+    "partition: {between: [minority, majority]}",
+    "degrade: {from: all, to: all, loss: 1%}",
+]
