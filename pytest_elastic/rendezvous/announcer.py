@@ -125,7 +125,8 @@ class Announcer:
         found = None if error else read_record(value, self._settings.run_id, self._credentials)
         if not error and found != own:
             term = -1 if found is None or found.claim is not None else found.place.term
-            if found is not None and term < self._place.term:
+            is_other = found is not None and found.place.incarnation != self._place.incarnation
+            if found is not None and is_other and term <= self._place.term:
                 self._elder = found.place
                 self._elder_until = self._loop.now() + self._settings.join_timeout_s
             if found is not None and term > self._place.term:

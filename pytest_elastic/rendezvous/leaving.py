@@ -43,10 +43,14 @@ class Leaving:
         ]
 
     def choose_successor(self, roster: Iterable[Peer]) -> Peer | None:
-        """Return the first of a roster who could decide instead of us; None if nobody could."""
-        for peer in roster:
-            is_here = self._members.peers.get(peer.node.incarnation) is peer
-            is_own = self._desk.is_own(peer)
-            if is_here and not is_own and not peer.is_suspect and not peer.is_leaving:
+        """Return the first of a roster who could decide instead of us; None if nobody could.
+
+        Who was given up, and came back as a newcomer, has its voice still.
+        """
+        for member in roster:
+            peer = self._members.peers.get(member.node.incarnation)
+            if peer is None or self._desk.is_own(peer):
+                continue
+            if not peer.is_suspect and not peer.is_leaving:
                 return peer
         return None

@@ -129,14 +129,16 @@ class CoordinatorLink:
         """Dial whom the store names, unless that one is known to be over."""
         if self.phase is not Link.SEEKING:
             return
-        if not self._may_obey(found.term, found.incarnation):
+        succession, known = self._succession, self.found
+        succession.refuse_second(found.term, found.incarnation)
+        is_known = known is not None and found.incarnation == known.incarnation
+        # If it is well after all, they are in contact, and say so.
+        is_told_of = is_known and bool(succession.peers)
+        is_obeyed = self._may_obey(found.term, found.incarnation)
+        if not is_obeyed and (is_told_of or not succession.must_tell_published(found.term)):
             self.rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
-        known = self.found
-        is_known = known is not None and found.incarnation == known.incarnation
-        is_over = self._succession.is_lost and is_known and found.term == self.term
-        if is_over and self._succession.peers:
-            # If it is well after all, they are in contact, and say so.
+        if succession.is_lost and is_told_of and found.term == self.term:
             self.rest("the store names the coordinator that was lost", now)
             return
         self.found = found

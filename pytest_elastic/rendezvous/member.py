@@ -187,7 +187,7 @@ class MemberMachine:
                 self._tell_checked(self._peer_check.answer())
             case m.SpareNotice(round=round_) if message.term == term:
                 self._part.hear_of(round_, restarts_used=message.restarts_used)
-                self._succession.know(message.roster)
+                self._succession.know(round_, message.roster)
                 self._out.emit(events.NodeSpared(round=round_, reason=message.reason))
                 self._out.notify(ports.Spared(round=round_))
             case ports.PeerDraining():
@@ -426,7 +426,8 @@ class MemberMachine:
             not link.is_lost(now) and not self._deadlines.is_due(held_until, now)
         ):
             return
-        if succession.ballot.has_renounced and self._part.is_idle:
+        must_stay = link.must_hand_over and not succession.is_lost
+        if succession.ballot.has_renounced and self._part.is_idle and not must_stay:
             self._finish("drained", "left without being missed")
             return
         place = succession.take_place()

@@ -64,6 +64,13 @@ class Succession:
         """Tell whether a coordinator is to hear that this node has promised a higher term."""
         return self.is_on and self.ballot.is_bound and term < self.ballot.promised
 
+    def must_tell_published(self, term: int) -> bool:
+        """Tell the same of one that the store names.
+
+        A first one may have begun anew, and follows nobody: it would go, and nobody come after it.
+        """
+        return self.must_tell(term) and term > _FIRST_TERM
+
     def refuse_second(self, term: int, incarnation: str) -> None:
         """Obey no more a term under which this node had another coordinator; both shall go.
 
@@ -116,17 +123,20 @@ class Succession:
         """Tell whether somebody who was announced is still expected to be there."""
         return now < self._trusted_until
 
-    def know(self, roster: Sequence[RosterEntry]) -> None:
-        """Take note of who can be asked, for a node that is in no roster itself."""
+    def know(self, round_: int, roster: Sequence[RosterEntry]) -> None:
+        """Take note of a round that was committed without this node, and of who is in it."""
         self._roster = roster
+        self.ballot.hear_of(round_)
 
     @property
     def peers(self) -> Sequence[RosterEntry]:
-        """Who can be asked where the coordinator is."""
+        """Who can be asked who decides: of the last round of this node, and of one without it."""
         if not self.is_on:
             return ()
-        roster = self.ballot.seal.roster if self.ballot.seal is not None else self._roster
-        return tuple(entry for entry in roster if entry.incarnation != self.ballot.incarnation)
+        own = self.ballot.seal.roster if self.ballot.seal is not None else ()
+        known = {entry.incarnation: entry for entry in (*own, *self._roster)}
+        known.pop(self.ballot.incarnation, None)
+        return tuple(known.values())
 
     def known_job(self, round_: int, *, restarts_used: int) -> KnownJob:
         """Return what is known of the job, for whoever hosts the endpoint next (R12)."""

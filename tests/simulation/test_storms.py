@@ -131,6 +131,27 @@ FOUND_OTHERWISE = {
         drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
         PlayedAgent,
     ),
+    "a spare that was told of a round follows no first round of its own": (
+        11071507,
+        _BRISK,
+        PlayedAgent,
+    ),
+    "nor does whoever hears so from it": (16025939, _BRISK, PlayedAgent),
+    "a spare with a round of its own asks those of the newest round that it was told of": (
+        11192013,
+        _BRISK,
+        PlayedAgent,
+    ),
+    "a node that leaves and decides goes by its own coordinator, if its lease from it has ended": (
+        16064568,
+        _BRISK,
+        PlayedAgent,
+    ),
+    "nobody begins while those are lost who elected whom the store names": (
+        15082844,
+        _BRISK,
+        PlayedAgent,
+    ),
     "a host that comes back hears of the end from a survivor that has gone by the announcement": (
         9063217,
         _BRISK,

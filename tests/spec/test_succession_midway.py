@@ -8,7 +8,7 @@ from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from tests.spec.test_r11_succession import led, newest_term, succeeding
+from tests.spec.test_r11_succession import coordinators, elections, led, newest_term, succeeding
 
 
 def _has(world: World, name: str, kind: type[m.SealAcknowledged], round_: int) -> bool:
@@ -95,6 +95,28 @@ def test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_o
     world.heal([(two, one) for one in ("n4", "n5") for two in ("n1", "n3")])
     world.run_until(lambda: world.all_run("n1", "n3", "n4", "n5"), within_s=15.0)
     assert newest_term(world) > 2
+
+
+def test_r11_who_was_told_of_a_round_without_it_follows_no_first_seal_of_its_own() -> None:
+    """Two that were given up, and are spares, could elect each other; they ask that round's."""
+    world = World(settings("3:3", quorum="majority", last_call_s=0.2))
+    Watch(world)
+    world.start("n1")
+    world.agent("n1").opens_stores = False
+    world.start("n4", "n5")
+    world.run_until(lambda: _has(world, "n5", m.SealAcknowledged, 1), within_s=2.0)
+    for one in ("n4", "n5"):
+        world.reject(one, ["n1", "n2", "n3", "n4", "n5"])
+    world.agent("n1").opens_stores = True
+    world.start("n2", "n3")
+    world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=3.0)
+    world.heal()
+    world.run_until(lambda: world.notices("n5", ports.Spared) != [], within_s=10.0)
+    world.run_until(lambda: world.notices("n4", ports.Spared) != [], within_s=10.0)
+    world.crash("n1")
+    world.run_until(lambda: world.all_run("n2", "n3", "n5"), within_s=10.0)
+    assert coordinators(world)[-1] == (2, "n2")
+    assert elections(world) == 2  # one candidate, who asked two
 
 
 @pytest.mark.parametrize("moment", [m.StopOrder, m.Seal, m.SealAcknowledged, m.Commit])

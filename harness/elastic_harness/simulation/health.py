@@ -136,4 +136,17 @@ def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[st
         if not any(b.commit is not None and b.commit.round == seal.round for b in ballots):
             # It may have been committed, or something else that followed the same rounds: R11.5.
             rosters += [{e.incarnation for e in each.members} for each in seal.electorates]
+    if not rosters:
+        rosters += _roster_of_the_lost(world)
     return rosters
+
+
+def _roster_of_the_lost(world: World) -> list[set[str]]:
+    """Return the roster with which somebody was elected who is lost, and whom the store names.
+
+    The endpoint's host has given way to it, so nobody begins while those who elected it are gone.
+    """
+    place = world.doors.published
+    named = [p for p in world.every_process if place and p.node.incarnation == place.incarnation]
+    seals = [p.member._succession.ballot.seal for p in named if not p.is_alive]  # noqa: SLF001
+    return [{entry.incarnation for entry in seal.roster} for seal in seals if seal is not None]

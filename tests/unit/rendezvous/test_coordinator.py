@@ -24,9 +24,14 @@ def node(number: int) -> Node:
 class Bench:
     """A coordinator on n1, and everything it commanded."""
 
-    def __init__(self, low: int, high: int) -> None:
+    def __init__(self, low: int, high: int, *, quorum: str = "coordinator") -> None:
         self.settings = Settings(
-            run_id="r", min_nodes=low, max_nodes=high, max_restarts=1, last_call_s=1.0
+            run_id="r",
+            min_nodes=low,
+            max_nodes=high,
+            max_restarts=1,
+            last_call_s=1.0,
+            quorum=quorum,
         )
         self.machine = CoordinatorMachine(settings=self.settings, node=node(1), term=1, now=0.0)
         self.now = 0.0
@@ -173,6 +178,21 @@ def test_without_its_own_agent_the_coordinator_ends_the_job() -> None:
     bench.say(2, ports.WorkersGone(round=1))
     bench.give(v.ProbeAnswered(name="n1", incarnation="i1", outcome=v.Outcome.REFUSED))
     assert bench.sent(m.JobEnding) == [2]
+
+
+def test_whoever_was_given_up_and_came_back_may_follow_one_that_leaves() -> None:
+    """It is a newcomer, and has its voice in the last round still; the other is out of reach."""
+    bench = Bench(3, 3, quorum="majority")
+    bench.greet(1, 2, 3)
+    round_ = bench.run_round(1, 2, 3)
+    values = settings_as_values(bench.settings)
+    bench.say(22, m.Hello(run_id="r", node=node(2), settings=values))
+    bench.give(v.PeerLost(connection=3, reason="reset"))
+    bench.say(1, ports.WorkersGone(round=round_))
+    bench.say(1, ports.DrainRequested(reason="SIGTERM", grace_s=5.0))
+    orders = [c.message for c in bench.commands if isinstance(c, v.SendTo)]
+    assert [o.successor for o in orders if isinstance(o, m.StepDown)][:1] == ["i2"]
+    assert not bench.sent(m.JobEnding)
 
 
 def test_a_probe_that_is_answered_late_changes_nothing() -> None:

@@ -166,6 +166,18 @@ def over(bench: Bench) -> ports.JobOver:
     return last.notice
 
 
+def test_one_that_was_elected_and_is_published_is_told_of_a_second_one() -> None:
+    """This node has obeyed another under that term: it goes there, and tells a higher one."""
+    bench = Bench(dataclasses.replace(SETTINGS, quorum="majority"))
+    welcome = m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1")
+    went = m.StepDown(term=4, reason="n3 has acknowledged round 8")
+    bench.give(v.Start(), FOUND, v.Connected(), welcome, SEAL, went)
+    bench.pass_time(bench.now + 1.0)
+    bench.give(v.CoordinatorFound(address="n3", port=3, term=4, incarnation="i3"), v.Connected())
+    hellos = [c.message for c in bench.taken() if isinstance(c, v.Send)]
+    assert [(h.term, h.meant_for) for h in hellos if isinstance(h, m.Hello)][1:] == [(5, "i3")]
+
+
 def test_it_looks_for_the_coordinator_dials_it_and_greets() -> None:
     """Each step follows the answer to the one before."""
     bench = Bench()
