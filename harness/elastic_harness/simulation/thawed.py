@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["thawed"]
@@ -48,7 +49,16 @@ def _values() -> list[type]:
 
 
 def _thaw(value: type) -> None:
-    """Give a class the `__init__` that it would have if it were not frozen."""
+    """Let the values of a class be built, and changed, as if it were not frozen."""
+    plain = _plain_init(value)
+    for name in _FREEZING:
+        delattr(value, name)
+    type.__setattr__(value, "__init__", plain)
+
+
+@functools.cache  # a campaign thaws them for every chunk of its seeds
+def _plain_init(value: type) -> Callable[..., None]:
+    """Return the `__init__` that a class would have if it were not frozen."""
     body: dict[str, Any] = {"__annotations__": {}}
     for field in dataclasses.fields(value):
         body["__annotations__"][field.name] = field.type
@@ -58,6 +68,5 @@ def _thaw(value: type) -> None:
     if hasattr(value, "__post_init__"):
         body["__post_init__"] = value.__post_init__
     twin: type = dataclasses.dataclass(type(value.__name__, (), body))
-    for name in _FREEZING:
-        delattr(value, name)
-    type.__setattr__(value, "__init__", vars(twin)["__init__"])
+    plain: Callable[..., None] = vars(twin)["__init__"]
+    return plain
