@@ -35,6 +35,7 @@ from elastic_harness.network.toxiproxy_errors import (
     ToxiproxyInvalid,
     ToxiproxyMissing,
     ToxiproxyStuck,
+    what_the_system_said,
 )
 from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES
 from elastic_harness.network.toxiproxy_values import (
@@ -182,7 +183,8 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
                 text = f"{what}: no answer within {self.timeout_s:g} s"
                 raise ToxiproxyStuck(text, reason="timeout") from error
             except requests.RequestException as error:
-                raise ToxiproxyError(f"{what}: {error}", reason=str(error)) from error
+                reason = what_the_system_said(error)
+                raise ToxiproxyError(f"{what}: {reason}", reason=reason) from error
         if response.ok:
             return response.json() if response.content else None
         reason = _reason(response)

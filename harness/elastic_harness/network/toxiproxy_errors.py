@@ -13,6 +13,7 @@ __all__ = [
     "ToxiproxyInvalid",
     "ToxiproxyMissing",
     "ToxiproxyStuck",
+    "what_the_system_said",
 ]
 
 
@@ -47,3 +48,13 @@ ERROR_OF_STATUS = {
     409: ToxiproxyConflict,
     503: ToxiproxyStuck,
 }
+
+
+def what_the_system_said(error: BaseException) -> str:
+    """Return the words of the system call below the layers of an HTTP library, else their own."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return str(error)

@@ -14,11 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.loop import Loop
+from pytest_elastic.workers.exit_status import ExitStatus, describe_exit
 
 if TYPE_CHECKING:
     from elastic_harness.network.toxiproxy_client import ToxiproxyClient
@@ -39,6 +41,8 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 _LOOK_S = 0.02
+# The sockets of a killed process are gone before it can be waited for.
+_END_LIMIT_S = 1.0
 _MAX_CALLS = 1024
 
 
@@ -76,7 +80,8 @@ class RemoteToxiproxy:
     """Either a server that runs at `url`, or one of our own making from `program`.
 
     The loop must be one whose door is open to threads. `close` ends the thread, and the server if
-    it is ours.
+    it is ours. A server of ours that has ended (Shopify's does, over some requests) fails the call
+    that finds it out, and is started again for the next.
     """
 
     def __init__(self, loop: Loop, *, url: str = "", program: str = "") -> None:
@@ -88,6 +93,7 @@ class RemoteToxiproxy:
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(_MAX_CALLS)
         self._thread = threading.Thread(target=self._work, name="elastic-toxiproxy", daemon=True)
         self._client: ToxiproxyClient | None = None
+        self._is_closed = False
         self._thread.start()
 
     def call(
@@ -99,7 +105,7 @@ class RemoteToxiproxy:
             try:
                 outcome: T | ElasticError = work(self._connected())
             except ElasticError as error:
-                outcome = error
+                outcome = self._ended(error) or error
             except OSError as error:
                 outcome = ElasticError(f"cannot use the Toxiproxy server: {error}")
             self._loop.call_from_thread(lambda: on_done(outcome))
@@ -108,6 +114,7 @@ class RemoteToxiproxy:
 
     def close(self) -> None:
         """Make no more calls, and end a server of ours; harmless twice."""
+        self._is_closed = True
         self._calls.put_nowait(None)
         if self._process is not None:
             self._process.kill()
@@ -120,6 +127,8 @@ class RemoteToxiproxy:
 
     def _connected(self) -> ToxiproxyClient:
         if self._client is None:
+            if self._is_closed:
+                raise ElasticError("the Toxiproxy server is not used any more")
             # Its HTTP library takes a while to import, and most runs have no such server.
             from elastic_harness.network.toxiproxy_client import ToxiproxyClient
 
@@ -127,11 +136,26 @@ class RemoteToxiproxy:
             client = ToxiproxyClient(url)
             deadline = time.monotonic() + (_START_LIMIT_S if self._program else 0.0)
             while not client.running():
-                if time.monotonic() >= deadline:
+                has_ended = self._process is not None and self._process.poll() is not None
+                if has_ended or time.monotonic() >= deadline:
                     raise UsageError(f"no Toxiproxy server answers at {url}")
                 time.sleep(_LOOK_S)
             self._client = client
         return self._client
+
+    def _ended(self, error: ElasticError) -> ElasticError | None:
+        """Return what to say instead of `error` where a server of ours is no more."""
+        process = self._process
+        if process is None or getattr(error, "status", None) is not None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(_END_LIMIT_S)
+            self._process = self._client = None
+            return ElasticError(
+                f"the Toxiproxy server {self._program} {describe_exit(ExitStatus(code=code))};"
+                " its proxies are lost, and the next job gets a new one"
+            )
+        return None
 
     def _start(self) -> str:
         with socket.socket() as probe:
