@@ -45,6 +45,10 @@ FOUND_IN_THE_SIMULATOR = {
     5049095: (_MAJORITY, "a firewall that rejects beside a frozen agent is not covered (R5)"),
     6000256: (_GRANTED, "who comes after the end, and begins again, may end in another way"),
     6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
+    17006661: (
+        Options(quorum="majority", is_swarm=True, is_brisk=True),
+        "two of a job that nobody can follow, as one of them would hear of the other, join no next",
+    ),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
+from pytest_elastic.rendezvous.ballot import rank_of
 from pytest_elastic.rendezvous.coordinator import Phase
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.quorum import has_quorum
@@ -111,14 +112,17 @@ def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
     """Tell whether a node stands by a job that nobody can decide any more, as another has begun.
 
     It has promised more than to obey whoever decides now, and of those who would have to agree to
-    a successor in its own job, too few are there.
+    a successor in its own job, too few are there; as it knows, or hears from them.
     """
     ballot = process.member._succession.ballot  # noqa: SLF001
     deciding = [(p.coordinator.term, p.node.incarnation) for p in living if p.coordinator]
     if ballot.seal is None or not deciding or any(ballot.may_obey(*each) for each in deciding):
         return False
+    asked = {entry.incarnation for each in ballot.voters for entry in each.members}
+    told = [p.member._succession.ballot for p in living if p.node.incarnation in asked]  # noqa: SLF001
+    newest = max(told, key=lambda each: (rank_of(each.seal), each.commit is not None))
     present = {p.node.incarnation for p in living}
-    return not all(has_quorum(each, present) for each in ballot.voters)
+    return not all(has_quorum(each, present) for each in newest.voters)
 
 
 def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[str]]:
