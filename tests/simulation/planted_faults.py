@@ -128,6 +128,9 @@ _SUCCESSION = Options(
     quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
 )
 
+# Of two under one term the one that was published first stays, and hears nothing of the other.
+_ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda published, place: published.term < place.term),)
+
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
         what="neither member nor keeper looks at the lease",
@@ -216,6 +219,8 @@ PLANTED: dict[str, Planted] = {
     "spares-begin": Planted(
         what="whoever was told of a round counts as new where a host that is back begins a job",
         patches=((FirstRound, "meet", nothing),),
+        # One of the two hears at the endpoint of the other, if both are of the first term.
+        guards=_ONE_IS_PUBLISHED,
         options=drawn("crash", "back", "join", "power", nodes=5),
     ),
     "endpoints-minority": Planted(
@@ -291,6 +296,8 @@ PLANTED: dict[str, Planted] = {
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",
         patches=((Ballot, "vote", nothing),),
+        # Two that were elected under one term are told of each other by way of the endpoint.
+        guards=_ONE_IS_PUBLISHED,
         options=drawn("freeze", "isolate", "lose host", "suspend", nodes=5),
     ),
     "refusal-says-nothing": Planted(

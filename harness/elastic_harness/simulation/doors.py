@@ -203,6 +203,11 @@ class Doors:
         world.carry(process, target, m.Announcement(run_id=world.config.run_id, place=place))
         world.later(2 * world.draw_latency_s(), arrive)
 
+    @staticmethod
+    def gives_way(published: m.Place, place: m.Place) -> bool:
+        """Tell whether a place is published over another: under one term, too, as it really is."""
+        return published.term <= place.term
+
     def _watch_endpoint(self, process: Process, place: m.Place) -> None:
         """Publish a successor's place once a beat, and tell whoever was published before."""
         world = self._world
@@ -218,7 +223,7 @@ class Doors:
         is_served = host is not None and host.is_alive and not world.is_endpoint_down
         if is_served and host is not None and not process.is_frozen:
             found = self.published
-            is_older = found is None or found.term < place.term
+            is_older = found is None or self.gives_way(found, place)
             if found is not None and found.term > place.term:
                 self.hear_of(process, found)
             if is_older and (host is process or not world.is_apart(process, host)):
