@@ -129,7 +129,7 @@ _SUCCESSION = Options(
 )
 
 # Of two under one term the one that was published first stays, and hears nothing of the other.
-_ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda published, place: published.term < place.term),)
+_ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda _, published, place: published.term < place.term),)
 
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(

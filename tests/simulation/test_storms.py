@@ -233,8 +233,10 @@ def test_what_a_storm_once_found_elsewhere_is_mended(sentence: str) -> None:
 
 @pytest.mark.parametrize(("seed", "planted"), FOUND)
 def test_what_a_storm_once_found_is_found_again_and_mended(seed: int, planted: str) -> None:
-    """Each seed breaks a promise with its fault planted, and none without."""
+    """Each seed breaks a promise with its fault planted, and none without it, guarded or not."""
     assert finds(planted, seed)
+    with PLANTED[planted].unguarded():
+        run_storm(draw_plan(seed, PLANTED[planted].options))
     run_storm(draw_plan(seed, PLANTED[planted].options))
 
 

@@ -203,8 +203,7 @@ class Doors:
         world.carry(process, target, m.Announcement(run_id=world.config.run_id, place=place))
         world.later(2 * world.draw_latency_s(), arrive)
 
-    @staticmethod
-    def gives_way(published: m.Place, place: m.Place) -> bool:
+    def gives_way(self, published: m.Place, place: m.Place) -> bool:
         """Tell whether a place is published over another: under one term, too, as it really is."""
         return published.term <= place.term
 
