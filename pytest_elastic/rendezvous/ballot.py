@@ -48,6 +48,8 @@ class Ballot:
         """For whom this node voted in the term that was promised, "" for nobody."""
         self.leader = ""
         """Whom it joined in that term, "" for nobody yet: the term has no other coordinator."""
+        self.ends_in_term = 0
+        """The newest term under which the end of the job was announced, 0 if none was."""
         self.seal: m.Seal | None = None
         self.commit: m.Commit | None = None
         self.newest_round = 0
@@ -75,6 +77,8 @@ class Ballot:
 
     def may_obey(self, term: int, coordinator: str) -> bool:
         """Tell whether orders under a term are to be followed, if `coordinator` gives them."""
+        if term <= self.ends_in_term and coordinator != self.leader:
+            return False
         if not self.is_bound:
             return True
         is_same = term == self.promised and self.leader in {"", coordinator}
@@ -87,6 +91,10 @@ class Ballot:
             self.promised, self.choice = term, ""
         self._promise(term)
         self.leader = coordinator
+
+    def hear_of_end(self, term: int) -> None:
+        """Obey no other coordinator of that term, or before it: it has announced the end."""
+        self.ends_in_term = max(self.ends_in_term, term)
 
     def refuse(self, term: int) -> None:
         """Obey this term no more: it has two coordinators."""

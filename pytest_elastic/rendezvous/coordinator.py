@@ -499,7 +499,7 @@ class CoordinatorMachine:
     def _on_suspected(self, peer: Peer, now: float) -> None:
         self._sealing.suspect(peer)
         self._reach.set_aside(peer.node.incarnation)
-        self._farewell.lose(peer.node.incarnation, now)
+        self._farewell.lose(peer.as_entry(), now)
         is_ending = self._farewell.ending is not None
         can_return = self.settings.outlives_coordinator  # it gives a round up like any other member
         if self._desk.is_own(peer) and self._own_leave is None and not is_ending and not can_return:
@@ -524,7 +524,7 @@ class CoordinatorMachine:
 
     def _on_went(self, gone: Went, now: float) -> None:
         if gone.may_return:
-            self._farewell.part_from(gone.peer.node.incarnation, now)
+            self._farewell.part_from(gone.peer.as_entry(), now)
         else:
             self._farewell.forget(gone.peer.node.incarnation)
         self._sealing.close_gate(gone.safe_at)

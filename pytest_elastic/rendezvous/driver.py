@@ -294,7 +294,10 @@ class NodeRendezvous:
 
     def _on_question(self, connection: int, question: Question) -> None:
         match question:
-            case ProbeRequest():
+            case ProbeRequest(ended=ended):
+                is_meant = question.incarnation == self._node.incarnation
+                if ended is not None and is_meant and question.run_id == self._settings.run_id:
+                    self.tell_member(v.EndHeard(ending=ended))
                 job = self.member.known_job
                 answer = ProbeAnswer(
                     incarnation=self._node.incarnation,

@@ -13,7 +13,7 @@ from enum import Enum
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.desk import Desk
-from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.model import Failure, RosterEntry
 from pytest_elastic.rendezvous.peer import Peer
 
 __all__ = ["Farewell", "Heard"]
@@ -49,33 +49,36 @@ class Farewell:
         self._deadlines = desk.deadlines
         self._decided_at = 0.0
         self._over_at: float | None = None
-        self._unaware: set[str] = set()
+        self._unaware: dict[str, RosterEntry] = {}
         self._aware: set[str] = set()
         self._may_return: dict[str, float] = {}
+        self._parted: dict[str, RosterEntry] = {}
 
     # --- the list ----------------------------------------------------------------------------
 
-    def part_from(self, incarnation: str, now: float) -> None:
+    def part_from(self, entry: RosterEntry, now: float) -> None:
         """Note that a node cannot be reached now, and may come back."""
-        self._unaware.discard(incarnation)
-        self._may_return[incarnation] = now
+        self._unaware.pop(entry.incarnation, None)
+        self._may_return[entry.incarnation] = now
+        self._parted[entry.incarnation] = entry
 
     def expect_strangers(self, now: float) -> None:
         """Note that some may come and ask whom only an earlier coordinator knew."""
         self._may_return[_STRANGERS] = now
 
-    def lose(self, incarnation: str, now: float) -> None:
+    def lose(self, entry: RosterEntry, now: float) -> None:
         """Note that a node that was being told is out of reach; one that knows may well go."""
-        if incarnation in self._unaware:
-            self.part_from(incarnation, now)
+        if entry.incarnation in self._unaware:
+            self.part_from(entry, now)
 
     def forget(self, incarnation: str) -> None:
         """Note that a node needs no word: it is gone for good."""
-        self._unaware.discard(incarnation)
+        self._unaware.pop(incarnation, None)
 
     def meet(self, incarnation: str) -> None:
         """Note that a node is here (again)."""
         self._may_return.pop(incarnation, None)
+        self._parted.pop(incarnation, None)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -87,14 +90,25 @@ class Farewell:
 
     def go_on(self, ending: m.JobEnding, now: float) -> None:
         """Tell everybody how the job ends, whoever has decided it."""
-        self.ending = dataclasses.replace(ending, term=self._term)
+        members = self._members_of(ending, now)
+        self.ending = dataclasses.replace(ending, term=self._term, members=members)
         self._decided_at = now
         self._members.close(now)
         for peer in self._members.peers.values():
             if peer.is_suspect:
-                self.part_from(peer.node.incarnation, now)
+                self.part_from(peer.as_entry(), now)
             else:
                 self.tell(peer)
+
+    def _members_of(self, ending: m.JobEnding, now: float) -> Sequence[RosterEntry]:
+        """Return whom the end concerns, where members may have to tell them."""
+        if not self._settings.has_succession:
+            return ()
+        known = {entry.incarnation: entry for entry in ending.members}
+        awaited = self._awaited(now)
+        known |= {each: entry for each, entry in self._parted.items() if each in awaited}
+        known |= {each: peer.as_entry() for each, peer in self._members.peers.items()}
+        return tuple(known.values())
 
     def tell(self, peer: Peer) -> None:
         """Tell a node that is here how the job ends, or has ended."""
@@ -103,12 +117,12 @@ class Farewell:
         if self._over_at is not None:
             self._out.send(peer, m.JobEnded(term=self._term))
         else:
-            self._unaware.add(peer.node.incarnation)
+            self._unaware[peer.node.incarnation] = peer.as_entry()
 
     def take_acknowledgement(self, peer: Peer) -> None:
         """Note that a node knows the end."""
         self._aware.add(peer.node.incarnation)
-        self._unaware.discard(peer.node.incarnation)
+        self._unaware.pop(peer.node.incarnation, None)
 
     def look(self, now: float) -> Heard:
         """Wait for the acknowledgements, for at most a lease; then say the last word."""
@@ -118,8 +132,8 @@ class Farewell:
         if not self._mandate.allows(self._aware):
             is_late = self._deadlines.is_due(deadline, now)
             return Heard.BY_TOO_FEW if is_late else Heard.NOT_YET
-        for incarnation in sorted(self._unaware):
-            self.part_from(incarnation, now)  # it may still ask
+        for _, entry in sorted(self._unaware.items()):
+            self.part_from(entry, now)  # it may still ask
         last_word = m.JobEnded(term=self._term, unaware=self._awaited(now))
         for peer in self._members.peers.values():
             self._out.send(peer, last_word)

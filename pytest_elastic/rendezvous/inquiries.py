@@ -65,7 +65,9 @@ class Inquiries:
             incarnation=order.incarnation,
             address=order.address,
             port=order.port,
-            question=ProbeRequest(run_id=self._run_id, incarnation=order.incarnation),
+            question=ProbeRequest(
+                run_id=self._run_id, incarnation=order.incarnation, ended=order.ended
+            ),
             within_s=order.answer_within_s,
             credentials=self._credentials,
         )

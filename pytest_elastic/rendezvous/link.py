@@ -61,6 +61,11 @@ class CoordinatorLink:
         self.phase = phase
 
     @property
+    def was_welcome(self) -> bool:
+        """Whether a coordinator has ever taken this node in."""
+        return self._lease is not None
+
+    @property
     def is_joined(self) -> bool:
         """Whether beats run, and orders hold."""
         return self.phase is Link.JOINED

@@ -13,6 +13,7 @@ greeting which resumes no round is a promise. What it does about a coordinator t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
@@ -27,17 +28,14 @@ from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, 
 from pytest_elastic.rendezvous.model import Failure, Node, Settings
 from pytest_elastic.rendezvous.outbox import MemberOutbox
 from pytest_elastic.rendezvous.part import RoundPart
-from pytest_elastic.rendezvous.parting import Parting, reached_of, why_lost
+from pytest_elastic.rendezvous.parting import GIVE_UP_S, Parting, reached_of, why_lost
 from pytest_elastic.rendezvous.peer_check import PeerCheck
 from pytest_elastic.rendezvous.succession import Succession
 
 __all__ = ["LINK_ALLOWED", "PART_ALLOWED", "Link", "MemberMachine", "Part"]
 
-# How long after the end of its lease a member looks for its coordinator before it gives the job up.
-# Less would give up nodes that a network forgets for a moment; with more, not everything would be
-# over within lease + 5 s of losing a coordinator that does not answer (R10).
-_GIVE_UP_S = 4.0
 _NO_NEED = frozenset({Link.UNSTARTED, Link.JOINED, Link.OVER})
+_WHEN_OVER = v.Asked | v.ProbeAnswered | v.TimePassed
 
 
 class MemberMachine:
@@ -51,11 +49,10 @@ class MemberMachine:
         self._succession = Succession(settings, node.incarnation)
         self._link = CoordinatorLink(settings, self._succession, self._out, self._deadlines)
         self._part = RoundPart(node.incarnation, self._succession.ballot, self._link, self._out)
+        self._parting = Parting(settings, self._succession, self._link, self._out, self._deadlines)
         self._seeking_since = 0.0
         self._patient_until = 0.0
-        self._announced_until = 0.0  # when an end that was heard of may be gone by
         self._drain: ports.DrainRequested | None = None
-        self._parting = Parting(settings, self._out, self._deadlines)
         self._peer_check = PeerCheck()
 
     @property
@@ -93,12 +90,12 @@ class MemberMachine:
 
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
-        if self._link.phase is Link.OVER and not isinstance(input, v.Asked | v.TimePassed):
+        if self._link.phase is Link.OVER and not isinstance(input, _WHEN_OVER):
             return ()
         wake_at = self._deadlines.wake_at
         if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
             # We were away ourselves (stopped, suspended): the coordinator may be well.
-            self._patient_until = max(self._patient_until, now + _GIVE_UP_S)
+            self._patient_until = max(self._patient_until, now + GIVE_UP_S)
         if self._link.phase is not Link.OVER:
             self._watch_lease(now)
         self._handle(input, now)
@@ -141,6 +138,8 @@ class MemberMachine:
                 self._on_dial_failed(input, now)
             case v.ConnectionLost(reason=reason):
                 self._on_connection_lost(reason, now)
+            case v.ProbeAnswered() if self.link is Link.OVER:
+                self._parting.take_answer(input)
             case v.ProbeAnswered():
                 self._tell_checked(self._peer_check.take(input))
             case ports.DrainRequested():
@@ -197,12 +196,10 @@ class MemberMachine:
             case m.Evicted(reason=reason) if message.term == term:
                 self._leave_round(f"evicted: {reason}", now, as_told=True)
             case m.JobEnding() if message.term == term:
-                self._parting.ending = message
-                self._succession.ballot.contact_at = now
-                self._out.send(m.EndAcknowledged(term=term))
+                self._parting.take_announcement(message, now)
             case m.JobEnded(unaware=unaware) if message.term == term:
                 assert self._parting.ending is not None, "the end was announced"
-                self._end(self._parting.ending, is_known_to_all=not unaware)
+                self._end(self._parting.ending, unaware=unaware)
             case _:
                 pass  # of another term, or not for a member: it changes nothing
 
@@ -321,7 +318,7 @@ class MemberMachine:
             return
         if part.phase is Part.FENCING:
             part.forget()
-            self._patient_until = now + _GIVE_UP_S
+            self._patient_until = now + GIVE_UP_S
             if self._drain is not None:
                 self._succession.ballot.renounce()
             if self._drain is not None and not self._link.must_hand_over:
@@ -341,7 +338,7 @@ class MemberMachine:
         self._part.fence(reason)
         if as_told:
             is_killing = self.part is Part.FENCING
-            patience_s = self.settings.join_timeout_s if is_killing else _GIVE_UP_S
+            patience_s = self.settings.join_timeout_s if is_killing else GIVE_UP_S
             self._patient_until = now + patience_s
         if self._link.leads_somewhere:
             self._link.hang_up(reason, now)
@@ -397,14 +394,12 @@ class MemberMachine:
             self._seeking_since = now
             link.hang_up(f"silent for {self.settings.lease_s:g} s", now)
         has_successors = self._succession.is_on and held_until is not None
-        if self._parting.ending is not None and not has_successors:
-            self._end_as_announced()
-        elif self._parting.ending is not None and held_until is not None:
-            if is_due(max(held_until + _GIVE_UP_S, self._announced_until), now):
+        if self._parting.ending is not None:
+            if self._parting.must_presume(held_until, now):
                 self._end_as_announced()
         elif self._belongs and held_until is not None:
             may_follow = has_successors or self.settings.is_granted
-            patience_s = self.settings.join_timeout_s if may_follow else _GIVE_UP_S
+            patience_s = self.settings.join_timeout_s if may_follow else GIVE_UP_S
             if is_due(max(held_until + patience_s, self._patient_until), now):
                 self._lose_job(link.last_problem)
         elif is_due(self._seeking_since + self.settings.join_timeout_s, now):
@@ -505,29 +500,18 @@ class MemberMachine:
         self._finish("lost", why_lost(self._link.where, self.settings, detail, seen))
 
     def _on_end_heard(self, ending: m.JobEnding, now: float, *, holds: bool) -> None:
-        """End as a node says that knows it, if no coordinator says otherwise (R11).
+        """End as a node says that knows it, if no coordinator says otherwise (R10)."""
+        if self._parting.hear(ending, now, part=self.part, holds=holds):
+            self._end(ending, unaware=None)
 
-        Of one that was merely told, the announcement is held, and a coordinator looked for.
-        """
-        is_lost = self.link not in {Link.UNSTARTED, Link.JOINED, Link.OVER}
-        if not self._succession.is_on or not is_lost:
-            return
-        if holds:
-            self._end(ending, is_known_to_all=False)
-        elif self._parting.ending is None and ending.term >= self._link.term:
-            self._parting.ending = ending
-            self._announced_until = now + _GIVE_UP_S
-
-    def _end(self, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
-        """End as was decided, for good."""
-        self._parting.hold(ending, is_known_to_all=is_known_to_all)
+    def _end(self, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
+        """End as was decided, for good; `unaware` may not know yet, None: nobody may."""
+        self._parting.hold(ending, unaware=unaware)
         self._finish(ending.result, ending.reason, ending.first_failure)
 
     def _end_as_announced(self) -> None:
         """End as was announced, by a coordinator that is lost."""
-        ending = self._parting.ending
-        assert ending is not None, "the end was announced"
-        self._parting.presume()
+        ending = self._parting.presume()
         self._finish(ending.result, ending.reason, ending.first_failure)
 
     def _finish(self, result: str, reason: str, first_failure: Failure | None = None) -> None:

@@ -257,20 +257,23 @@ class Evicted:
 class JobEnding:
     """The job ends like this. Acknowledge; until `JobEnded`, losing me means the same (R10).
 
-    `result` is "succeeded", "failed" or "lost", as in `ports.JobOver`.
+    `result` is "succeeded", "failed" or "lost", as in `ports.JobOver`. `members` are all whom it
+    concerns, as far as the coordinator knows, where others may have to tell them.
     """
 
     term: int
     result: str
     reason: str
     first_failure: Failure | None = None
+    members: Sequence[RosterEntry] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
     """Everybody who can be reached knows the end: it holds.
 
-    `unaware` (incarnations) may still come and ask: who hears this stays a while for them (R10).
+    `unaware` (incarnations) may still come and ask: who hears this stays a while for them, and
+    tells those of them whom `JobEnding` names (R10).
     """
 
     term: int
@@ -318,10 +321,14 @@ Order = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """Asks whether an incarnation of an agent of this run lives behind the port (R5)."""
+    """Asks whether an incarnation of an agent of this run lives behind the port (R5).
+
+    `ended`: how its job has ended, if this is to tell it so; the answer says if it knows (R10).
+    """
 
     run_id: str
     incarnation: str
+    ended: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,8 @@ class Emit:
 class Probe:
     """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
 
-    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
+    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens. With `ended`, say how
+    the job has ended (R10), which comes there as `EndHeard`.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Probe:
     address: str
     port: int
     answer_within_s: float
+    ended: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +217,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndHeard:
-    """A node that was asked who decides said how the job ends; `holds`: it knows that it has."""
+    """A node that we asked, or that dialled us, said how the job ends; `holds`: that it has."""
 
     ending: JobEnding
     holds: bool = True

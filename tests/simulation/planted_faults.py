@@ -31,6 +31,7 @@ from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.succession import Succession
+from pytest_elastic.rendezvous.telling import Telling
 from tests.simulation.planting import Planted, after, before, drawn, nothing
 
 __all__ = ["PLANTED", "SELDOM"]
@@ -97,8 +98,8 @@ def _keep_resting(mandate_: MembersMandate, electorates: Sequence[Electorate]) -
         _rest_on(mandate_, electorates)
 
 
-def _tell_nobody(parting: Parting, ending: m.JobEnding, *, is_known_to_all: bool) -> None:
-    del ending, is_known_to_all
+def _tell_nobody(parting: Parting, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
+    del ending, unaware
     parting._may_be_asked = False
 
 
@@ -254,6 +255,16 @@ PLANTED: dict[str, Planted] = {
         what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
         patches=((Parting, "hold", after(Parting.hold, _tell_nobody)),),
         options=drawn("isolate", "lose host", "succeed", nodes=3, is_brisk=False),
+    ),
+    "end-told-to-who-asks": Planted(
+        what="who knows how the job has ended tells those who ask, and nobody else",
+        patches=((Telling, "begin", nothing),),
+        options=drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
+    ),
+    "begins-after-the-end": Planted(
+        what="a spare that was told of the end begins another job with a host that is back",
+        patches=((Ballot, "hear_of_end", nothing),),
+        options=_BRISK,
     ),
     "decider-goes-alone": Planted(
         what="a node that leaves while it has lost the contact to its own coordinator just goes",

@@ -50,6 +50,10 @@ FOUND_IN_THE_SIMULATOR = {
         "two of a job that nobody can follow, as one of them would hear of the other, join no next",
     ),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
+    15043064: (
+        _MAJORITY,
+        "nobody stays longer than `linger_s` for a node that is out of reach for all that time",
+    ),
 }
 
 # What storms found that was no fault of the machines, or that another mend has hidden since.
@@ -164,6 +168,17 @@ FOUND_OTHERWISE = {
     "and where somebody else was told, and has gone": (
         426845,
         Options(quorum="granted"),
+        PlayedAgent,
+    ),
+    "a node whose coordinator is mute hears of the end from another member": (
+        11182002,
+        _BRISK,
+        PlayedAgent,
+    ),
+    "and one whose coordinator was killed, from a spare": (15096592, _BRISK, PlayedAgent),
+    "a spare that hears of an announcement begins nothing with a host that is back": (
+        11901415,
+        _BRISK,
         PlayedAgent,
     ),
 }

@@ -11,14 +11,24 @@ from pytest_elastic.rendezvous.coordinator import Phase
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.quorum import has_quorum
 
-__all__ = ["problem_of", "seems_over"]
+__all__ = ["SLOWEST_CLOCK", "problem_of", "seems_over"]
+
+SLOWEST_CLOCK = 0.93
+"""How fast a clock is at least, in seconds a second."""
 
 
-def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) -> str | None:
+def problem_of(
+    world: World,
+    *,
+    left_out: str = "",
+    is_host_lost: bool = False,
+    healed_at: float = float("-inf"),
+) -> str | None:
     """Say what is not well yet; None if everything is.
 
     `left_out` is a node that stays out of reach; `is_host_lost` says that the coordinator of a job
-    without succession is gone, so that everybody has to notice.
+    without succession is gone, so that everybody has to notice. `healed_at` is since when all
+    others can reach each other.
     """
     processes = world.every_process
     if any(process.is_frozen for process in processes if process.is_alive):
@@ -35,7 +45,7 @@ def problem_of(world: World, *, left_out: str = "", is_host_lost: bool = False) 
     if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
         return None
     if world.config.outlives_coordinator:
-        return _problem_of_heirs(world, living, left_out)
+        return _problem_of_heirs(world, living, left_out, healed_at)
     if host.finished is not None or host.agent.over is not None:
         return _unaware(living)
     return _not_running(world, living)
@@ -62,7 +72,9 @@ def _not_running(world: World, living: Sequence[Process]) -> str | None:
     return None
 
 
-def _problem_of_heirs(world: World, living: Sequence[Process], left_out: str) -> str | None:
+def _problem_of_heirs(
+    world: World, living: Sequence[Process], left_out: str, healed_at: float
+) -> str | None:
     """Say what is not well of a job that outlives its coordinator (R11, R12).
 
     Where its members elect, it must go on if more than half of the newest roster is here; what
@@ -78,7 +90,7 @@ def _problem_of_heirs(world: World, living: Sequence[Process], left_out: str) ->
     if world.config.is_granted:  # members ask nobody but the coordinator
         aware = [p for p in aware if p.coordinator and p.coordinator.phase is Phase.OVER]
     # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10).
-    if any(process.is_alive or process.has_left for process in aware):
+    if any(_could_tell(process, healed_at) for process in aware):
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         # Who came after the end, to a host that was started again, is another job.
         since = [(p, p.agent.belongs_since) for p in living]
@@ -95,6 +107,20 @@ def _problem_of_heirs(world: World, living: Sequence[Process], left_out: str) ->
         if 2 * len(present & roster) <= len(roster):
             return None
     return _not_running(world, living)
+
+
+def _could_tell(process: Process, healed_at: float) -> bool:
+    """Tell whether a node that knew the end could have told it to all whom it could reach.
+
+    A member need not stay for longer than `linger_s`, if somebody is out of its reach for all that
+    time; whoever goes earlier says that everybody knows.
+    """
+    config = process.world.config
+    if process.left_at is None or config.is_granted:
+        return process.is_alive or process.left_at is not None
+    stayed_s = process.left_at - process.agent.timed_notices[-1][0]
+    has_stayed = stayed_s >= config.linger_s * SLOWEST_CLOCK
+    return not has_stayed or process.left_at >= healed_at + config.lease_s
 
 
 def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:

@@ -67,7 +67,7 @@ class Process:
         self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None
         self.is_alive = True
-        self.has_left = False  # of its own accord
+        self.left_at: float | None = None  # of its own accord
         self.has_tombstone = False
         self.has_power = True
         self.lost_power_at = -math.inf

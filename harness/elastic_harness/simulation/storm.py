@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, can_boot, may_come, strike
 from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.health import problem_of, seems_over
+from elastic_harness.simulation.health import SLOWEST_CLOCK, problem_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
 from elastic_harness.simulation.world import World
@@ -22,7 +22,6 @@ CALM_S = 25.0
 _LOOK_S = 0.25
 # A job whose nodes are well forms within this.
 _LAST_WITHIN_S = 3.0
-_SLOWEST_CLOCK = 0.93
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +67,7 @@ class Storm:
         self._blows = 0
         self._has_struck_last = False
         self._left_out = ""  # a node that others must do without
+        self._healed_at = float("-inf")
         self._target = Target(
             self.world,
             self.watch,
@@ -154,6 +154,7 @@ class Storm:
         self._target.is_calm = True
         world.heal()
         world.is_endpoint_down = False
+        self._healed_at = world.time
         for process in world.every_process:
             process.agent.stop_s = STOP_S
         self._bring_back()
@@ -198,7 +199,7 @@ class Storm:
         One that waits for new nodes is not waited for: it would take the join timeout.
         """
         delayed = [
-            at + event.wait_s / _SLOWEST_CLOCK + _LOOK_S
+            at + event.wait_s / SLOWEST_CLOCK + _LOOK_S
             for at, _, event in self.world.events
             if isinstance(event, events.FirstRoundDelayed)
             and event.wait_s < self.world.config.join_timeout_s
@@ -268,7 +269,10 @@ class Storm:
 
     def _problem(self) -> str | None:
         return problem_of(
-            self.world, left_out=self._left_out, is_host_lost=self._target.is_host_hit
+            self.world,
+            left_out=self._left_out,
+            is_host_lost=self._target.is_host_hit,
+            healed_at=self._healed_at,
         )
 
     def _ending(self) -> str:

@@ -235,7 +235,7 @@ class World:
     def go(self, process: Process) -> None:
         """End an agent that nobody needs, or that waits for nobody."""
         process.is_alive = False
-        process.has_left = True
+        process.left_at = self.time
         self._close_all(process, "closed by the other side")
 
     def crash(self, name: str) -> None:
@@ -548,6 +548,12 @@ class World:
             redial_s = min(probe.answer_within_s / DIALS, until - self.time)
             self.later(redial_s, lambda: self._probed(process, probe, which, until, patience_s))
             return
+        if probe.ended is not None and outcome is v.Outcome.ALIVE and process.is_alive:
+            run_id, ended = self.config.run_id, probe.ended
+            request = m.ProbeRequest(run_id=run_id, incarnation=probe.incarnation, ended=ended)
+            told = self.carry(process, suspect, request).ended
+            assert told is not None, "an end was told"
+            suspect.feed("member", v.EndHeard(ending=told))
         job = suspect.member.known_job if outcome is v.Outcome.ALIVE else None
         answer = v.ProbeAnswered(
             name=probe.name,

@@ -80,6 +80,10 @@ SAMPLES: list[m.Message] = [
         ending=m.JobEnding(term=1, result="lost", reason="x"),
     ),
     m.VoteRequest(run_id="r", term=2, candidate="i1", is_trial=True),
+    m.JobEnding(term=1, result="succeeded", reason="", members=(ENTRY,)),
+    m.ProbeRequest(
+        run_id="r", incarnation="i1", ended=m.JobEnding(term=1, result="lost", reason="x")
+    ),
 ]
 
 

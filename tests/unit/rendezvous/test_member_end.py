@@ -1,0 +1,60 @@
+"""The member by itself, where others than its coordinator tell it how the job ends (R10)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.member_phases import Link
+from tests.unit.rendezvous.test_member import FOUND, ROSTER, SETTINGS, Bench, following
+
+MAJORITY = dataclasses.replace(SETTINGS, quorum="majority")
+
+
+def spared(bench: Bench) -> Bench:
+    """Have a member welcomed under term 4, and told that it is a spare of round 7."""
+    bench.give(v.Start(), FOUND, v.Connected())
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"))
+    bench.give(m.SpareNotice(term=4, round=7, reason="full", restarts_used=0, roster=ROSTER))
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("term", "incarnation", "link"),
+    [(4, "i9", Link.RESTING), (4, "i1", Link.JOINED), (5, "i9", Link.JOINED)],
+)
+def test_a_spare_that_was_told_of_an_end_obeys_who_told_it_or_a_later_term(
+    term: int, incarnation: str, link: Link
+) -> None:
+    """A host that has come back begins under the first term, and another job."""
+    bench = spared(Bench(MAJORITY))
+    bench.give(m.JobEnding(term=4, result="failed", reason="x"), v.ConnectionLost(reason="cut"))
+    bench.give(v.Connected())
+    bench.give(m.Welcome(term=term, name="n2", coordinator="n9", incarnation=incarnation))
+    assert bench.member.link is link
+
+
+@pytest.mark.parametrize(("term", "link"), [(3, Link.JOINED), (4, Link.OVER)])
+def test_a_spare_hears_of_an_end_that_holds_whomever_it_has_come_to(term: int, link: Link) -> None:
+    """Under its term there was another coordinator; under a later one, that knows better."""
+    bench = spared(Bench(MAJORITY))
+    bench.give(v.EndHeard(ending=m.JobEnding(term=term, result="failed", reason="x")))
+    assert bench.member.link is link
+
+
+def test_a_member_of_a_round_hears_of_the_end_from_its_coordinator_alone() -> None:
+    """It has one, and a lease of it: whoever says something else may be of another job."""
+    bench = following()
+    bench.give(v.EndHeard(ending=m.JobEnding(term=4, result="failed", reason="x")))
+    assert not bench.member.has_ended
+
+
+def test_a_node_that_was_never_taken_in_holds_no_announcement() -> None:
+    """It has the address of somebody whom a member asks, and nothing else to do with the job."""
+    bench = Bench(MAJORITY)
+    ending = m.JobEnding(term=4, result="failed", reason="x")
+    bench.give(v.Start(), v.EndHeard(ending=ending, holds=False))
+    assert bench.member.ending is None
