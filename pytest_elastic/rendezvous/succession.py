@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.ballot import Ballot
+from pytest_elastic.rendezvous.ballot import Ballot, rank_of
 from pytest_elastic.rendezvous.candidate import Candidate
 from pytest_elastic.rendezvous.mark import KnownJob
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
 __all__ = ["Contact", "Succession"]
 
+_NOBODY: Sequence[RosterEntry] = ()
 _FIRST_TERM = 1  # of a founder: whoever comes back at its address is under it, too
 
 
@@ -51,7 +52,7 @@ class Succession:
         """The coordinator is known to be lost, whatever the lease says."""
         self._settings = settings
         self._trusted_until = float("-inf")
-        self._roster: Sequence[RosterEntry] = ()
+        self._round, self._roster = 0, _NOBODY  # the newest one that was committed without it
         self._is_told = False
 
     # --- whom to obey ------------------------------------------------------------------------
@@ -125,16 +126,18 @@ class Succession:
 
     def know(self, round_: int, roster: Sequence[RosterEntry]) -> None:
         """Take note of a round that was committed without this node, and of who is in it."""
-        self._roster = roster
+        self._round, self._roster = round_, roster
         self.ballot.hear_of(round_)
 
     @property
     def peers(self) -> Sequence[RosterEntry]:
-        """Who can be asked who decides: of the last round of this node, and of one without it."""
+        """Who can be asked who decides: of its last round, and of a later one without it."""
         if not self.is_on:
             return ()
-        own = self.ballot.seal.roster if self.ballot.seal is not None else ()
-        known = {entry.incarnation: entry for entry in (*own, *self._roster)}
+        _, own_round = rank_of(self.ballot.seal)
+        own = self.ballot.seal.roster if self.ballot.seal is not None else _NOBODY
+        others = self._roster if self._round > own_round else _NOBODY
+        known = {entry.incarnation: entry for entry in (*own, *others)}
         known.pop(self.ballot.incarnation, None)
         return tuple(known.values())
 

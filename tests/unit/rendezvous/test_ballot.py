@@ -227,6 +227,8 @@ def test_a_round_without_this_node_is_one_after_its_own() -> None:
     assert sorted(entry.name for entry in succession.peers) == ["n1", "n3", "n4", "n5"]
     answer = ask(succession.ballot, 2)
     assert (answer.seal, answer.newest_round) == (succession.ballot.seal, 2)
+    succession.ballot.acknowledge(seal(1, 3, "n1", "n2", "n5"))
+    assert sorted(entry.name for entry in succession.peers) == ["n1", "n5"]
 
 
 def test_whoever_is_elected_knows_those_of_the_round_before() -> None:
