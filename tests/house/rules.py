@@ -210,6 +210,7 @@ PURE = (
             "stage",
             "stage_network",
             "stage_proxies",
+            "stage_stops",
             "strangers",
         ),
     ),

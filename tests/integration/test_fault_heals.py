@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.history.events import FaultFired, FaultHealed, StepCompleted
+from elastic_harness.history.history import History
 
 from tests.integration.fault_bench import FaultBench
 
@@ -17,6 +19,19 @@ from elastic_harness.observe import report_step
 for step in range(1, 1_000_000):
     time.sleep(0.01)
     report_step(step)
+"""
+
+# Steps until it is told to end.
+STEADY = """
+import os, sys, time
+
+probe = sys.modules["elastic_probe"]
+end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+step = 0
+while not os.path.exists(end):
+    step += 1
+    probe.report_step(step)
+    time.sleep(0.01)
 """
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -77,3 +92,57 @@ def test_what_is_gone_is_healed_and_twice_is_harmless(bench: FaultBench) -> None
     assert outcome.failed.get("twice") == "heal: all: there is nothing in force to heal", outcome
     again = bench.run("print('well')", [])
     assert again.result.outcome == "succeeded", "the cluster is as it was"
+
+
+def test_two_faults_that_stop_the_same_do_not_let_it_go_on_for_each_other(
+    bench: FaultBench,
+) -> None:
+    """A node paused twice, a worker stopped by two faults: one is healed, and no step is taken.
+
+    From the heal of the first to the firing of an entry that comes before the heal of the second,
+    for as long as hundred steps take.
+    """
+    stops: dict[str, list[dict[str, Any]]] = {"worker": [{"pause": "rank 1"}, {"hang": "rank 1"}]}
+    if bench.session.cluster.capabilities.has("pause"):
+        stops["node"] = [{"pause": {"node": "n2"}}, {"pause": {"node": "n2"}}]
+    timeline: list[dict[str, Any]] = []
+    after: dict[str, Any] = {"at": {"step": 5, "rank": 1}}
+    for what, (first, second) in stops.items():
+        timeline += [
+            {"id": f"{what}-1", **after, **first},
+            {"id": f"{what}-2", "after": f"{what}-1", **second},
+            {"after": f"{what}-2 + 500ms", "heal": f"{what}-1"},
+            {
+                "id": f"{what}-mark",
+                "after": f"{what}-1.healed + 1s",
+                "run": {"node": "n1", "command": "true", "within": "60s"},
+            },
+            {"after": f"{what}-mark", "heal": f"{what}-2"},
+        ]
+        after = {"after": f"{what}-2.healed + 500ms"}
+    ending = {**after, "id": "end", "run": 'touch "$ELASTIC_CHECKPOINT_DIR/end"'}
+    # A lease that ends while a node stands still would end its workers.
+    outcome = bench.run(STEADY, [*timeline, ending], rdzv={"conf": {"lease": "60"}})
+    assert outcome.result.outcome == "succeeded", outcome
+    assert not outcome.failed, outcome
+    for what in stops:
+        ranks = steps_between(outcome.result.history, f"{what}-1", f"{what}-mark")
+        assert 1 not in ranks, f"{what}: rank 1 took a step"
+
+
+def steps_between(history: History, healed: str, fired: str) -> set[int]:
+    """Return the ranks that took steps between the heal of one entry and the firing of another."""
+    found: set[int] = set()
+    is_within = False
+    for record in history.records:
+        match record.event:
+            case FaultHealed(id=id) if id == healed:
+                is_within = True
+            case FaultFired(id=id) if id == fired:
+                assert is_within, f"{fired} comes after {healed}"
+                return found
+            case StepCompleted(rank=rank) if is_within:
+                found.add(rank)
+            case _:
+                pass
+    raise AssertionError(f"{fired} has not fired")

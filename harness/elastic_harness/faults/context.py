@@ -112,6 +112,12 @@ class FaultContext(Protocol):
     def signal(self, process: ProcessRef, signum: int) -> bool:
         """Send a signal; False when that very process has ended."""
 
+    def stop(self, owner: str, node: str, process: ProcessRef) -> bool:
+        """Stop a process of a node by SIGSTOP; False when that very process has ended."""
+
+    def let_go_on(self, owner: str) -> None:
+        """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
+
     def is_alive(self, process: ProcessRef) -> bool:
         """Tell whether that very process still runs (a zombie does not)."""
 
@@ -159,11 +165,11 @@ class FaultContext(Protocol):
     def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
         """Start a node and its launcher; settled once the launcher runs."""
 
-    def pause_node(self, node: str) -> Ticket[None]:
+    def pause_node(self, owner: str, node: str) -> Ticket[None]:
         """Freeze every process of a node."""
 
-    def resume_node(self, node: str) -> Ticket[None]:
-        """Let a frozen node go on."""
+    def resume_node(self, owner: str, node: str) -> Ticket[None]:
+        """Let a frozen node go on, unless another owner has paused it too; harmless twice."""
 
     # --- links
 

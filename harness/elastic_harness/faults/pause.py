@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import ClassVar
 
 from pydantic import model_validator
@@ -16,10 +15,10 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.faults.node import CLUSTER_S, names_of
-from elastic_harness.faults.stall import stop_and_see
+from elastic_harness.faults.stall import Running, running_of, stop_and_see
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes, resolve_workers
-from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
+from elastic_harness.scenario.situation import Situation, Targets
 
 __all__ = ["Pause"]
 
@@ -71,30 +70,29 @@ class Pause(Fault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:
             for node in targets.nodes:
-                ticket = context.pause_node(node.name)
+                ticket = context.pause_node(id, node.name)
                 yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"pausing {node.name}")
                 ticket.result()
             yield IN_FORCE
             return f"every process of {names_of(targets.nodes)} stopped"
-        processes = self._processes(context, targets)
-        if not processes:
+        running = self._running(context, targets)
+        if not running:
             raise FaultImpossible(f"no launcher runs on {names_of(targets.nodes)}")
-        return (yield from stop_and_see(context, processes))
+        return (yield from stop_and_see(context, running, owner=id))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:
             for node in targets.nodes:
                 if context.is_node_up(node.name):
-                    ticket = context.resume_node(node.name)
+                    ticket = context.resume_node(id, node.name)
                     yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"resuming {node.name}")
                     ticket.result()
             return f"{names_of(targets.nodes)} goes on"
-        for process in self._processes(context, targets):
-            context.signal(process, signal.SIGCONT)
+        context.let_go_on(id)
         return "continued"
 
-    def _processes(self, context: FaultContext, targets: Targets) -> list[ProcessRef]:
+    def _running(self, context: FaultContext, targets: Targets) -> list[Running]:
         if self.worker is not None:
-            return [worker.process for worker in targets.workers]
-        launchers = [context.launcher_of(node.name) for node in targets.nodes]
-        return [launcher for launcher in launchers if launcher is not None]
+            return running_of(targets.workers)
+        launchers = [(node.name, context.launcher_of(node.name)) for node in targets.nodes]
+        return [(name, launcher) for name, launcher in launchers if launcher is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -20,9 +19,12 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, wait_for_answer
 from elastic_harness.scenario.fields import Fraction, Seconds
-from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets, WorkerRef
 
-__all__ = ["HangWorker", "SlowWorker", "run_by_turns", "stop_and_see"]
+__all__ = ["HangWorker", "Running", "SlowWorker", "run_by_turns", "running_of", "stop_and_see"]
+
+# A process, and the node that it runs on.
+Running = tuple[str, ProcessRef]
 
 # The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
 _STOP_S: Final = 5.0
@@ -64,7 +66,7 @@ class HangWorker(WorkerFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.how == "stop":
-            return (yield from stop_and_see(context, [w.process for w in targets.workers]))
+            return (yield from stop_and_see(context, running_of(targets.workers), owner=id))
         if self.how == "collective" and not targets.peers:
             raise FaultImpossible(
                 f"{listed(targets.workers)} has no peer that could wait for it in a collective"
@@ -80,11 +82,9 @@ class HangWorker(WorkerFault):
         return f"{listed(targets.workers)} stays away; its {len(targets.peers)} peers wait"
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        for worker in targets.workers:
-            if self.how == "stop":
-                context.signal(worker.process, signal.SIGCONT)
-            else:
-                context.order_worker(worker.process, {"do": "resume"})
+        context.let_go_on(id)
+        for worker in targets.workers if self.how != "stop" else ():
+            context.order_worker(worker.process, {"do": "resume"})
         yield from ()
         return f"{listed(targets.workers)} may go on"
 
@@ -131,11 +131,11 @@ class SlowWorker(WorkerFault):
         return self
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        processes = [worker.process for worker in targets.workers]
         return (
             yield from run_by_turns(
                 context,
-                processes,
+                running_of(targets.workers),
+                owner=id,
                 share=self.share,
                 period_s=self.period,
                 who=listed(targets.workers),
@@ -143,16 +143,21 @@ class SlowWorker(WorkerFault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        for worker in targets.workers:
-            context.signal(worker.process, signal.SIGCONT)
+        context.let_go_on(id)
         yield from ()
         return f"{listed(targets.workers)} runs all the time"
 
 
-def stop_and_see(context: FaultContext, processes: list[ProcessRef]) -> Steps:
+def running_of(workers: tuple[WorkerRef, ...]) -> list[Running]:
+    """Return the processes of workers, with their nodes."""
+    return [(worker.node, worker.process) for worker in workers]
+
+
+def stop_and_see(context: FaultContext, running: list[Running], *, owner: str) -> Steps:
     """Stop processes by SIGSTOP and wait until they stand; it is in force in between."""
-    for process in processes:
-        if not context.signal(process, signal.SIGSTOP):
+    processes = [process for _, process in running]
+    for node, process in running:
+        if not context.stop(owner, node, process):
             raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
     yield IN_FORCE
     pids = ", ".join(str(each.pid) for each in processes)
@@ -165,17 +170,24 @@ def stop_and_see(context: FaultContext, processes: list[ProcessRef]) -> Steps:
 
 
 def run_by_turns(
-    context: FaultContext, processes: list[ProcessRef], *, share: float, period_s: float, who: str
+    context: FaultContext,
+    running: list[Running],
+    *,
+    owner: str,
+    share: float,
+    period_s: float,
+    who: str,
 ) -> Steps:
     """Stop and continue processes in turns until the heal; proven by three stops that were seen."""
     yield InForce.NEEDS_JOB
+    processes = [process for _, process in running]
     turns = 0
     deadline = context.now() + _TURNS_S + 6 * period_s
     try:
-        while _signal_all(context, processes, signal.SIGSTOP):
+        while True in [context.stop(owner, node, process) for node, process in running]:
             yield Sleep(seconds=period_s * (1 - share))
             turns += any(context.process_state(each) in STOPPED for each in processes)
-            _signal_all(context, processes, signal.SIGCONT)
+            context.let_go_on(owner)
             if turns < 3 and context.now() > deadline:
                 raise FaultImpossible(f"{who} was told to stop, and seen stopped {turns} times")
             if turns == 3:
@@ -184,12 +196,7 @@ def run_by_turns(
     except HealOrdered:
         pass
     finally:
-        _signal_all(context, processes, signal.SIGCONT)
+        context.let_go_on(owner)
     if turns < 3:
         raise FaultImpossible(f"{who} was stopped in {turns} turns only before it ended")
     return f"{who} stopped {turns} times"
-
-
-def _signal_all(context: FaultContext, processes: list[ProcessRef], signum: int) -> bool:
-    """Signal every process; tell whether any of them was there to be signalled."""
-    return True in [context.signal(each, signum) for each in processes]

@@ -24,7 +24,7 @@ from elastic_harness.faults.context import (
     Until,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.stall import run_by_turns, stop_and_see
+from elastic_harness.faults.stall import Running, run_by_turns, stop_and_see
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
@@ -69,6 +69,10 @@ class StoreFault(Fault):
             raise FaultImpossible(f"nobody listens at {node}:{port}")
         pids = ", ".join(str(each.pid) for each in holders)
         return holders, f"{pids} at {node}:{port}"
+
+    def _running(self, context: FaultContext, holders: list[ProcessRef]) -> list[Running]:
+        node, _ = self._endpoint(context)
+        return [(node, process) for process in holders]
 
 
 def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
@@ -119,13 +123,12 @@ class FreezeStore(StoreFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)
         try:
-            yield from stop_and_see(context, holders)
+            yield from stop_and_see(context, self._running(context, holders), owner=id)
             yield Proved(evidence=f"state T: {where}")
             yield from _until_healed(context, holders)
         finally:
             # Those that were stopped are continued, wherever the store is by then.
-            for process in holders:
-                context.signal(process, signal.SIGCONT)
+            context.let_go_on(id)
         return f"state T: {where}"
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -156,6 +159,11 @@ class SlowStore(FreezeStore):
         holders, where = self._holders(context)
         return (
             yield from run_by_turns(
-                context, holders, share=self.share, period_s=self.period, who=where
+                context,
+                self._running(context, holders),
+                owner=id,
+                share=self.share,
+                period_s=self.period,
+                who=where,
             )
         )

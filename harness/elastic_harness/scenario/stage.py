@@ -34,6 +34,7 @@ from elastic_harness.scenario.situation import ProcessRef
 from elastic_harness.scenario.stage_network import StageNetwork
 from elastic_harness.scenario.stage_plan import StagePlan, command_spec, launcher_spec
 from elastic_harness.scenario.stage_proxies import StageProxies
+from elastic_harness.scenario.stage_stops import StageStops
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop
@@ -68,7 +69,7 @@ class _Actor:
     cause: str = ""  # why the node will be gone, when that is our doing
 
 
-class Stage(StageNetwork):
+class Stage(StageStops, StageNetwork):
     """One run's nodes on a cluster (`FaultContext`). Everything happens in the loop's thread."""
 
     def __init__(
@@ -82,7 +83,9 @@ class Stage(StageNetwork):
         on_lost: Callable[[str], None],
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
-        super().__init__(
+        StageStops.__init__(self, pause=cluster.pause_node, resume=cluster.resume_node)
+        StageNetwork.__init__(
+            self,
             loop,
             cluster,
             seed=plan.seed,
@@ -202,6 +205,7 @@ class Stage(StageNetwork):
                 )
             case NodeGone():
                 self._strangers.on_node_gone(event.node)
+                self._stops.forget(event.node)
                 actor = self._actors.get(event.node)
                 cause = (actor.cause if actor else "") or ("teardown" if event.asked else "lost")
                 self._fact("cluster", event.node, events.NodeStopped(cause=cause))
@@ -326,18 +330,6 @@ class Stage(StageNetwork):
                 self._launch(node, ticket.settle)
 
         self._start(node, keep_disk=keep_disk, on_done=on_up)
-        return ticket
-
-    def pause_node(self, node: str) -> Ticket[None]:
-        """Freeze every process of a node."""
-        ticket: Ticket[None] = Ticket()
-        self._cluster.pause_node(node, ticket.settle)
-        return ticket
-
-    def resume_node(self, node: str) -> Ticket[None]:
-        """Let a frozen node go on."""
-        ticket: Ticket[None] = Ticket()
-        self._cluster.resume_node(node, ticket.settle)
         return ticket
 
     # How it is done

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from elastic_harness.cluster.cluster import ClusterError
@@ -18,27 +19,21 @@ from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPol
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
-from elastic_harness.scenario.messages import (
-    EngineInput,
-    FaultFailed,
-    FaultInForce,
-    FaultProved,
-    FaultUndone,
-    Fire,
-    Heal,
-)
+from elastic_harness.scenario.messages import EngineInput, Fire, Heal
 from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
+from elastic_harness.scenario.stage_stops import StageStops
 
 from tests.unit.faults.budget import Budget
 from tests.unit.faults.process import PlayedProcess
+from tests.unit.faults.story import story_of
 from tests.unit.faults.strangers import PlayedStrangers
 from tests.unit.faults.virtual_time import VirtualTime
 
 __all__ = ["World"]
 
 
-class World(PlayedStrangers):
+class World(StageStops, PlayedStrangers):
     """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
 
     `broken` names operations that the cluster refuses, `stuck` those it never answers. In a world
@@ -46,7 +41,8 @@ class World(PlayedStrangers):
     """
 
     def __init__(self, nodes: int = 3, *, numb: bool = False) -> None:
-        super().__init__()
+        StageStops.__init__(self, pause=self._pause_node, resume=self._resume_node)
+        PlayedStrangers.__init__(self)
         self.numb = numb
         self.time = VirtualTime()
         self.processes: dict[int, PlayedProcess] = {}
@@ -54,6 +50,7 @@ class World(PlayedStrangers):
         self.ends: dict[int, Mapping[str, Any]] = {}
         self.up: list[str] = []
         self.frozen: set[str] = set()
+        self.is_paused_by_signals = False
         self.log: list[str] = []
         self.broken: set[str] = set()
         self.stuck: set[str] = set()
@@ -152,20 +149,7 @@ class World(PlayedStrangers):
     @property
     def story(self) -> list[str]:
         """What the engine was told, in words."""
-        words = []
-        for told in self.told:
-            match told:
-                case FaultInForce(proof_needs_job=needs_job):
-                    words.append("in force, needs job" if needs_job else "in force")
-                case FaultProved(evidence=evidence):
-                    words.append(f"proved: {evidence}")
-                case FaultFailed(reason=reason):
-                    words.append(f"failed: {reason}")
-                case FaultUndone():
-                    words.append("undone")
-                case _:
-                    raise AssertionError(told)
-        return words
+        return story_of(self.told)
 
     # --- FaultContext --------------------------------------------------------------------------
 
@@ -242,12 +226,6 @@ class World(PlayedStrangers):
     def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
         disk = " keep_disk" if keep_disk else ""
         return self._operate(f"start {node}{disk}", lambda: self._bring_up(node))
-
-    def pause_node(self, node: str) -> Ticket[None]:
-        return self._operate(f"pause {node}", lambda: self._freeze(node))
-
-    def resume_node(self, node: str) -> Ticket[None]:
-        return self._operate(f"resume {node}", lambda: self._thaw(node))
 
     def impose(
         self,
@@ -347,40 +325,60 @@ class World(PlayedStrangers):
         self.time.call_at(self.time.now() + 0.01, callback)
 
     def _operate(self, name: str, act: Callable[[], None]) -> Ticket[None]:
-        self.log.append(name)
         ticket: Ticket[None] = Ticket()
+        self._do(name, act, ticket.settle)
+        return ticket
+
+    def _do(
+        self, name: str, act: Callable[[], None], on_done: Callable[[ClusterError | None], None]
+    ) -> None:
+        self.log.append(name)
+        verb = name.split(maxsplit=1)[0]
 
         def answer() -> None:
-            if name.split(maxsplit=1)[0] in self.broken:
-                ticket.settle(ClusterError(f"cannot {name}"))
-                return
+            if verb in self.broken:
+                return on_done(ClusterError(f"cannot {name}"))
             try:
                 if not self.numb:
                     act()
             except ClusterError as error:
-                ticket.settle(error)
-            ticket.settle(None)
+                return on_done(error)
+            return on_done(None)
 
-        if name.split(maxsplit=1)[0] not in self.stuck:
+        if verb not in self.stuck:
             self._later(answer)
-        return ticket
 
     def _die(self, pid: int) -> None:
         if (ended := self.processes.pop(pid, None)) is not None:
             self.ends[pid] = ended.answer
 
+    def _pause_node(self, node: str, on_done: Callable[[ClusterError | None], None]) -> None:
+        self._do(f"pause {node}", partial(self._freeze, node), on_done)
+
+    def _resume_node(self, node: str, on_done: Callable[[ClusterError | None], None]) -> None:
+        self._do(f"resume {node}", partial(self._thaw, node), on_done)
+
     def _freeze(self, node: str) -> None:
         if node not in self.up:
             raise ClusterError(f"{node} is not up any more")
         self.frozen.add(node)
+        self._mark(node, "T")
 
     def _thaw(self, node: str) -> None:
         if node not in self.up:
             raise ClusterError(f"{node} is not up any more")
         self.frozen.discard(node)
+        self._mark(node, "S")
+
+    def _mark(self, node: str, state: str) -> None:
+        """Stop or continue all that runs on a node, where it is paused by signals."""
+        if self.is_paused_by_signals:
+            for pid in (self.launchers[node], 1000 + int(node[1:])):
+                self.processes[pid].state = state
 
     def _take_down(self, node: str) -> None:
         self.up.remove(node)
+        self._stops.forget(node)
         self.frozen.discard(node)
         self._die(self.launchers.pop(node))
         self._die(1000 + int(node[1:]))
