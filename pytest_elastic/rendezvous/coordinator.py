@@ -56,7 +56,6 @@ from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
-    Finished,
     FoundingLost,
     JobFound,
     JobFounded,
@@ -215,8 +214,7 @@ class CoordinatorMachine:
 
     def _hear_of_end(self, ended: m.JobEnding | None) -> None:
         """Begin no other round: a member of the last one knows that the job has ended."""
-        if ended is not None and self._farewell.ending is None:
-            self._farewell.heard = ended
+        if self._farewell.hear(ended) and ended is not None:
             self._sealing.break_off(f"the job has ended: {ended.reason}")
 
     def _look(self, now: float) -> None:
@@ -237,7 +235,7 @@ class CoordinatorMachine:
             case Phase.ENDING:
                 self._watch_ending(now)
             case Phase.OVER:
-                self._linger(now)
+                self._is_finished = self._farewell.linger(now)
             case Phase.DEPOSED:
                 pass
             case _:
@@ -320,13 +318,6 @@ class CoordinatorMachine:
                 self._step_down("no majority of the last round has heard how the job ends")
             case Heard.NOT_YET:
                 pass
-
-    def _linger(self, now: float) -> None:
-        """Stay for those who may come to ask; without any, go at once."""
-        if self._farewell.is_over(now):
-            assert self._farewell.ending is not None, "the end is decided"
-            self._out.add(Finished(result=self._farewell.ending.result))
-            self._is_finished = True
 
     # --- what members say --------------------------------------------------------------------
 
@@ -483,7 +474,6 @@ class CoordinatorMachine:
                 assert_never(change)
 
     def _on_came(self, peer: Peer) -> None:
-        self._farewell.meet(peer.node.incarnation)
         # What is news to an heir was sealed once, and never committed.
         if self._sealing.skip_numbers() and not self._is_heir:
             # An earlier coordinator's workers may be running on nodes that have not come back.
@@ -491,15 +481,13 @@ class CoordinatorMachine:
             self._sealing.close_gate(lease_end)
             if self._running.round is None:
                 self._sealing.take_over_restarts()
-        if self._farewell.ending is not None:
-            self._farewell.tell(peer)
-        elif self.phase is Phase.RUNNING:
+        if not self._farewell.meet(peer) and self.phase is Phase.RUNNING:
             self._running.tell_spare(peer, self._sealing.newest)
 
     def _on_suspected(self, peer: Peer, now: float) -> None:
         self._sealing.suspect(peer)
         self._reach.set_aside(peer.node.incarnation)
-        self._farewell.lose(peer.as_entry(), now)
+        self._farewell.lose(peer, now)
         is_ending = self._farewell.ending is not None
         can_return = self.settings.outlives_coordinator  # it gives a round up like any other member
         if self._desk.is_own(peer) and self._own_leave is None and not is_ending and not can_return:
@@ -510,12 +498,11 @@ class CoordinatorMachine:
     def _on_back(self, peer: Peer) -> None:
         """Tell a member again what it may have missed; it knows which it has seen."""
         self._sealing.skip_numbers()
-        self._farewell.meet(peer.node.incarnation)
         # It may have seen its connection end before we did, and what we asked went with that.
         self._reach.set_aside(peer.node.incarnation)
-        if self._farewell.ending is not None:
-            self._farewell.tell(peer)
-        elif peer.standing is Standing.SEALED and self._sealing.seal is not None:
+        if self._farewell.meet(peer):
+            return
+        if peer.standing is Standing.SEALED and self._sealing.seal is not None:
             self._out.send(peer, self._sealing.seal.message)
         elif peer.standing in {Standing.RUNNING, Standing.SUCCEEDED}:
             self._running.tell_again(peer, is_stopping=self.phase is Phase.STOPPING)
@@ -523,10 +510,7 @@ class CoordinatorMachine:
             self._running.tell_spare(peer, self._sealing.newest)
 
     def _on_went(self, gone: Went, now: float) -> None:
-        if gone.may_return:
-            self._farewell.part_from(gone.peer.as_entry(), now)
-        else:
-            self._farewell.forget(gone.peer.node.incarnation)
+        self._farewell.part_from(gone, now)
         self._sealing.close_gate(gone.safe_at)
         self._leaving.forget(gone.peer.node.incarnation)
         self._reach.forget(gone.peer.node.incarnation)

@@ -12,9 +12,11 @@ from enum import Enum
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.changes import Went
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.model import Failure, RosterEntry
 from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.vocabulary import Finished
 
 __all__ = ["Farewell", "Heard"]
 
@@ -56,8 +58,14 @@ class Farewell:
 
     # --- the list ----------------------------------------------------------------------------
 
-    def part_from(self, entry: RosterEntry, now: float) -> None:
-        """Note that a node cannot be reached now, and may come back."""
+    def part_from(self, gone: Went, now: float) -> None:
+        """Note that a node is a member no more; it needs a word only if it may come back."""
+        if gone.may_return:
+            self._miss(gone.peer.as_entry(), now)
+        else:
+            self._unaware.pop(gone.peer.node.incarnation, None)
+
+    def _miss(self, entry: RosterEntry, now: float) -> None:
         self._unaware.pop(entry.incarnation, None)
         self._may_return[entry.incarnation] = now
         self._parted[entry.incarnation] = entry
@@ -66,21 +74,27 @@ class Farewell:
         """Note that some may come and ask whom only an earlier coordinator knew."""
         self._may_return[_STRANGERS] = now
 
-    def lose(self, entry: RosterEntry, now: float) -> None:
+    def lose(self, peer: Peer, now: float) -> None:
         """Note that a node that was being told is out of reach; one that knows may well go."""
-        if entry.incarnation in self._unaware:
-            self.part_from(entry, now)
+        if peer.node.incarnation in self._unaware:
+            self._miss(peer.as_entry(), now)
 
-    def forget(self, incarnation: str) -> None:
-        """Note that a node needs no word: it is gone for good."""
-        self._unaware.pop(incarnation, None)
-
-    def meet(self, incarnation: str) -> None:
-        """Note that a node is here (again)."""
-        self._may_return.pop(incarnation, None)
-        self._parted.pop(incarnation, None)
+    def meet(self, peer: Peer) -> bool:
+        """Note that a node is here (again); tell it how the job ends, and whether that was done."""
+        self._may_return.pop(peer.node.incarnation, None)
+        self._parted.pop(peer.node.incarnation, None)
+        if self.ending is not None:
+            self._tell(peer, self.ending)
+        return self.ending is not None
 
     # --- the end -----------------------------------------------------------------------------
+
+    def hear(self, ended: m.JobEnding | None) -> bool:
+        """Take note of how the job has ended, as a node says; tell whether that is news."""
+        if ended is None or self.ending is not None:
+            return False
+        self.heard = ended
+        return True
 
     def decide(self, result: str, reason: str, failure: Failure | None, now: float) -> None:
         """Decide how the job ends, and tell everybody."""
@@ -96,9 +110,9 @@ class Farewell:
         self._members.close(now)
         for peer in self._members.peers.values():
             if peer.is_suspect:
-                self.part_from(peer.as_entry(), now)
+                self._miss(peer.as_entry(), now)
             else:
-                self.tell(peer)
+                self._tell(peer, self.ending)
 
     def _members_of(self, ending: m.JobEnding, now: float) -> Sequence[RosterEntry]:
         """Return whom the end concerns, where members may have to tell them."""
@@ -110,10 +124,9 @@ class Farewell:
         known |= {each: peer.as_entry() for each, peer in self._members.peers.items()}
         return tuple(known.values())
 
-    def tell(self, peer: Peer) -> None:
+    def _tell(self, peer: Peer, ending: m.JobEnding) -> None:
         """Tell a node that is here how the job ends, or has ended."""
-        assert self.ending is not None, "the end is decided"
-        self._out.send(peer, self.ending)
+        self._out.send(peer, ending)
         if self._over_at is not None:
             self._out.send(peer, m.JobEnded(term=self._term))
         else:
@@ -133,7 +146,7 @@ class Farewell:
             is_late = self._deadlines.is_due(deadline, now)
             return Heard.BY_TOO_FEW if is_late else Heard.NOT_YET
         for _, entry in sorted(self._unaware.items()):
-            self.part_from(entry, now)  # it may still ask
+            self._miss(entry, now)  # it may still ask
         last_word = m.JobEnded(term=self._term, unaware=self._awaited(now))
         for peer in self._members.peers.values():
             self._out.send(peer, last_word)
@@ -154,9 +167,13 @@ class Farewell:
     def _patience_s(self) -> float:
         return self._settings.lease_s + _MAY_RETURN_S
 
-    def is_over(self, now: float) -> bool:
-        """Tell whether nobody may come to ask any more, once everybody else has been told."""
+    def linger(self, now: float) -> bool:
+        """Stay for those who may come to ask; tell whether there are none any more."""
+        assert self.ending is not None, "the end is decided"
         assert self._over_at is not None, "the last word was said"
         last = max(self._may_return.values(), default=self._over_at - self._patience_s)
         until = min(last + self._patience_s, self._over_at + self._settings.linger_s)
-        return self._deadlines.is_due(until, now)
+        is_over = self._deadlines.is_due(until, now)
+        if is_over:
+            self._out.add(Finished(result=self.ending.result))
+        return is_over
