@@ -250,11 +250,9 @@ class _Launch:
             )
         if config.registry_file is None and config.backend != ETCD:
             return None
-        from pytest_elastic.backends.granted_registry import (  # for few launches only
-            GrantedRegistry,
-            where_in_etcd,
-            where_in_file,
-        )
+        # For few launches only.
+        from pytest_elastic.backends.granted_registry import GrantedRegistry
+        from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
 
         if config.registry_file is not None:
             registry_file.prepare(config.registry_file, said=config.said("rdzv_endpoint"))

@@ -5,7 +5,9 @@ finds none takes it; the coordinator's term is a number that rises with each (in
 at which the key was created). The key is its mandate: one that cannot renew it grants nothing
 beyond it and steps down before it is over, and members fence by the leases that they have of the
 coordinator. Each round is written down, under the condition that the key is still ours, before any
-member hears that it is committed; whoever follows goes on with that.
+member hears that it is committed; whoever follows goes on with that. So is the end of the job,
+before any member hears of it; it stands for as long as members of that job may come and look who
+decides, and they are told, whoever holds the key by then.
 
 Nothing is watched. Members look when they have lost their coordinator, the coordinator four times
 in each lease; so an etcd that is slow, restarted or compacted is noticed by asking it.
@@ -19,25 +21,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_elastic.backends.names import etcd_endpoints
-from pytest_elastic.backends.written_round import WrittenRound, read_round
+from pytest_elastic.backends.written_round import (
+    WrittenRound,
+    end_as_text,
+    read_end,
+    read_round,
+)
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.announcer import as_text, found_at, place_of, read_place
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import GrantedMandate
-from pytest_elastic.rendezvous.messages import Beat, Commit, Place, Seal
+from pytest_elastic.rendezvous.messages import Beat, Commit, JobEnding, Place, Seal
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.registry import NodeSide
 
-__all__ = ["GrantedRegistry", "RegistryCalls", "Where", "where_in_etcd", "where_in_file"]
+__all__ = ["GrantedRegistry", "RegistryCalls", "Where"]
 
 # How soon a renewal that failed is tried again: a connection that is refused is so at once.
 _RETRY_S = 0.5
 # How long the end waits for the key to be given back; it runs out by itself otherwise.
 _RESIGN_S = 1.0
+# A member gives up four seconds after its last hope.
+_MARGIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +95,10 @@ class GrantedRegistry:
         self._office: dict[str, Any] | None = None  # key and lease, while they are ours
         self._renewal: Timer | None = None
         self._highest_term = 0
+        self._found_term = 0  # of whom the member was told last
         self._seal: Seal | None = None  # the one that may be committed next
         self._recorded_round = 0
+        self._is_concluded = False
         self._held_back: list[v.CoordinatorCommand] = []
 
     def open(self, side: NodeSide) -> None:
@@ -120,6 +129,16 @@ class GrantedRegistry:
         """How long the key stands; etcd counts leases in whole seconds."""
         return max(math.ceil(self._settings.lease_s + self._settings.drift_s), 2)
 
+    @property
+    def _end_ttl_s(self) -> int:
+        """How long the end stands: until a member that is cut off since has given up (R10).
+
+        It does a join timeout after its lease, by its own clock, which may lose `drift_s` in one.
+        """
+        wanted = self._settings
+        patience_s = wanted.lease_s + wanted.join_timeout_s
+        return math.ceil(patience_s * (1 + wanted.drift_s / wanted.lease_s) + _MARGIN_S)
+
     def find(self, within_s: float) -> None:
         """Look who decides, or be the one if nobody does."""
         asked_at = self._loop.now()
@@ -139,6 +158,10 @@ class GrantedRegistry:
 
     def _on_campaigned(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
         run_id = self._settings.run_id
+        ending = None if error else read_end(found["ending"], run_id, self._credentials)
+        if ending is not None and 0 < self._found_term <= ending.term:
+            self._end_as_written(ending, found)
+            return
         place = None if error else read_place(found["value"], run_id, self._credentials)
         if place is None:
             signed = "" if self._credentials is None else "signed "
@@ -160,15 +183,18 @@ class GrantedRegistry:
         elif place.incarnation == self._node.incarnation:
             self._side.tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
             return
+        self._found_term = term
         self._side.tell_member(found_at(dataclasses.replace(place, term=term), is_here=False))
+
+    def _end_as_written(self, ending: JobEnding, found: Mapping[str, Any]) -> None:
+        """Have the member end as its job did; if the key is ours now, it is for another job."""
+        self._office = _office_of(found) if found["is_won"] else None
+        self._leave_office(on_done=lambda: self._side.tell_member(v.EndHeard(ending=ending)))
 
     def _take_office(self, term: int, found: Mapping[str, Any], until: float) -> None:
         self._held_back.clear()
-        self._office = {
-            "value": found["value"],
-            "lease": found["lease"],
-            "create_revision": found["create_revision"],
-        }
+        self._is_concluded = False
+        self._office = _office_of(found)
         written = read_round(found["record"], self._settings.run_id, self._credentials)
         heritage = None if written is None else self._heritage(term, written)
         self._recorded_round = heritage.seal.round if heritage is not None else 0
@@ -227,9 +253,9 @@ class GrantedRegistry:
 
     def end(self) -> None:
         """Give the key back, so that another can be named at once."""
-        self._leave_office(is_over=False, on_done=lambda: None)
+        self._leave_office(on_done=lambda: None)
 
-    def _leave_office(self, *, is_over: bool, on_done: Callable[[], None]) -> None:
+    def _leave_office(self, *, on_done: Callable[[], None]) -> None:
         office, self._office = self._office, None
         self._held_back.clear()
         if self._renewal is not None:
@@ -239,14 +265,15 @@ class GrantedRegistry:
             return
         self._ask(
             "resign",
-            {**office, "is_over": is_over},
+            office,
             timeout_s=_RESIGN_S,
             on_done=lambda _value, _error: on_done(),
         )
 
     def close(self, *, is_over: bool, on_closed: Callable[[], None]) -> None:
         """Give the key back, so that nobody waits for its lease."""
-        self._leave_office(is_over=is_over, on_done=on_closed)
+        del is_over  # that was written down
+        self._leave_office(on_done=on_closed)
 
     # --- what stands ---------------------------------------------------------------------------
 
@@ -254,7 +281,7 @@ class GrantedRegistry:
         """Keep nothing: what stands in the registry is enough."""
 
     def pass_on(self, command: v.CoordinatorCommand) -> None:
-        """Hold a commit back, and what follows it, until the round is written down."""
+        """Hold a commit back, and the end, with what follows, until that is written down."""
         match command:
             case v.SendTo(message=message) if self._held_back and not isinstance(message, Beat):
                 self._held_back.append(command)
@@ -265,25 +292,43 @@ class GrantedRegistry:
                 self._held_back.append(command)
                 self._record(commit)
                 return
+            case v.SendTo(message=JobEnding() as ending) if not self._is_concluded:
+                self._held_back.append(command)
+                self._conclude(ending)
+                return
             case _:
                 pass
         self._side.perform(command)
 
     def _record(self, commit: Commit) -> None:
-        seal, office = self._seal, self._office
-        if seal is None or seal.round != commit.round or office is None:
+        seal = self._seal
+        if seal is None or seal.round != commit.round:
             return  # stepping down: nobody is to hear of it
         written = WrittenRound(coordinator=self._node.name, seal=seal, commit=commit)
         record = written.as_text(self._settings.run_id, self._credentials)
 
+        def on_written() -> None:
+            self._recorded_round = commit.round
+
+        self._write("record", {"record": record}, on_written)
+
+    def _conclude(self, ending: JobEnding) -> None:
+        text = end_as_text(ending, self._settings.run_id, self._credentials)
+
+        def on_written() -> None:
+            self._is_concluded = True
+
+        self._write("conclude", {"ending": text, "end_ttl_s": self._end_ttl_s}, on_written)
+
+    def _write(self, call: str, what: Mapping[str, object], on_written: Callable[[], None]) -> None:
+        """Write something down while the key is ours, and then do what was held back for it."""
+        office = self._office
+        if office is None:
+            return  # stepping down: nobody is to hear of it
+
         def write() -> None:
             if self._office is office:
-                self._ask(
-                    "record",
-                    {**office, "record": record},
-                    timeout_s=self._ttl_s / 4,
-                    on_done=on_done,
-                )
+                self._ask(call, {**office, **what}, timeout_s=self._ttl_s / 4, on_done=on_done)
 
         def on_done(is_written: Any, error: str) -> None:  # noqa: ANN401 (JSON)
             if self._office is not office:
@@ -291,7 +336,7 @@ class GrantedRegistry:
             if error:
                 self._loop.call_at(self._loop.now() + _RETRY_S, write)
             elif is_written:
-                self._recorded_round = commit.round
+                on_written()
                 held_back, self._held_back = self._held_back, []
                 for command in held_back:
                     self.pass_on(command)
@@ -301,60 +346,6 @@ class GrantedRegistry:
         write()
 
 
-def where_in_etcd(endpoints: str, conf: Mapping[str, str], run_id: str) -> Where:
-    """Return which keys of an etcd a job uses; raises UsageError."""
-    place = _etcd_place(endpoints, conf)
-    prefix = f"/pytest-elastic/{run_id}"
-    keys = {"key": f"{prefix}/coordinator", "record_key": f"{prefix}/round"}
-    name = f"etcd at {', '.join(place['endpoints'])}"
-    return Where(kind="etcd", arguments={"etcd": place, **keys}, name=name)
-
-
-def where_in_file(path: str, run_id: str) -> Where:
-    """Return which entry of a file a job uses."""
-    return Where(kind="file", arguments={"path": path, "run_id": run_id}, name=path)
-
-
-def _etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
-    """Return how to get to etcd, as `workers.etcd_client` reads it; raises UsageError."""
-    place: dict[str, Any] = {**conf, "endpoints": [str(each) for each in etcd_endpoints(endpoints)]}
-    if place.setdefault("protocol", "http") not in ("http", "https"):
-        raise UsageError(f"--rdzv-conf protocol={place['protocol']}: expected http or https")
-    if "password_file" in place and "user" not in place:
-        raise UsageError("--rdzv-conf password_file without user: whose password is it?")
-    try:
-        for key in ("ca_cert", "ssl_cert", "ssl_cert_key"):
-            if key in place:
-                with open(place[key], "rb"):
-                    pass
-        if "password_file" in place:
-            with open(place.pop("password_file"), encoding="utf-8") as file:
-                place["password"] = file.read().strip()
-    except OSError as error:
-        raise UsageError(f"--rdzv-conf: cannot read {error.filename}: {error.strerror}") from error
-    if place["protocol"] == "https":
-        _check_certificates(place)
-    return place
-
-
-def _check_certificates(place: Mapping[str, Any]) -> None:
-    """Raise UsageError for files that hold no certificates; etcd itself is not asked."""
-    import ssl  # most launches need none
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if "ca_cert" in place:
-        try:
-            context.load_verify_locations(place["ca_cert"])
-        except ssl.SSLError as error:
-            raise UsageError(
-                f"--rdzv-conf ca_cert={place['ca_cert']} holds no certificate ({error.reason})"
-            ) from error
-    if "ssl_cert" in place:
-        key = place.get("ssl_cert_key")
-        try:
-            context.load_cert_chain(place["ssl_cert"], key, password="")  # nobody is asked
-        except ssl.SSLError as error:
-            raise UsageError(
-                f"--rdzv-conf ssl_cert={place['ssl_cert']} with ssl_cert_key={key or 'itself'} are "
-                f"no certificate and its key ({error.reason})"
-            ) from error
+def _office_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what shows that the key is ours, out of the answer that it was won."""
+    return {name: found[name] for name in ("value", "lease", "create_revision")}

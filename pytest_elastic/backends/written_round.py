@@ -1,8 +1,9 @@
-"""The round that a coordinator has written down for whoever follows, as text: in etcd, in a file.
+"""What a coordinator has written down, as text in etcd or in a file: a round, or how a job ended.
 
 With a token it is signed, as the coordinator's place is: who can write there can take the record
 away, but not make one up. An old one that is played again is of this job; what members know of a
-later round, and of restarts used since, they say themselves when they come.
+later round, and of restarts used since, they say themselves when they come. An old end names its
+term, and is nothing to nodes that have found a later coordinator.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import json
 from dataclasses import dataclass
 
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.rendezvous.messages import Commit, Seal
+from pytest_elastic.rendezvous.messages import Commit, JobEnding, Seal
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
-__all__ = ["WrittenRound", "read_round"]
+__all__ = ["WrittenRound", "end_as_text", "read_end", "read_round"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,5 +54,29 @@ def read_round(text: str, run_id: str, credentials: Credentials | None) -> Writt
     return None
 
 
-def _signed_parts(fields: object, run_id: str) -> tuple[str, ...]:
-    return ("round", run_id, json.dumps(fields, sort_keys=True))
+def end_as_text(ending: JobEnding, run_id: str, credentials: Credentials | None) -> str:
+    """Return how a job ends, as it is written down."""
+    fields: dict[str, object] = {"ending": encode(ending)}
+    if credentials is not None:
+        fields["signature"] = credentials.sign(*_signed_parts(fields, run_id, "end"))
+    return json.dumps(fields)
+
+
+def read_end(text: str, run_id: str, credentials: Credentials | None) -> JobEnding | None:
+    """Return how a job ended; None if it is nothing of ours, or not signed where it has to be."""
+    try:
+        fields = json.loads(text)
+        signature = fields.pop("signature", None)
+        ending = decode(fields["ending"])
+        parts = _signed_parts(fields, run_id, "end")
+        if credentials is not None and not credentials.has_signed(signature, *parts):
+            return None
+        if isinstance(ending, JobEnding):
+            return ending
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadMessage):
+        pass
+    return None
+
+
+def _signed_parts(fields: object, run_id: str, what: str = "round") -> tuple[str, ...]:
+    return (what, run_id, json.dumps(fields, sort_keys=True))

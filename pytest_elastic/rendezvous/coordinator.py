@@ -315,7 +315,7 @@ class CoordinatorMachine:
             case Heard.BY_ALL:
                 self._become(Phase.OVER)
             case Heard.BY_TOO_FEW:
-                self._step_down("no majority of the last round has heard how the job ends")
+                self._step_down("too few have heard how the job ends for that to hold")
             case Heard.NOT_YET:
                 pass
 
@@ -357,6 +357,8 @@ class CoordinatorMachine:
             case ports.GroupFailed():
                 if self.phase is Phase.RUNNING:  # what ends after the stop order was told to end
                     self._running.take_failure(peer, message)
+                elif self.phase is Phase.STOPPING:
+                    self._running.explain(peer, message)
             case ports.WorkersGone(round=round_):
                 self._on_workers_gone(peer, round_, now)
             case ports.DrainRequested():

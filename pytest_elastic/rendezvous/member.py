@@ -502,7 +502,7 @@ class MemberMachine:
     def _on_end_heard(self, ending: m.JobEnding, now: float, *, holds: bool) -> None:
         """End as a node says that knows it, if no coordinator says otherwise (R10)."""
         if self._parting.hear(ending, now, part=self.part, holds=holds):
-            self._end(ending, unaware=None)
+            self._end(ending, unaware=() if self.settings.is_granted else None)
 
     def _end(self, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
         """End as was decided, for good; `unaware` may not know yet, None: nobody may."""

@@ -93,10 +93,13 @@ class Parting:
         """Hear from another node how the job ends; tell whether that holds for this one.
 
         Nobody does who is in contact with a coordinator, but for a spare that has come to a host
-        which is back, and begins anew under the term of that end.
+        which is back, and begins anew under the term of that end. Where somebody outside says who
+        decides, it is written down there, and that is where it was heard of.
         """
         link, is_on = self._link, self._succession.is_on
         is_lost = link.phase not in {Link.UNSTARTED, Link.JOINED, Link.OVER}
+        if self._settings.is_granted:
+            return is_lost and holds
         is_news = self.ending is None and ending.term >= link.term
         is_waiting = link.phase is Link.JOINED and part is Part.NONE and is_news
         if is_on and holds and (is_lost or is_waiting):

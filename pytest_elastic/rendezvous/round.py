@@ -63,6 +63,8 @@ class CommittedRound:
 
     `unfinished` are the members that have not reported success; `holding`, those whose workers are
     not known to be gone; `absent`, those that are members no more. All are incarnations.
+    `unexplained`: a sentence, if an earlier coordinator had stopped it for a reason that went with
+    that one; it is free then, unless a member that comes back tells of a failure.
     """
 
     seal: Seal
@@ -80,6 +82,7 @@ class CommittedRound:
     stopped_at: float = 0.0
     lost_or_gained: str | None = None
     is_inherited: bool = False
+    unexplained: str | None = None
 
     @property
     def number(self) -> int:
@@ -94,8 +97,8 @@ class CommittedRound:
     def why_ended(self) -> str:
         """Say why it is over, and why that is free if there is another reason for it."""
         reason = self.stop_reason or "it ended"
-        if self.lost_or_gained not in {None, reason}:
-            reason += f"; free: {self.lost_or_gained}"
+        if self._why_free not in {None, reason}:
+            reason += f"; free: {self._why_free}"
         return reason
 
     def is_full(self, max_nodes: int) -> bool:
@@ -108,8 +111,12 @@ class CommittedRound:
             round=self.number,
             roster=tuple(peer.node.incarnation for peer in self.roster),
             cause=self.stop_reason or "it ended",
-            lost_or_gained=self.lost_or_gained,
+            lost_or_gained=self._why_free,
         )
+
+    @property
+    def _why_free(self) -> str | None:
+        return self.lost_or_gained or self.unexplained
 
 
 def by_claim(

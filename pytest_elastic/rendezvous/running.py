@@ -84,8 +84,17 @@ class Running:
         reason = f"the workers of {peer.node.name} are gone"
         self._round.stop_because(reason)
         if self._round.is_inherited and is_running:
-            # The coordinator of before had stopped it; why, went with it.
-            self._round.lost_or_gained = self._round.lost_or_gained or reason
+            # The coordinator of before had stopped it; why, went with it, unless somebody says so.
+            self._round.unexplained = reason
+
+    def explain(self, peer: Peer, failed: ports.GroupFailed) -> None:
+        """Take note why a round was stopped that another coordinator had stopped: it is charged."""
+        committed = self._concerns(failed.round)
+        if committed is None or peer.standing is not Standing.RUNNING:
+            return
+        if committed.unexplained is not None:
+            committed.unexplained = committed.stop_reason = None
+            self.take_failure(peer, failed)
 
     def miss(self, gone: Went) -> None:
         """Go on without a member, or stop for it."""

@@ -217,7 +217,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndHeard:
-    """A node that we asked, or that dialled us, said how the job ends; `holds`: that it has."""
+    """Who was asked, or has dialled us, said how the job ends; `holds`: that it has."""
 
     ending: JobEnding
     holds: bool = True

@@ -1,7 +1,7 @@
-"""What a job needs of etcd's API of version 3: who decides, for how long, and which round stands.
+"""What a job needs of etcd's API of version 3: who decides, for how long, what stands.
 
 Everything here blocks, and is called on threads of the store service only. It speaks to the JSON
-gateway that every etcd since 3.4 serves, with the standard library: four calls need no client of
+gateway that every etcd since 3.4 serves, with the standard library: five calls need no client of
 their own, and the ones that exist bring gRPC or wait in ways of theirs. Nothing is watched: a watch
 that has died looks like a key that does not change.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_elastic.errors import StoreUnreachable
 
-__all__ = ["Etcd", "campaign", "record", "renew", "resign"]
+__all__ = ["Etcd", "campaign", "conclude", "record", "renew", "resign"]
 
 
 class Etcd:
@@ -90,10 +90,18 @@ class Etcd:
 def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Find who decides, or be the one if nobody does.
 
-    `key` and `value` (JSON text with the candidate's `incarnation`), `record_key`, `ttl_s`. Returns
-    `is_won`, the `value` that stands, its `create_revision`, and if it is ours the `lease`, its
-    `ttl_s` and the `record` of the last committed round (empty: none). Raises StoreUnreachable.
+    `key` and `value` (JSON text with the candidate's `incarnation`), `record_key`, `end_key`,
+    `ttl_s`. Returns `is_won`, the `value` that stands, its `create_revision`, the `ending` of the
+    last job (empty: none, or too long ago), and if the key is ours the `lease`, its `ttl_s` and the
+    `record` of the last committed round (empty: none). Raises StoreUnreachable.
     """
+    found = _campaign(etcd, arguments)
+    # Looked for last: whoever held the key before has written it by then, or never will.
+    found["ending"] = _text_at(etcd, arguments["end_key"])
+    return found
+
+
+def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
     key, ours = arguments["key"], arguments["value"]
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))
     if found is not None and _incarnation(found) != _incarnation(ours):
@@ -101,7 +109,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     if found is not None:
         # We won before, and did not hear of it.
         ttl_s = _keep_alive(etcd, found["lease"])
-        return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, **_record(etcd, arguments)}
+        return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, "record": _record(etcd, arguments)}
     granted = etcd.ask("/v3/lease/grant", {"TTL": str(arguments["ttl_s"])})
     lease = str(granted["ID"])
     answer = etcd.ask("/v3/kv/txn", _put_over({**arguments, "lease": lease}, 0))
@@ -112,7 +120,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
             "create_revision": int(answer["header"]["revision"]),
             "lease": lease,
             "ttl_s": int(granted["TTL"]),
-            **_record(etcd, arguments),
+            "record": _record(etcd, arguments),
         }
     etcd.ask("/v3/lease/revoke", {"ID": lease})
     found = _first(answer["responses"][0]["response_range"])
@@ -155,22 +163,41 @@ def record(etcd: Etcd, arguments: Mapping[str, Any]) -> bool:
     return bool(answer.get("succeeded"))
 
 
+def conclude(etcd: Etcd, arguments: Mapping[str, Any]) -> bool:
+    """Write `ending` down in the place of the last round if the key is still ours; tell whether.
+
+    It stands for `end_ttl_s`, whatever becomes of the key.
+    """
+    lease = str(etcd.ask("/v3/lease/grant", {"TTL": str(arguments["end_ttl_s"])})["ID"])
+    put = {"key": _encode(arguments["end_key"]), "value": _encode(arguments["ending"])}
+    answer = etcd.ask(
+        "/v3/kv/txn",
+        {
+            "compare": [_created(arguments["key"], arguments["create_revision"])],
+            "success": [
+                {"requestPut": {**put, "lease": lease}},
+                {"requestDeleteRange": {"key": _encode(arguments["record_key"])}},
+            ],
+        },
+    )
+    if not answer.get("succeeded"):
+        etcd.ask("/v3/lease/revoke", {"ID": lease})
+        return False
+    return True
+
+
 def resign(etcd: Etcd, arguments: Mapping[str, Any]) -> None:
-    """Give the lease back; with `is_over`, forget the job's last round as well."""
-    if arguments["is_over"]:
-        etcd.ask(
-            "/v3/kv/txn",
-            {
-                "compare": [_created(arguments["key"], arguments["create_revision"])],
-                "success": [{"requestDeleteRange": {"key": _encode(arguments["record_key"])}}],
-            },
-        )
+    """Give the lease back, and the key with it."""
     etcd.ask("/v3/lease/revoke", {"ID": arguments["lease"]})
 
 
-def _record(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, str]:
-    found = _first(etcd.ask("/v3/kv/range", {"key": _encode(arguments["record_key"])}))
-    return {"record": found["value"] if found is not None else ""}
+def _record(etcd: Etcd, arguments: Mapping[str, Any]) -> str:
+    return _text_at(etcd, arguments["record_key"])
+
+
+def _text_at(etcd: Etcd, key: str) -> str:
+    found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))
+    return str(found["value"]) if found is not None else ""
 
 
 def _keep_alive(etcd: Etcd, lease: str) -> int:

@@ -9,7 +9,8 @@ Each call reads the file and writes it again under `flock`, so the file has to b
 on a file system whose locks hold on all nodes (NFS version 4 does). All but `prepare` is called on
 threads of the store service only: a file server that is gone blocks.
 
-The file is one line of JSON, with an entry for each job that uses it, and empty when none does.
+The file is one line of JSON, with an entry for each job that uses it, and for the last ones that
+did: how a job ended stays until others have ended, as nobody counts the time.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from typing import Any
 
 from pytest_elastic.errors import StoreUnreachable, UsageError
 
-__all__ = ["campaign", "prepare", "record", "renew", "resign"]
+__all__ = ["campaign", "conclude", "prepare", "record", "renew", "resign"]
 
 _FORMAT = "pytest-elastic registry 1"
 # A roster of a thousand nodes has a quarter of this.
 _MAX_BYTES = 1024 * 1024
+# How many jobs that are over it tells of: an end is a quarter of a kilobyte.
+_ENDS = 64
 # How often a lock that somebody holds is tried again: it is held for a millisecond.
 _LOCK_RETRY_S = 0.01
 
@@ -77,7 +80,12 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
         is_ours = _incarnation(holder) == _incarnation(value)
         at = time.monotonic() if now is None else now
         if holder and not is_ours and not _is_over(arguments, entry, at):
-            return {"is_won": False, "value": holder, "create_revision": entry["term"]}
+            return {
+                "is_won": False,
+                "value": holder,
+                "create_revision": entry["term"],
+                "ending": entry.get("ending", ""),
+            }
         if not is_ours:
             entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
             entry["count"] = 0
@@ -89,6 +97,7 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
             "lease": "",
             "ttl_s": ttl_s,
             "record": entry.get("record", ""),
+            "ending": entry.get("ending", ""),
         }
 
 
@@ -111,14 +120,19 @@ def record(arguments: Mapping[str, Any]) -> bool:
         return True
 
 
-def resign(arguments: Mapping[str, Any]) -> None:
-    """Decide no more, so that another can at once; with `is_over`, forget the job."""
+def conclude(arguments: Mapping[str, Any]) -> bool:
+    """Write `ending` down in the place of the last round if we still decide; tell whether."""
     with _entry(arguments) as entry:
         if not _is_ours(arguments, entry):
-            return
-        if arguments["is_over"]:
-            entry.clear()
-        else:
+            return False
+        entry.update(record="", ending=str(arguments["ending"]))
+        return True
+
+
+def resign(arguments: Mapping[str, Any]) -> None:
+    """Decide no more, so that another can at once."""
+    with _entry(arguments) as entry:
+        if _is_ours(arguments, entry):
             entry["holder"] = ""
 
 
@@ -150,10 +164,13 @@ def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator
     try:
         with _locked(path, deadline=time.monotonic() + timeout_s) as fd:
             runs, old = _read(fd, path)
-            entry = dict(runs.get(run_id, {}))
+            entry = dict(runs.pop(run_id, {}))
             yield entry
-            runs[run_id] = entry
-            new = _text({name: each for name, each in runs.items() if each})
+            runs[run_id] = entry  # the last one now
+            over = [name for name, each in runs.items() if _is_left(each)]
+            for name in over[:-_ENDS]:
+                del runs[name]
+            new = _text(runs)
             if new != old:
                 _write(fd, new, old)
                 if is_lasting:
@@ -164,6 +181,11 @@ def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator
         ) from busy
     except OSError as error:
         raise StoreUnreachable(f"{path}: {error.strerror}") from error
+
+
+def _is_left(entry: Mapping[str, Any]) -> bool:
+    """Tell whether nobody decides by an entry, and nobody could go on with its round."""
+    return not entry.get("holder") and not entry.get("record")
 
 
 def _incarnation(value: str) -> str:

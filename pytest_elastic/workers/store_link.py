@@ -1,7 +1,8 @@
 """The keeper's side of the store service: start it when needed, pass calls on, notice its end.
 
 Most nodes host no store: they ask the endpoint's for the coordinator, once. A service that has
-nothing to look after for a while is let go, where the next one costs a fork only (15 ms).
+nothing to look after for a while is let go, where the next one costs a fork only (15 ms). One of a
+node that is named in etcd, or in a file, stays for as long as that stands: it is asked to renew it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ _ROLE = "pytest_elastic.workers.store_service:StoreServiceRole"
 # Longer than the pause between two tries to find a coordinator: such calls come in a row.
 _IDLE_S = 2.0
 _OPENS, _CLOSES = frozenset({"host_endpoint", "open"}), "close"
+_CAMPAIGNS = frozenset({"etcd_campaign", "file_campaign"})
+_RENEWS = frozenset({"etcd_renew", "file_renew"})
+_RESIGNS = frozenset({"etcd_resign", "file_resign"})
 
 
 class StoreLink:
@@ -40,6 +44,7 @@ class StoreLink:
         self._is_warm = False
         self._waiting: dict[int, CallStore] = {}
         self._hosted: set[int] = set()  # the ports of the stores that live in it
+        self._is_in_office = False  # this node is named in a registry, as far as was answered
         self._idle: Timer | None = None
 
     @property
@@ -101,15 +106,27 @@ class StoreLink:
             self._hosted.add(int(answer.value))
         elif not answer.error and order.call == _CLOSES:
             self._hosted.discard(int(order.arguments["port"]))
+        self._look_at_office(order.call, answer)
         if self._idle is not None:
             self._idle.cancel()
         if self._is_warm and self._is_idle:
             self._idle = self._loop.call_at(self._loop.now() + _IDLE_S, self._let_go)
         self._report(answer)
 
+    def _look_at_office(self, call: str, answer: StoreAnswered) -> None:
+        """Take note of whether this node will renew what it holds; an error says nothing."""
+        if call in _RESIGNS:
+            self._is_in_office = False  # it runs out by itself, if that failed
+        elif answer.error:
+            return
+        elif call in _CAMPAIGNS:
+            self._is_in_office = bool(answer.value["is_won"])
+        elif call in _RENEWS:
+            self._is_in_office = bool(answer.value)
+
     @property
     def _is_idle(self) -> bool:
-        return not self._waiting and not self._hosted
+        return not self._waiting and not self._hosted and not self._is_in_office
 
     def _let_go(self) -> None:
         """Let a service end that nobody asks anything of, and that hosts nothing."""

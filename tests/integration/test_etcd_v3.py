@@ -1,4 +1,4 @@
-"""Jobs where etcd says who decides, and the four calls that this takes, with a real etcd."""
+"""Jobs where etcd says who decides, and the five calls that this takes, with a real etcd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_elastic.backends.granted_registry import where_in_etcd
+from pytest_elastic.backends.registry_place import where_in_etcd
 from pytest_elastic.errors import StoreUnreachable, UsageError
 from pytest_elastic.workers import etcd_client
 from tests.conformance.launchers import Running
@@ -117,6 +117,28 @@ def test_a_node_that_was_away_finds_a_job_whose_etcd_was_restarted(
         assert [here.wait(), away.wait()] == [0, 0], here.printed + away.printed
 
 
+def test_a_node_that_was_away_until_after_the_end_is_told_it_by_etcd(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    """It begins nothing; a new node of the same run id does, at once and from the first round."""
+    agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
+    with ending(agents):
+        here, away = host_and_other(agents)
+        away.process.send_signal(signal.SIGSTOP)
+        here.wait_for("started ", times=2)
+        (tmp_path / "done").touch()
+        assert here.wait() == 0, here.printed
+        (tmp_path / "done").unlink()
+        agents["n3"] = new = agent(tmp_path, etcd, "n3", "1")
+        new.wait_for("started 1 1 0 ")
+        away.process.send_signal(signal.SIGCONT)
+        assert away.wait() == 0, away.printed
+        last = max(start.round for start in starts(here))
+        assert all(start.round <= last for start in starts(away)), away.printed
+        (tmp_path / "done").touch()
+        assert new.wait() == 0, new.printed
+
+
 # The calls
 
 
@@ -128,7 +150,8 @@ def place(etcd: EtcdServer, **more: object) -> dict[str, Any]:
 def candidate(name: str) -> dict[str, Any]:
     """Return what a node campaigns with."""
     value = json.dumps({"incarnation": name})
-    return {"key": "/job/coordinator", "record_key": "/job/round", "value": value, "ttl_s": 60}
+    keys = {"key": "/job/coordinator", "record_key": "/job/round", "end_key": "/job/end"}
+    return {**keys, "value": value, "ttl_s": 60, "end_ttl_s": 60}
 
 
 def asking(where: Mapping[str, Any], timeout_s: float = 10.0) -> etcd_client.Etcd:
@@ -151,15 +174,27 @@ def test_one_campaign_wins_and_what_it_writes_stands_while_its_key_does(etcd: Et
     revision = asking(at).ask("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
     asking(at).ask("/v3/kv/compaction", {"revision": revision, "physical": True})
     assert etcd_client.renew(asking(at), office) >= 5
-    etcd_client.resign(asking(at), {**office, "is_over": False})
+    etcd_client.resign(asking(at), office)
     next_one = etcd_client.campaign(asking(at), candidate("b"))
     assert (next_one["is_won"], next_one["record"]) == (True, "round 7")
     assert next_one["create_revision"] > won["create_revision"]
     # The first one does not know yet.
     assert etcd_client.renew(asking(at), office) == 0
     assert not etcd_client.record(asking(at), {**office, "record": "round 8"})
-    etcd_client.resign(asking(at), {**candidate("b"), **next_one, "is_over": True})
-    assert etcd_client.campaign(asking(at), candidate("c"))["record"] == ""
+    assert not etcd_client.conclude(asking(at), {**office, "ending": "well"})
+    office = {**candidate("b"), **next_one}
+    assert etcd_client.conclude(asking(at), {**office, "ending": "well"})
+    assert etcd_client.campaign(asking(at), candidate("c"))["ending"] == "well"
+    etcd_client.resign(asking(at), office)
+    last_one = etcd_client.campaign(asking(at), candidate("c"))
+    assert (last_one["is_won"], last_one["record"], last_one["ending"]) == (True, "", "well")
+    # The end has a lease of its own, which the one that was given back does not take with it.
+    leases = asking(at).ask("/v3/lease/leases", {})["leases"]
+    assert len(leases) == 2
+    assert office["lease"] not in {each["ID"] for each in leases}
+    (of_end,) = {each["ID"] for each in leases} - {last_one["lease"]}
+    asking(at).ask("/v3/lease/revoke", {"ID": of_end})
+    assert etcd_client.campaign(asking(at), candidate("c"))["ending"] == ""
 
 
 class Together(etcd_client.Etcd):
@@ -201,7 +236,7 @@ def test_words_that_somebody_else_put_in_the_key_are_replaced(etcd: EtcdServer) 
     assert etcd_client.campaign(asking(at), candidate("b"))["value"] == "forged"
     assert etcd_client.renew(asking(at), office) >= 5
     assert etcd_client.campaign(asking(at), candidate("b"))["value"] == office["value"]
-    etcd_client.resign(asking(at), {**office, "is_over": False})
+    etcd_client.resign(asking(at), office)
     assert etcd_client.campaign(asking(at), candidate("b"))["is_won"], "it is bound to the lease"
 
 

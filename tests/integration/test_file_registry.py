@@ -23,7 +23,7 @@ def agent(folder: Path, name: str, *more: str) -> Running:
 
 
 def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path: Path) -> None:
-    """A failed worker, a killed host, then all nodes lost: the same job, and an empty file."""
+    """A failed worker, a killed host, then all nodes lost: the same job; its end stays there."""
     agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
     with ending(agents):
         host, other = host_and_other(agents)
@@ -44,7 +44,9 @@ def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path
         assert starts(late)[-1].round > 3
         (tmp_path / "done").touch()
         assert [late.wait(), latest.wait()] == [0, 0], late.printed + latest.printed
-        assert (tmp_path / "job.rdzv").read_bytes() == b""
+        left = json.loads((tmp_path / "job.rdzv").read_text())["runs"]["job"]
+        assert (left["holder"], left["record"]) == ("", "")
+        assert json.loads(left["ending"])["ending"]["result"] == "succeeded"
 
 
 def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:

@@ -230,6 +230,23 @@ def test_a_service_that_hosts_nothing_is_let_go_until_the_next_call() -> None:
         assert [report for report in agent.reports if isinstance(report, StoreServiceLost)] == []
 
 
+def test_a_service_of_a_node_that_is_named_in_a_registry_stays(tmp_path: Path) -> None:
+    """It will be asked to renew that, seldom or often; one that was idle for less is let go."""
+    where = {"path": str(tmp_path / "job.rdzv"), "run_id": "job", "timeout_s": 30}
+    us = {**where, "value": '{"incarnation": "us"}', "ttl_s": 60}
+    others = {**where, "value": '{"incarnation": "others"}', "ttl_s": 60}
+    with AgentProcess() as agent, AgentProcess() as other:
+        won = ask(agent, "file_campaign", **us).value
+        assert won["is_won"]
+        (service,) = children_of(agent.keeper_pid)
+        assert not ask(other, "file_campaign", **others).value["is_won"]
+        other.wait_until(lambda: children_of(other.keeper_pid) == [])
+        assert ask(agent, "file_renew", **{**us, **won}).value == 60
+        assert children_of(agent.keeper_pid) == [service]
+        assert ask(agent, "file_resign", **{**us, **won}).error == ""
+        agent.wait_until(lambda: children_of(agent.keeper_pid) == [])
+
+
 def test_a_cold_keeper_has_a_service_too() -> None:
     """It is executed then, and ends with its keeper."""
     with AgentProcess(warm=False, linger_s=0.0) as agent:

@@ -10,6 +10,7 @@ from elastic_harness.simulation.plan import Options
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Process
 
+from pytest_elastic.backends import granted_registry
 from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import round as round_
@@ -208,8 +209,9 @@ PLANTED: dict[str, Planted] = {
         options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
     ),
     "end-begins-again": Planted(
-        what="who is named after the end goes on with a round that is over",
-        patches=((CoordinatorMachine, "_hear_of_end", nothing),),
+        what="who looks for a coordinator after the end is not told of it, by etcd or by others",
+        patches=((granted_registry, "read_end", nothing),),
+        guards=((CoordinatorMachine, "_hear_of_end", nothing),),
         options=drawn("isolate", "split", "succeed", nodes=4, quorum="granted"),
     ),
     "one-peer-not-judged": Planted(

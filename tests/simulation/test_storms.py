@@ -58,6 +58,7 @@ FOUND_IN_THE_SIMULATOR = {
 
 # What storms found that was no fault of the machines, or that another mend has hidden since.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
+_BRISK_GRANTED = Options(quorum="granted", is_swarm=True, is_brisk=True)
 _FROZEN_SURVIVORS = drawn("freeze", "join", "suspend", "lose host", nodes=4)
 FOUND_OTHERWISE = {
     "an agent that goes without a last word waits for nobody": (
@@ -94,7 +95,7 @@ FOUND_OTHERWISE = {
     ),
     "a round that etcd was not told of at once is told to it although another was sealed since": (
         12099774,
-        Options(quorum="granted", is_swarm=True, is_brisk=True),
+        _BRISK_GRANTED,
         PlayedAgent,
     ),
     "a spare counts for nothing where a voter of the mark may live, however long it was waited": (
@@ -127,6 +128,22 @@ FOUND_OTHERWISE = {
     "so it is where an etcd says who decides": (
         3001552,
         Options(quorum="granted", is_brisk=True),
+        PlayedAgent,
+    ),
+    "an end that etcd was not told of is none, whoever has decided it": (
+        12000277,
+        _BRISK_GRANTED,
+        PlayedAgent,
+    ),
+    "a spare that could not reach a coordinator for as long as its key hears of the end": (
+        12062464,
+        _BRISK_GRANTED,
+        PlayedAgent,
+    ),
+    "so does a member that was given up": (12105217, _BRISK_GRANTED, PlayedAgent),
+    "a failure that is told after a node has said that its workers are gone is charged": (
+        12013950,
+        _BRISK_GRANTED,
         PlayedAgent,
     ),
     "a spare hears of an end that was announced from a member that went by it": (

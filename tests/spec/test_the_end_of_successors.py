@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.world import World, settings
+from elastic_harness.simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
@@ -62,26 +60,6 @@ def test_r11_whoever_is_at_the_address_of_the_coordinator_is_not_taken_for_it() 
         for source, each in said
         if source != "n1"
     )
-
-
-def test_r10_who_is_named_after_the_end_hears_of_it_from_those_it_waits_for() -> None:
-    """The key ran out while its coordinator was cut off from etcd; who takes it begins nothing."""
-    world = GrantedWorld(settings("2:3", quorum="granted", linger_s=10.0))
-    Watch(world)
-    for name in ("n1", "n2", "n3"):
-        world.start(name)
-    world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=5.0)
-    first = world.processes["n1"].coordinator
-    assert first is not None
-    succeed(world, "n1", "n2", "n3")
-    world.run_until(lambda: first.phase is Phase.ENDING, within_s=1.0)
-    world.isolate("n3", ("n1", "n2"))
-    world.isolate("n1", (ETCD,))
-    world.run_until(lambda: world.processes["n3"].coordinator is not None, within_s=5.0)
-    assert result(world, "n3") == ""
-    world.heal()
-    world.run_until(lambda: result(world, "n3") == "succeeded", within_s=1.0)
-    assert {assignment.round for _, assignment in world.starts} == {1}
 
 
 def test_r11_with_everybody_told_nobody_lingers() -> None:

@@ -66,7 +66,7 @@ class Watch:
         if round_ <= self._newest.get(incarnation, 0):
             raise Violation(f"{incarnation} was started again with the number {round_}")
         self._forget_the_dead(assignment)
-        self._forget_what_has_ended()
+        self._forget_what_has_ended(assignment)
         self._newest[incarnation] = round_
         self._started_at.setdefault(round_, self.world.time)
         first = self._assignments.setdefault(round_, assignment)
@@ -98,8 +98,11 @@ class Watch:
             self._started_at.clear()
             self._newest.clear()
 
-    def _forget_what_has_ended(self) -> None:
-        """Begin anew where a job has ended, and whoever belonged to it knows that, or is dead."""
+    def _forget_what_has_ended(self, following: Assignment) -> None:
+        """Begin anew where a job has ended, and whoever belonged to it knows that, or is dead.
+
+        Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
+        """
         every = self.world.every_process
         over = [p for p in every if _has_ended(p) and p.node.incarnation not in self._past]
         if not over:
@@ -110,7 +113,10 @@ class Watch:
             for process in every
             if process.agent.belongs_since is not None and process.agent.belongs_since <= ended_at
         ]
-        if any(process.is_alive and process.agent.over is None for process in old):
+        is_unaware = any(process.is_alive and process.agent.over is None for process in old)
+        old_ones = {process.node.incarnation for process in old}
+        is_new = not any(entry.incarnation in old_ones for entry in following.roster)
+        if is_unaware and not (is_new and self.world.config.is_granted):
             return
         self.judge_ends()
         self.judge_budget()

@@ -2,7 +2,8 @@
 
 What talks to it is the launcher's own `GrantedRegistry`, one for each process; played are its loop,
 the calls that the store service would make, and etcd itself: one key bound to a lease, one record,
-and a counter of revisions. Like a node, it can be cut off: its name on links is "etcd".
+one end bound to another, and a counter of revisions. Like a node, it can be cut off: its name on
+links is "etcd".
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ class _Key:
 
 
 class _Etcd:
-    """What etcd holds, and the four calls of `workers.etcd_client` (which see)."""
+    """What etcd holds, and the five calls of `workers.etcd_client` (which see)."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._key: _Key | None = None
         self._record = ""
+        self._ending = ""
+        self._ending_until = 0.0
         self._revision = 0
 
     def ask(self, call: str, arguments: Mapping[str, Any]) -> object:
@@ -66,9 +69,21 @@ class _Etcd:
                 if self._is_held(arguments):
                     self._record = str(arguments["record"])
                 return self._is_held(arguments)
+            case "conclude":
+                if self._is_held(arguments):
+                    self._conclude(str(arguments["ending"]), float(arguments["end_ttl_s"]))
+                return self._is_held(arguments)
             case _:
                 self._resign(arguments)
                 return None
+
+    def ending_at(self, when: float) -> str:
+        """Return the end that stands at a moment, "" if none does."""
+        return self._ending if when < self._ending_until else ""
+
+    def _conclude(self, ending: str, ttl_s: float) -> None:
+        self._ending, self._record = ending, ""
+        self._ending_until = self._world.time + ttl_s
 
     def _is_held(self, arguments: Mapping[str, Any]) -> bool:
         return self._key is not None and self._key.created == arguments["create_revision"]
@@ -94,6 +109,7 @@ class _Etcd:
             "lease": key.lease,
             "ttl_s": ttl_s,
             "record": self._record,
+            "ending": self.ending_at(now),
         }
 
     def _renew(self, arguments: Mapping[str, Any]) -> float:
@@ -105,7 +121,6 @@ class _Etcd:
     def _resign(self, arguments: Mapping[str, Any]) -> None:
         if self._is_held(arguments):
             self._key = None
-            self._record = "" if arguments["is_over"] else self._record
 
 
 class _Timer:

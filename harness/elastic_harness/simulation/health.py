@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 from pytest_elastic.rendezvous.ballot import rank_of
-from pytest_elastic.rendezvous.coordinator import Phase
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.quorum import has_quorum
 
@@ -80,22 +79,22 @@ def _problem_of_heirs(
     Where its members elect, it must go on if more than half of the newest roster is here; what
     fewer may do is not judged, but for their safety.
     """
+    is_granted = world.config.is_granted
     aware = [
         process
         for process in world.every_process
         if process.agent.over is not None
         if process.agent.over.result in {"succeeded", "failed"}
-        if process.name != left_out  # it can tell nobody
+        if process.name != left_out or is_granted  # it can tell nobody
     ]
-    if world.config.is_granted:  # members ask nobody but the coordinator
-        aware = [p for p in aware if p.coordinator and p.coordinator.phase is Phase.OVER]
-    # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10).
-    if any(_could_tell(process, healed_at) for process in aware):
+    # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10);
+    # not where it is written down before anybody knows it.
+    if any(is_granted or _could_tell(process, healed_at) for process in aware):
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         # Who came after the end, to a host that was started again, is another job.
         since = [(p, p.agent.belongs_since) for p in living]
         return _unaware([p for p, at in since if at is not None and at <= ended_at])
-    if world.config.is_granted:
+    if is_granted:
         return _not_running(world, living)
     if world.host is not None and not world.host.is_alive:
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
@@ -116,8 +115,8 @@ def _could_tell(process: Process, healed_at: float) -> bool:
     time; whoever goes earlier says that everybody knows.
     """
     config = process.world.config
-    if process.left_at is None or config.is_granted:
-        return process.is_alive or process.left_at is not None
+    if process.left_at is None:
+        return process.is_alive
     stayed_s = process.left_at - process.agent.timed_notices[-1][0]
     has_stayed = stayed_s >= config.linger_s * SLOWEST_CLOCK
     return not has_stayed or process.left_at >= healed_at + config.lease_s

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_elastic.errors import StoreUnreachable, UsageError
-from pytest_elastic.workers.registry_file import campaign, prepare, record, renew, resign
+from pytest_elastic.workers.registry_file import campaign, conclude, prepare, record, renew, resign
 
 TTL_S = 6
 
@@ -48,15 +48,17 @@ def test_one_wins_and_what_it_writes_stands_while_it_decides(path: Path) -> None
     assert campaign(candidate(path, "a"))["create_revision"] == 1, "it did not hear that it won"
     assert record({**office(path, "a", won), "record": "round 7"})
     assert renew(office(path, "a", won)) == TTL_S
-    resign({**office(path, "a", won), "is_over": False})
+    resign(office(path, "a", won))
     second = campaign(candidate(path, "b"))
     assert (second["is_won"], second["create_revision"]) == (True, 2)
     assert second["record"] == "round 7"
     # The first one does not know yet.
     assert renew(office(path, "a", won)) == 0
     assert not record({**office(path, "a", won), "record": "round 8"})
-    resign({**office(path, "a", won), "is_over": True})
-    assert campaign(candidate(path, "c"))["value"] == second["value"]
+    assert not conclude({**office(path, "a", won), "ending": "well"})
+    resign(office(path, "a", won))
+    third = campaign(candidate(path, "c"))
+    assert (third["value"], third["ending"]) == (second["value"], "")
 
 
 def test_whoever_counts_no_more_is_followed_after_its_lease(path: Path) -> None:
@@ -72,15 +74,41 @@ def test_whoever_counts_no_more_is_followed_after_its_lease(path: Path) -> None:
     assert renew(office(path, "a", won)) == 0
 
 
-def test_jobs_share_a_file_and_leave_nothing_in_it(path: Path) -> None:
-    """It is empty when the last one is over, and is not removed: others may have it open."""
+def test_an_end_stands_in_the_place_of_the_last_round(path: Path) -> None:
+    """Whoever campaigns after it is told, and may win: the next job begins with a higher term."""
+    won = campaign(candidate(path, "a"))
+    assert record({**office(path, "a", won), "record": "round 7"})
+    assert conclude({**office(path, "a", won), "ending": "well"})
+    lost = campaign(candidate(path, "b"))
+    assert (lost["is_won"], lost["ending"]) == (False, "well")
+    resign(office(path, "a", won))
+    second = campaign(candidate(path, "b"))
+    assert (second["is_won"], second["create_revision"]) == (True, 2)
+    assert (second["record"], second["ending"]) == ("", "well")
+
+
+def test_ends_of_long_ago_make_room_for_others(path: Path) -> None:
+    """Not by a clock, which no two machines share: by how many jobs have ended since."""
+    running = campaign(candidate(path, "r", "running"))
+    for number in range(100):
+        run_id = f"job {number}"
+        won = office(path, "a", campaign(candidate(path, "a", run_id)), run_id)
+        assert conclude({**won, "ending": "well"})
+        resign(won)
+    runs = json.loads(path.read_text())["runs"]
+    assert list(runs) == ["running", *(f"job {number}" for number in range(36, 100))]
+    assert renew(office(path, "r", running, "running")) == TTL_S
+
+
+def test_jobs_share_a_file_and_disturb_nobody(path: Path) -> None:
+    """It is not removed when they are over: others may have it open."""
     first = campaign(candidate(path, "a", "one"))
     second = campaign(candidate(path, "b", "two"))
     assert (first["is_won"], second["is_won"]) == (True, True)
-    resign({**office(path, "a", first, "one"), "is_over": True})
+    resign(office(path, "a", first, "one"))
     assert renew(office(path, "b", second, "two")) == TTL_S
-    resign({**office(path, "b", second, "two"), "is_over": True})
-    assert path.read_bytes() == b""
+    resign(office(path, "b", second, "two"))
+    assert renew(office(path, "b", second, "two")) == 0
 
 
 ROUNDS, NODES = 100, 4
