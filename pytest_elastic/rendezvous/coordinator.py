@@ -33,7 +33,6 @@ from typing_extensions import assert_never
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.ballot import rank_of
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.coordinator_phases import ALLOWED, Phase
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -47,6 +46,7 @@ from pytest_elastic.rendezvous.mandate import GrantedMandate, Mandate, mandate_f
 from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.objection import objection_in
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.reachability import Reachability
@@ -327,18 +327,7 @@ class CoordinatorMachine:
             self._members.take_beat(peer, message, now)
             return
         if isinstance(message, m.Hello):
-            if message.meant_for not in {"", self.node.incarnation}:
-                self._out.disconnect(connection)  # nobody here has the promise that it gave
-            elif self.settings.has_succession and message.term > self.term:
-                reason = f"{message.node.name} has promised to obey term {message.term}"
-                self._step_down(reason, promised=message.term)
-            elif self._is_refuted_by(message):
-                number = message.sealed_round
-                reason = f"{message.node.name} has acknowledged round {number}, and no voter has"
-                self._step_down(reason, newest_round=number)
-            elif peer is None:
-                self._first_round.meet(message.node.incarnation, message.newest_round)
-                self._members.greet(connection, message, now)
+            self._on_hello(connection, message, now)
             return
         if peer is None:
             return  # it was refused or given up, and this was already on its way
@@ -367,15 +356,27 @@ class CoordinatorMachine:
                 self._members.lose_connection(connection, f"it sent {type(message).__name__}")
                 self._out.disconnect(connection)
 
-    def _is_refuted_by(self, hello: m.Hello) -> bool:
-        """Tell whether a greeting shows that a first round was formed after the one to go on with.
-
-        Its roster may have nobody in common with those who voted (R11.5).
-        """
-        if self._first_seal is None or hello.sealed_term >= self.term:
-            return False
-        is_open = self._running.round is not None and self._running.round.is_inherited
-        return is_open and (hello.sealed_term, hello.sealed_round) > rank_of(self._first_seal)
+    def _on_hello(self, connection: int, hello: m.Hello, now: float) -> None:
+        round_, incarnation = self._running.round, hello.node.incarnation
+        is_open = round_ is not None and round_.is_inherited
+        first_seal = self._first_seal if is_open else None
+        against = objection_in(hello, settings=self.settings, term=self.term, first_seal=first_seal)
+        if hello.meant_for not in {"", self.node.incarnation}:
+            self._out.disconnect(connection)  # nobody here has the promise that it gave
+        elif against is None:
+            if self._members.peer_at(connection) is None:
+                self._first_round.meet(incarnation, hello.newest_round)
+                self._members.greet(connection, hello, now)
+        elif not self._is_heir and round_ is None and not self._first_round.has_met(incarnation):
+            if self._first_round.meet_elder(hello):
+                self._sealing.break_off(f"{hello.node.name} is in a job of before")
+            self._out.disconnect(connection)
+        else:
+            self._step_down(
+                against.reason,
+                promised=against.promised,
+                newest_round=against.newest_round,
+            )
 
     def _on_peers_checked(self, peer: Peer, report: m.PeersChecked) -> None:
         peers = self._members.peers

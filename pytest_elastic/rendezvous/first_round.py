@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable
 from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
-from pytest_elastic.rendezvous.mark import Mark, Survivors
+from pytest_elastic.rendezvous.mark import KnownJob, Mark, Survivors
+from pytest_elastic.rendezvous.messages import Hello
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.vocabulary import FoundJob, ProbeAnswered
@@ -47,6 +48,7 @@ class FirstRound:
         self._survivors: Survivors | None = None
         if mark is not None and self._is_guarded:
             self._survivors = Survivors(mark, settings, deadlines, now)
+        self._began_at = now
         self._announced_by = now + announced_within_s(settings) if self._is_guarded else now
         self._waits_until = self._announced_by if settings.could_be_two else now
         self._came_with: dict[str, int] = {}
@@ -71,6 +73,20 @@ class FirstRound:
         """
         if self._came_with.setdefault(incarnation, newest_round):
             self._waits_until = self._announced_by
+
+    def has_met(self, incarnation: str) -> bool:
+        """Tell whether a node was ever welcome here."""
+        return incarnation in self._came_with
+
+    def meet_elder(self, hello: Hello) -> bool:
+        """Take note of a node that may not obey this coordinator, as it is in a job of before.
+
+        It is waited for like those of whom a mark tells. Return whether it has not said so yet.
+        """
+        if self._survivors is None:
+            nothing = Mark(job=KnownJob(round=0, restarts_used=0), renewed_at=self._began_at)
+            self._survivors = Survivors(nothing, self._settings, self._deadlines, self._began_at)
+        return self._survivors.add(hello.node, hello.newest_round, hello.restarts_used)
 
     def watch(self, here: Collection[str], now: float) -> None:
         """Ask those of whom a mark tells; `here` are the incarnations of this job's members."""

@@ -53,6 +53,8 @@ class CoordinatorLink:
         self._lease: HeldLease | None = None
         self._next_lease: HeldLease | None = None
         self._echo = 0
+        self._told = ""  # the incarnation of who was last told that it may not be obeyed
+        self._told_at = 0.0
         self._needs_others = succession.is_on or settings.is_granted
 
     def become(self, phase: Link) -> None:
@@ -140,14 +142,28 @@ class CoordinatorLink:
         # If it is well after all, they are in contact, and say so.
         is_told_of = is_known and bool(succession.peers)
         is_obeyed = self._may_obey(found.term, found.incarnation)
-        if not is_obeyed and (is_told_of or not succession.must_tell_published(found.term)):
+        if not is_obeyed and not self._must_tell(found, now):
             self.rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
-        if succession.is_lost and is_told_of and found.term == self.term:
+        if is_obeyed and succession.is_lost and is_told_of and found.term == self.term:
             self.rest("the store names the coordinator that was lost", now)
             return
         self.found = found
         self.dial(now)
+
+    def _must_tell(self, found: v.CoordinatorFound, now: float) -> bool:
+        """Tell whether a coordinator that may not be obeyed is to hear of this node's job (R12.10).
+
+        It may be about to begin another one, as nobody else is left who knows. Once a lease: what
+        is said may be lost.
+        """
+        if not self._succession.must_tell(found.term):
+            return False
+        is_told = self._told == found.incarnation
+        if is_told and now < self._told_at + self._settings.lease_s:
+            return False
+        self._told, self._told_at = found.incarnation, now
+        return True
 
     def take_not_found(self, reason: str, now: float) -> None:
         """Ask again later."""

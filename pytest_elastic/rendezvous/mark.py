@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
-from pytest_elastic.rendezvous.model import Electorate, RosterEntry, Settings
+from pytest_elastic.rendezvous.model import Electorate, Node, RosterEntry, Settings
 from pytest_elastic.rendezvous.quorum import has_quorum
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
@@ -61,6 +61,7 @@ class Survivors:
 
     def __init__(self, mark: Mark, settings: Settings, deadlines: Deadlines, now: float) -> None:
         self._job = mark.job
+        self._began_at = now
         self._settings = settings
         self._deadlines = deadlines
         wait_s = announced_within_s(settings)
@@ -79,6 +80,28 @@ class Survivors:
         self._asked: set[str] = set()
         self._round, self._restarts_used = mark.job.round, mark.job.restarts_used
         self._ask_at = now
+
+    def add(self, node: Node, newest_round: int, restarts_used: int) -> bool:
+        """Take note of a node that says that it stands by this job; tell if it is new.
+
+        It may have gone on without anybody of whom the mark tells.
+        """
+        incarnation = node.incarnation
+        is_new = incarnation not in self._entries
+        self._entries[incarnation] = RosterEntry(
+            name=node.name,
+            incarnation=incarnation,
+            address=node.address,
+            port=node.port,
+            slots=node.slots,
+            role=node.role,
+        )
+        self._outcomes[incarnation] = Outcome.ALIVE
+        self._round = max(self._round, newest_round)
+        self._restarts_used = max(self._restarts_used, restarts_used)
+        patience_s = _PATIENCE * announced_within_s(self._settings)
+        self._waits_until = max(self._waits_until, self._began_at + patience_s)
+        return is_new
 
     def ask(self, here: Collection[str], now: float) -> Sequence[Probe]:
         """Return whom to dial; `here` are the incarnations that have joined this coordinator."""

@@ -65,13 +65,6 @@ class Succession:
         """Tell whether a coordinator is to hear that this node has promised a higher term."""
         return self.is_on and self.ballot.is_bound and term < self.ballot.promised
 
-    def must_tell_published(self, term: int) -> bool:
-        """Tell the same of one that the store names.
-
-        A first one may have begun anew, and follows nobody: it would go, and nobody come after it.
-        """
-        return self.must_tell(term) and term > _FIRST_TERM
-
     def refuse_second(self, term: int, incarnation: str) -> None:
         """Obey no more a term under which this node had another coordinator; both shall go.
 

@@ -123,6 +123,11 @@ FOUND_OTHERWISE = {
         Options(quorum="granted", is_brisk=True),
         PlayedAgent,
     ),
+    "a node that is left of a later round says so to a host that comes back, and numbers go on": (
+        15033761,
+        _BRISK,
+        PlayedAgent,
+    ),
     "an end that only the lost had heard of is none": (5080612, _BRISK, PlayedAgent),
     "or one that stays apart": (8102426, _BRISK, PlayedAgent),
     "so it is where an etcd says who decides": (

@@ -9,6 +9,7 @@ from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.events.model import CoordinatorSteppedDown, FirstRoundDelayed
 from pytest_elastic.rendezvous.founding import announced_within_s
+from pytest_elastic.rendezvous.succession import Succession
 
 THREE = ("n1", "n2", "n3")
 NEW = ("n1", "n4", "n5")
@@ -142,6 +143,55 @@ def test_r12_a_host_that_was_gone_for_long_finds_the_job_that_went_on() -> None:
     world.start(*NEW)
     world.run_until(lambda: world.all_run(*THREE, "n4", "n5"), within_s=5.0)
     assert jobs(world) == 1
+
+
+def left_of_a_later_round() -> World:
+    """Return a job that went on without its host, of whose last round one node is left.
+
+    Nobody of whom the host's mark tells is.
+    """
+    world = World(settings("2:3", quorum="majority", last_call_s=0.2))
+    Watch(world)
+    world.start(*THREE)
+    world.run_until(lambda: world.all_run(*THREE), within_s=3.0)
+    world.start("n4")
+    world.run(1.0)
+    world.crash("n1")
+    world.run_until(lambda: world.all_run("n2", "n3", "n4"), within_s=5.0)
+    world.crash("n3")
+    world.run_until(lambda: world.all_run("n2", "n4"), within_s=5.0)
+    world.crash("n2")
+    return world
+
+
+def test_r12_numbers_go_on_where_only_a_node_that_came_later_knows_of_them() -> None:
+    """It says what it has promised, is waited for, and is taken in under the term that follows."""
+    world = left_of_a_later_round()
+    newest = world.round_of("n4")
+    world.start("n1", "n5")
+    world.run(announced_within_s(world.config))
+    assert not world.round_of("n1")
+    world.run_until(lambda: world.all_run("n1", "n5"), within_s=15.0)
+    assert world.round_of("n1") > newest > 1
+    world.run_until(lambda: world.all_run("n1", "n4", "n5"), within_s=10.0)
+    delays = [e for e in world.of(FirstRoundDelayed) if isinstance(e, FirstRoundDelayed)]
+    assert delays[-1].reason == "n4 live"
+
+
+def test_r12_a_node_that_came_later_and_has_ended_is_waited_for_no_longer() -> None:
+    """It has said what it knows, and its kernel refuses: nobody is left who could go on."""
+    world = left_of_a_later_round()
+    world.start("n1", "n5")
+    world.run(announced_within_s(world.config))
+    world.crash("n4")
+    world.run_until(lambda: world.all_run("n1", "n5"), within_s=2 * world.config.lease_s)
+
+
+def test_r12_if_it_said_nothing_numbers_would_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is what campaigns had found."""
+    monkeypatch.setattr(Succession, "must_tell", lambda *_: False)
+    with pytest.raises(Violation, match="round 1 is not the same for all"):
+        test_r12_numbers_go_on_where_only_a_node_that_came_later_knows_of_them()
 
 
 def test_r12_nothing_is_left_behind_when_the_job_has_ended() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_elastic.rendezvous import ballot, candidate
+from pytest_elastic.rendezvous import ballot, candidate, objection
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot, electorate_of
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.mandate import MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Electorate
@@ -57,7 +58,7 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
         midway.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
     ),
     "who follows a first seal believes that there was no other": (
-        [(CoordinatorMachine, "_is_refuted_by", lambda *_: False)],
+        [(objection, "rank_of", lambda _: (9, 9))],
         midway.test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_one,
     ),
     "a coordinator decides on, whoever has stopped answering": (
@@ -69,7 +70,10 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
         rules.test_r11_a_minority_stops_says_so_and_keeps_looking,
     ),
     "a node does not say that it has promised a higher term": (
-        [(MemberMachine, "_on_announced", lambda *_: None)],
+        [
+            (MemberMachine, "_on_announced", lambda *_: None),
+            (CoordinatorLink, "_must_tell", lambda *_: False),
+        ],
         rules.test_r11_a_node_that_has_promised_more_is_taken_in_under_a_new_term,
     ),
 }

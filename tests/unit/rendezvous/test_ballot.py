@@ -208,17 +208,6 @@ def test_who_comes_back_at_a_founders_address_is_no_second_coordinator() -> None
     assert succession.term_to_tell(1) == 1
 
 
-@pytest.mark.parametrize(("term", "is_told"), [(1, False), (2, True), (3, False)])
-def test_a_first_coordinator_that_is_published_is_not_told_of_a_promise(
-    term: int,
-    is_told: bool,  # noqa: FBT001 (what is expected)
-) -> None:
-    """It may have begun anew, and nobody could follow it; one that was elected is told."""
-    succession = Succession(SETTINGS, "n2")
-    succession.ballot.vote(3, "n3", 10.0)
-    assert succession.must_tell_published(term) is is_told
-
-
 def test_a_round_without_this_node_is_one_after_its_own() -> None:
     """Its members are asked, too, who decides, and a candidate hears that there was one."""
     succession = Succession(SETTINGS, "n2")
