@@ -31,7 +31,6 @@ from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
-    ProbeAnswer,
     ProbeRequest,
     Question,
     SealAcknowledged,
@@ -298,15 +297,7 @@ class NodeRendezvous:
                 is_meant = question.incarnation == self._node.incarnation
                 if ended is not None and is_meant and question.run_id == self._settings.run_id:
                     self.tell_member(v.EndHeard(ending=ended))
-                job = self.member.known_job
-                answer = ProbeAnswer(
-                    incarnation=self._node.incarnation,
-                    is_tombstone=False,
-                    newest_round=0 if job is None else job.round,
-                    restarts_used=0 if job is None else job.restarts_used,
-                    ended=self.member.ended,
-                )
-                self._reception.send(connection, answer)
+                self._reception.send(connection, self.member.probe_answer)
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:
                     self.tell_coordinator(v.JobFound(place=place))

@@ -51,15 +51,7 @@ class Inquiries:
     def _probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
         def tell(answer: Answer | None, outcome: v.Outcome) -> None:
             said = answer if isinstance(answer, ProbeAnswer) else None
-            answered = v.ProbeAnswered(
-                name=order.name,
-                incarnation=order.incarnation,
-                outcome=outcome,
-                newest_round=0 if said is None else said.newest_round,
-                restarts_used=0 if said is None else said.restarts_used,
-                ended=None if said is None else said.ended,
-            )
-            pass_on(answered)
+            pass_on(v.ProbeAnswered.of(order, outcome, said))
 
         call = Call(
             incarnation=order.incarnation,

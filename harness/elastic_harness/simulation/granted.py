@@ -301,7 +301,7 @@ class GrantedWorld(World):
                 ),
             )
 
-    def _at_port_of(self, dial: v.Dial) -> Process:
+    def at_port_of(self, dial: v.Dial) -> Process:
         return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
 
     def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:

@@ -16,12 +16,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
+from elastic_harness.simulation.dials import Dials
 from elastic_harness.simulation.doors import Doors
 from elastic_harness.simulation.endpoints import Endpoints
 from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Direction, Pipe, Process
-from pytest_elastic.events import model as events
+from elastic_harness.simulation.sights import Sights
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
@@ -39,8 +40,6 @@ _Due = tuple[float, int, Callable[..., None], tuple[object, ...]]
 LATENCY_S = 0.0005
 # A keeper kills and reports within this; then its tombstone can be read.
 KEEPER_S = 0.03
-# How often an agent that does not answer is dialled within the time that a dial has.
-DIALS = 4
 
 
 def settings(
@@ -78,7 +77,7 @@ def settings(
     )
 
 
-class World:
+class World(Sights):
     """All of it. `processes` holds the newest start of each node."""
 
     def __init__(
@@ -94,7 +93,7 @@ class World:
         self.time = 0.0
         self.processes: dict[str, Process] = {}
         self.every_process: list[Process] = []
-        self._by_incarnation: dict[str, Process] = {}
+        self.by_incarnation: dict[str, Process] = {}
         self.pipes: dict[int, Pipe] = {}
         self.cut_links: set[tuple[str, str]] = set()
         self.rejecting: set[tuple[str, str]] = set()
@@ -109,10 +108,10 @@ class World:
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
         self.doors = Doors(self, KEEPER_S)
+        self.dials = Dials(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
         self.endpoints = Endpoints(self, names) if names else None
-        self._newest_dial: dict[str, int] = {}  # by incarnation
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
         self._is_plain = not (checks_wire or keeps_messages)  # a message is what it is
@@ -183,7 +182,7 @@ class World:
             key = name if explicit else node.incarnation
             self.processes[key] = process
             self.every_process.append(process)
-            self._by_incarnation[node.incarnation] = process
+            self.by_incarnation[node.incarnation] = process
             if self.endpoints is not None:
                 self.endpoints.open(process)
             elif self.host is None or self._serves_again(process):
@@ -353,7 +352,7 @@ class World:
         elif direction is pipe.down:
             target.feed("member", v.MessageReceived(message=item))
         elif target.coordinator is None:
-            self._close(pipe.down, pipe.up, "nobody decides here")
+            self.close(pipe.down, pipe.up, "nobody decides here")
         else:
             target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
 
@@ -370,7 +369,7 @@ class World:
             direction.target.feed("member", v.ConnectionLost(reason=reason))
         self._forget(pipe)
 
-    def _close(self, outward: Direction, inward: Direction, reason: str) -> None:
+    def close(self, outward: Direction, inward: Direction, reason: str) -> None:
         """End a connection from the sending end of `outward`."""
         inward.is_open = False
         if outward.is_open:
@@ -383,9 +382,9 @@ class World:
     def _close_all(self, process: Process, reason: str) -> None:
         for pipe in list(self.pipes.values()):
             if pipe.up.source is process:
-                self._close(pipe.up, pipe.down, reason)
+                self.close(pipe.up, pipe.down, reason)
             elif pipe.down.source is process:
-                self._close(pipe.down, pipe.up, reason)
+                self.close(pipe.down, pipe.up, reason)
 
     # --- what members do ---------------------------------------------------------------------
 
@@ -409,24 +408,16 @@ class World:
                 if peers:
                     self.doors.perform(process, command)
             case v.Dial():
-                self._hang_up(process)
-                dial = self._newest_dial[process.node.incarnation] = self.next_id()
-                self.later(2 * self.draw_latency_s(), self._dialled, process, command, dial)
+                self.dials.dial(process, command)
             case v.Hangup():
-                self._hang_up(process)
+                self.dials.hang_up(process)
             case v.Released():
                 process.is_released = True
                 self.later(2 * KEEPER_S, self.leave, process)
             case v.Probe():
-                self._probe(process, command, "member")
+                self.dials.probe(process, command, "member")
             case _:
                 self.doors.perform(process, command)
-
-    def _hang_up(self, process: Process) -> None:
-        pipe, process.pipe = process.pipe, None
-        self._newest_dial.pop(process.node.incarnation, None)
-        if pipe is not None:
-            self._close(pipe.up, pipe.down, "closed by the member")
 
     def _found(self, process: Process) -> None:
         if self.endpoints is not None:
@@ -464,27 +455,7 @@ class World:
             return v.Outcome.SILENT if target.is_frozen else v.Outcome.ALIVE
         return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
 
-    def _dialled(self, process: Process, dial: v.Dial, number: int) -> None:
-        if self._newest_dial.get(process.node.incarnation) != number:
-            return  # given up since
-        host = self._at_port_of(dial)
-        outcome = self.outcome(process, host)
-        if outcome is v.Outcome.ALIVE:
-            pipe = Pipe(self.next_id(), Direction(process, host), Direction(host, process))
-            self.pipes[pipe.id] = pipe
-            process.pipe = pipe
-            process.feed("member", v.Connected())
-            return
-        failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
-        delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
-
-        def tell() -> None:
-            if self._newest_dial.get(process.node.incarnation) == number:
-                process.feed("member", failed)
-
-        self.later(delay_s, tell)
-
-    def _at_port_of(self, dial: v.Dial) -> Process:
+    def at_port_of(self, dial: v.Dial) -> Process:
         """Return who is, or was last, behind an address."""
         if self.host is not None and self.host.node.address == dial.address:
             return self.host
@@ -505,9 +476,9 @@ class World:
             case v.Disconnect(connection=connection):
                 pipe = self.pipes.get(connection)
                 if pipe is not None:
-                    self._close(pipe.down, pipe.up, "closed by the coordinator")
+                    self.close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
-                self._probe(process, command, "coordinator")
+                self.dials.probe(process, command, "coordinator")
             case v.Emit(event=event):
                 self.events.append((self.time, process.name, event))
             case v.Finished(result=result):
@@ -526,117 +497,9 @@ class World:
         process.coordinator = None
         for pipe in list(self.pipes.values()):
             if pipe.down.source is process:
-                self._close(pipe.down, pipe.up, "the coordinator stepped down")
+                self.close(pipe.down, pipe.up, "the coordinator stepped down")
         if process.agent.over is not None:
             self.later(KEEPER_S, lambda: self.leave(process))
-
-    def _probe(self, process: Process, probe: v.Probe, which: str) -> None:
-        delay_s = 2 * self.draw_latency_s()
-        until = self.time + delay_s + probe.answer_within_s
-        self.later(delay_s, lambda: self._probed(process, probe, which, until, KEEPER_S))
-
-    def _probed(
-        self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
-    ) -> None:
-        suspect = self._by_incarnation[probe.incarnation]
-        outcome = self.outcome(process, suspect)
-        if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
-            # The keeper holds the port and answers once it is done.
-            self.later(patience_s, lambda: self._probed(process, probe, which, until, 0.0))
-            return
-        if outcome is v.Outcome.SILENT and self.time < until - 1e-9:
-            redial_s = min(probe.answer_within_s / DIALS, until - self.time)
-            self.later(redial_s, lambda: self._probed(process, probe, which, until, patience_s))
-            return
-        if probe.ended is not None and outcome is v.Outcome.ALIVE and process.is_alive:
-            run_id, ended = self.config.run_id, probe.ended
-            request = m.ProbeRequest(run_id=run_id, incarnation=probe.incarnation, ended=ended)
-            told = self.carry(process, suspect, request).ended
-            assert told is not None, "an end was told"
-            suspect.feed("member", v.EndHeard(ending=told))
-        job = suspect.member.known_job if outcome is v.Outcome.ALIVE else None
-        answer = v.ProbeAnswered(
-            name=probe.name,
-            incarnation=probe.incarnation,
-            outcome=outcome,
-            newest_round=0 if job is None else job.round,
-            restarts_used=0 if job is None else job.restarts_used,
-            ended=suspect.member.ended if outcome is v.Outcome.ALIVE else None,
-        )
-        process.feed(which, answer)
-
-    # --- what tests look at ------------------------------------------------------------------
-
-    def agent(self, name: str) -> PlayedAgent:
-        """Return the played agent of a node's newest start."""
-        return self.processes[name].agent
-
-    def over(self, name: str) -> ports.JobOver | None:
-        """Return the last word to a node's agent, if it came."""
-        return self.agent(name).over
-
-    def fail(self, name: str, exit_code: int = 1) -> None:
-        """Let a worker of a node fail."""
-        self.agent(name).fail(exit_code)
-
-    def all_run(self, *names: str) -> bool:
-        """Tell whether the workers of one and the same round run on these nodes, and no others."""
-        assignments = [self.agent(name).assignment for name in names]
-        first = assignments[0]
-        return (
-            first is not None
-            and all(self.agent(name).is_running for name in names)
-            and all(each is not None and each.round == first.round for each in assignments)
-            and {entry.name for entry in first.roster} == set(names)
-        )
-
-    def reform(self, *names: str, within_s: float = 3.0) -> float:
-        """Wait for a round not sealed yet to run on these nodes; return how long it took."""
-        sealed = max((seal.round for seal in self.seals()), default=0)
-        return self.run_until(
-            lambda: self.all_run(*names) and self.round_of(names[0]) > sealed, within_s
-        )
-
-    def of(self, kind: type[Event]) -> list[Event]:
-        """Return the events of one kind."""
-        return [event for _, _, event in self.events if isinstance(event, kind)]
-
-    def notices(self, name: str, kind: type[ports.Notice]) -> list[ports.Notice]:
-        """Return what a node's agent was told, of one kind."""
-        return [notice for notice in self.agent(name).notices if isinstance(notice, kind)]
-
-    def round_of(self, name: str) -> int:
-        """Return the round whose workers run on a node, 0 for none."""
-        agent = self.agent(name)
-        return agent.assignment.round if agent.is_running and agent.assignment else 0
-
-    def ranks(self, name: str) -> tuple[str, ...]:
-        """Return the roster that a node was last started with, in rank order."""
-        assignment = self.agent(name).assignment
-        assert assignment is not None, f"{name} was never started"
-        return tuple(entry.name for entry in assignment.roster)
-
-    def restarts(self, name: str) -> int:
-        """Return the restart count that a node was last started with."""
-        assignment = self.agent(name).assignment
-        assert assignment is not None, f"{name} was never started"
-        return assignment.restart_count
-
-    def seals(self) -> list[events.RoundSealed]:
-        """Return the rounds that were sealed, in order."""
-        return [event for _, _, event in self.events if isinstance(event, events.RoundSealed)]
-
-    def ended(self) -> list[events.RoundEnded]:
-        """Return the rounds that ended, in order."""
-        return [event for _, _, event in self.events if isinstance(event, events.RoundEnded)]
-
-    def lost(self) -> list[tuple[str, str]]:
-        """Return who was given up, and the cause."""
-        return [
-            (event.member, event.cause)
-            for _, _, event in self.events
-            if isinstance(event, events.MemberLost)
-        ]
 
 
 def formed(

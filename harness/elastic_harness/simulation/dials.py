@@ -1,0 +1,104 @@
+"""Dials of a played world: towards the coordinator, and to see whether an agent lives (R5, R13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_harness.simulation.process import Direction, Pipe
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import vocabulary as v
+
+if TYPE_CHECKING:
+    from elastic_harness.simulation.process import Process
+    from elastic_harness.simulation.world import World
+
+__all__ = ["Dials"]
+
+# How often an agent that does not answer is dialled within the time that a dial has.
+_TRIES = 4
+
+
+class Dials:
+    """Who dials whom in one world; a keeper that buries its agent takes `keeper_s` to answer."""
+
+    def __init__(self, world: World, keeper_s: float) -> None:
+        self._world = world
+        self._keeper_s = keeper_s
+        self._newest: dict[str, int] = {}  # by the incarnation that dials
+
+    # --- towards the coordinator -------------------------------------------------------------
+
+    def dial(self, process: Process, dial: v.Dial) -> None:
+        """Connect a member, instead of whatever it had or was about to have."""
+        self.hang_up(process)
+        world = self._world
+        number = self._newest[process.node.incarnation] = world.next_id()
+        world.later(2 * world.draw_latency_s(), self._dialled, process, dial, number)
+
+    def hang_up(self, process: Process) -> None:
+        """End a member's connection, or a dial that is under way."""
+        pipe, process.pipe = process.pipe, None
+        self._newest.pop(process.node.incarnation, None)
+        if pipe is not None:
+            self._world.close(pipe.up, pipe.down, "closed by the member")
+
+    def _dialled(self, process: Process, dial: v.Dial, number: int) -> None:
+        world = self._world
+        if self._newest.get(process.node.incarnation) != number:
+            return  # given up since
+        host = world.at_port_of(dial)
+        outcome = world.outcome(process, host)
+        if outcome is v.Outcome.ALIVE:
+            pipe = Pipe(world.next_id(), Direction(process, host), Direction(host, process))
+            world.pipes[pipe.id] = pipe
+            process.pipe = pipe
+            process.feed("member", v.Connected())
+            return
+        failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
+        delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
+        world.later(delay_s, self._fail, process, failed, number)
+
+    def _fail(self, process: Process, failed: v.DialFailed, number: int) -> None:
+        if self._newest.get(process.node.incarnation) == number:
+            process.feed("member", failed)
+
+    # --- whether an agent lives --------------------------------------------------------------
+
+    def probe(self, process: Process, probe: v.Probe, which: str) -> None:
+        """Dial an agent, again and again while it is silent, and tell the machine `which`."""
+        world = self._world
+        delay_s = 2 * world.draw_latency_s()
+        until = world.time + delay_s + probe.answer_within_s
+        world.later(delay_s, self._probed, process, probe, which, until, self._keeper_s)
+
+    def _probed(
+        self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
+    ) -> None:
+        world = self._world
+        suspect = world.by_incarnation[probe.incarnation]
+        outcome = world.outcome(process, suspect)
+        if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
+            # The keeper holds the port and answers once it is done.
+            world.later(patience_s, self._probed, process, probe, which, until, 0.0)
+            return
+        if outcome is v.Outcome.SILENT and world.time < until - 1e-9:
+            redial_s = min(probe.answer_within_s / _TRIES, until - world.time)
+            world.later(redial_s, self._probed, process, probe, which, until, patience_s)
+            return
+        said = None
+        if outcome is v.Outcome.ALIVE:
+            self._tell_end(process, probe, suspect)
+            said = suspect.member.probe_answer
+        process.feed(which, v.ProbeAnswered.of(probe, outcome, said))
+
+    def _tell_end(self, process: Process, probe: v.Probe, suspect: Process) -> None:
+        """Tell whoever is dialled how the job has ended, if the dial is for that."""
+        if probe.ended is None or not process.is_alive:
+            return
+        world = self._world
+        request = m.ProbeRequest(
+            run_id=world.config.run_id, incarnation=probe.incarnation, ended=probe.ended
+        )
+        told = world.carry(process, suspect, request).ended
+        assert told is not None, "an end was told"
+        suspect.feed("member", v.EndHeard(ending=told))
