@@ -21,7 +21,8 @@ from pytest_elastic.rendezvous.vocabulary import Finished
 __all__ = ["Farewell", "Heard"]
 
 # How long after its lease a member that was lost may still come and ask what has become of the
-# job: a member without contact gives up four seconds after its lease, and goes for good.
+# job: without succession it gives up four seconds after its lease, and goes for good. With it, it
+# looks on for the join timeout; nobody stays for one that has been away for longer than this.
 _MAY_RETURN_S = 5.0
 # Stands for nodes that waited with a coordinator before this one: no seal names them all.
 _STRANGERS = "whoever waited with the coordinator before"
@@ -104,7 +105,10 @@ class Farewell:
 
     def go_on(self, ending: m.JobEnding, now: float) -> None:
         """Tell everybody how the job ends, whoever has decided it."""
-        members = self._members_of(ending, now)
+        for entry in ending.members:
+            if entry.incarnation not in self._members.peers:
+                self._miss(entry, now)  # only the coordinator before this one knew it
+        members = self._everybody(now) if self._settings.has_succession else ()
         self.ending = dataclasses.replace(ending, term=self._term, members=members)
         self._decided_at = now
         self._members.close(now)
@@ -114,13 +118,10 @@ class Farewell:
             else:
                 self._tell(peer, self.ending)
 
-    def _members_of(self, ending: m.JobEnding, now: float) -> Sequence[RosterEntry]:
-        """Return whom the end concerns, where members may have to tell them."""
-        if not self._settings.has_succession:
-            return ()
-        known = {entry.incarnation: entry for entry in ending.members}
+    def _everybody(self, now: float) -> Sequence[RosterEntry]:
+        """Return whom the end concerns: who is here, and who may still come and ask."""
         awaited = self._awaited(now)
-        known |= {each: entry for each, entry in self._parted.items() if each in awaited}
+        known = {each: entry for each, entry in self._parted.items() if each in awaited}
         known |= {each: peer.as_entry() for each, peer in self._members.peers.items()}
         return tuple(known.values())
 

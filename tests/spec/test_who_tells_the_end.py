@@ -73,6 +73,22 @@ def lost_while_ending(world: World) -> None:
     world.run_until(lambda: world.processes["n2"].member.ending is not None, within_s=0.1)
 
 
+def test_r10_a_successor_has_those_told_whom_only_the_one_before_it_knew() -> None:
+    """A node that waited with it came after the last round, and knows no member."""
+    world = led("n1", "n2", "n3", config=succeeding("2:4", min_round_s=60.0, linger_s=20.0))
+    world.start("n4")
+    world.run_until(lambda: world.processes["n4"].member.link is Link.JOINED, within_s=1.0)
+    world.isolate("n4", ("n1", "n2", "n3"))
+    succeed(world, "n1", "n2", "n3")
+    world.run_until(lambda: world.processes["n3"].member.ending is not None, within_s=1.0)
+    world.cut_power("n1")
+    world.run_until(lambda: result(world, "n3") == "succeeded", within_s=10.0)
+    assert world.processes["n2"].coordinator is not None
+    world.heal()
+    world.run_until(lambda: result(world, "n4") == "succeeded", within_s=3.0)
+    assert told(world, "n4") <= {"n2", "n3"}
+
+
 def test_r10_a_spare_that_holds_an_announcement_begins_nothing_with_a_host_that_is_back() -> None:
     """Everybody else has gone; the host comes back, and begins another job."""
     world = with_a_spare(linger_s=1.0)
