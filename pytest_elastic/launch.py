@@ -39,6 +39,7 @@ from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
+from pytest_elastic.rendezvous.liveness import kill_s
 from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
@@ -52,7 +53,7 @@ from pytest_elastic.workers.error_file import WorkerError, forward_error_file, w
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
-__all__ = ["keeper_linger_s", "launch", "quorum_of", "settings_of"]
+__all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "settings_of"]
 
 # The last records of an agent are the ones that say why it ended.
 _FLUSH_S = 1.0
@@ -116,6 +117,11 @@ def keeper_linger_s(config: LaunchConfig) -> float:
     return config.rendezvous.lease_s + config.rendezvous.drift_s
 
 
+def keeper_kill_margin_s(config: LaunchConfig) -> float:
+    """Return how long before the end of a lease a keeper begins to kill: with the member (R6)."""
+    return kill_s(settings_of(config))
+
+
 class _Launch:
     """The parts of one node, for as long as it takes part."""
 
@@ -165,6 +171,7 @@ class _Launch:
                 keeper.start(
                     warm=config.worker_start != "exec",
                     preload=config.preload,
+                    kill_margin_s=keeper_kill_margin_s(config),
                     linger_s=keeper_linger_s(config),
                 )
             if config.numa_binding is not None:

@@ -59,12 +59,14 @@ class LauncherRole:
 
     def run(self) -> Role | Program:
         """Launch, and end the process with the launch's exit code; returns in the keeper only."""
-        from pytest_elastic.launch import keeper_linger_s
+        from pytest_elastic.launch import keeper_kill_margin_s, keeper_linger_s
         from pytest_elastic.workers.keeper_client import AdoptedKeeper, fork_keeper
 
         try:
             config = read_config(self._argv, os.environ)
-            keeper = fork_keeper(linger_s=keeper_linger_s(config))
+            keeper = fork_keeper(
+                kill_margin_s=keeper_kill_margin_s(config), linger_s=keeper_linger_s(config)
+            )
             if not isinstance(keeper, AdoptedKeeper):
                 return keeper
             code = _launch(config, keeper)

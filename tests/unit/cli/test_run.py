@@ -9,7 +9,9 @@ import pytest
 
 from pytest_elastic import launch
 from pytest_elastic.cli.main import main
+from pytest_elastic.cli.run import read_config
 from pytest_elastic.errors import RendezvousError
+from pytest_elastic.rendezvous.liveness import HeldLease
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,14 @@ def test_a_fault_of_ours_is_not_taken_for_a_failed_job(
     printed = capsys.readouterr().err
     assert said in printed
     assert ("a planted fault" in printed) == ("Traceback" in printed) == (code == 70)
+
+
+@pytest.mark.parametrize("lease_s", [0.8, 1.25, 2.0, 5.0])
+def test_the_keeper_begins_to_kill_when_the_member_does(lease_s: float) -> None:
+    """Before the end of a lease, by what the keeper is told of it (R6)."""
+    conf = f"--rdzv-conf=lease={lease_s},beat_interval=0.2"
+    config = read_config(["--standalone", conf, __file__], {})
+    held = HeldLease(launch.settings_of(config), now=100.0)
+    assert held.take_echo(0)
+    assert held.held_until is not None
+    assert held.fence_at == pytest.approx(held.held_until - launch.keeper_kill_margin_s(config))
