@@ -137,6 +137,8 @@ class CoordinatorLink:
         if self.phase is not Link.SEEKING:
             return
         succession, known = self._succession, self.found
+        if found.incarnation != self._incarnation:
+            self._miss_own()
         succession.refuse_second(found.term, found.incarnation)
         is_known = known is not None and found.incarnation == known.incarnation
         # If it is well after all, they are in contact, and say so.
@@ -168,7 +170,13 @@ class CoordinatorLink:
     def take_not_found(self, reason: str, now: float) -> None:
         """Ask again later."""
         if self.phase is Link.SEEKING:
+            self._miss_own()
             self.rest(reason, now)
+
+    def _miss_own(self) -> None:
+        """Take note that no coordinator is here, as that is whom this node would find first."""
+        if self._succession.is_on and self.must_hand_over:
+            self._succession.lose()
 
     def is_known(self, place: m.Place, now: float) -> bool:
         """Tell whether this node is on its way there already, or there."""

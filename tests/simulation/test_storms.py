@@ -177,6 +177,7 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "and alone, if that has stepped down without a word to it": (18046659, _BRISK, PlayedAgent),
     "nobody begins while those are lost who elected whom the store names": (
         15082844,
         _BRISK,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_harness.simulation.process import Process
     from elastic_harness.simulation.world import World
 
-__all__ = ["Doors"]
+__all__ = ["Doors", "place_of"]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from elastic_harness.simulation.dials import Dials
-from elastic_harness.simulation.doors import Doors
+from elastic_harness.simulation.doors import Doors, place_of
 from elastic_harness.simulation.endpoints import Endpoints
 from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.played_agent import PlayedAgent
@@ -420,6 +420,9 @@ class World(Sights):
                 self.doors.perform(process, command)
 
     def _found(self, process: Process) -> None:
+        if process.coordinator is not None:
+            self._tell_found(process, place_of(process))
+            return
         if self.endpoints is not None:
             self.endpoints.find(process)
             return
@@ -431,6 +434,9 @@ class World(Sights):
             return
         place = self.doors.published
         assert place is not None, "whoever hosts the endpoint publishes who decides"
+        self._tell_found(process, place)
+
+    def _tell_found(self, process: Process, place: m.Place) -> None:
         process.feed(
             "member",
             v.CoordinatorFound(
