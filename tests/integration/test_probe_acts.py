@@ -143,3 +143,44 @@ def test_what_is_eaten_is_given_back_where_the_kernel_lets_it_live(bench: Bench)
     act(bench, process, "juggle")
     wait_for(bench, process, "unknown")
     process.kill()
+
+
+GPU_ACTS = ("device_assert", "gpu_sleep", "nccl_abort")
+
+
+def test_a_worker_without_a_device_refuses_what_needs_one(bench: Bench) -> None:
+    """With the reason: first it has no torch, then one that sees no device; and it goes on."""
+    process = bench.start(
+        """
+        import os, sys, time
+        step = 0
+        while not os.path.exists(sys.path[0] + "/end"):
+            step += 1
+            sys.modules["elastic_probe"].report_step(step)
+            if "torch" not in sys.modules and os.path.exists(sys.path[0] + "/import"):
+                import torch
+            time.sleep(0.005)
+        """,
+        CUDA_VISIBLE_DEVICES="",
+    )
+    bench.until(lambda: bench.seen(StepCompleted))
+
+    def refusal(name: str) -> str:
+        act(bench, process, name, "10")
+        bench.until(lambda: bench.observer.answer_of(process.pid).get("act") == name)
+        answer = bench.observer.answer_of(process.pid)
+        assert answer["phase"] == "refused"
+        return str(answer["detail"])
+
+    assert {refusal(name) for name in GPU_ACTS} == {"it has not imported torch"}
+    assert refusal("gpu_slept") == "it was not told to sleep on its GPU"
+    (bench.folder / "import").touch()
+    # Torch is there once one of them says something else; the others say it too.
+    bench.until(lambda: refusal("gpu_sleep") != "it has not imported torch")
+    why = {refusal(name) for name in GPU_ACTS}
+    assert why == {"its torch has no CUDA device (torch.cuda.is_available())"}
+    before = len(bench.seen(StepCompleted))
+    bench.until(lambda: len(bench.seen(StepCompleted)) > before)
+    (bench.folder / "end").touch()
+    bench.until_all_ended()
+    assert process.returncode == 0

@@ -31,10 +31,13 @@ FAULTS = {
     "process_limit": "process_limit: n1",
     "disk_faults": "disk_slow: {node: n2, latency: 5ms}",
     "clock_skew": "clock_skew: {node: n1, by: 60m}",
+    "cuda": "gpu_sleep: rank 0",
     "memory_limit": "oom: rank 1",  # ends the round, and cannot be undone
 }
 # What a job sees for itself, and the harness's services at the gateway.
 BY_THE_JOB = ("private_disk", "private_pids", "gateway")
+# The job of this file has no torch: tests/gpu does it, where there is a device.
+ON_A_DEVICE = ("cuda",)
 # No fault needs it, and no job sees it: tests/integration/test_namespace_cluster.py fills a disk.
 NOT_HERE = ("disk_limit",)
 
@@ -113,7 +116,7 @@ def able(missing: dict[str, str | None]) -> str:
         )
         entries.append("- {when: {event: fault_effective, id: gateway}, heal: gateway}")
     for name, fault in FAULTS.items():
-        if missing[name] is None:
+        if missing[name] is None and name not in ON_A_DEVICE:
             entries.append(f"- {{id: {name}, {last}, {fault}}}")
             last = f"after: {name}"
             if name != "memory_limit":

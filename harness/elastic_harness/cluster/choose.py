@@ -17,6 +17,7 @@ from elastic_harness.cluster.cluster import (
     Capability,
     ClusterEvent,
 )
+from elastic_harness.cluster.cuda_devices import find_cuda_devices
 from elastic_harness.cluster.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
@@ -117,6 +118,8 @@ def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
         if name == "clock_skew":
             library, why = find_libfaketime()
             entries.append((name, library is not None, why))
+        elif name == "cuda":
+            entries.append((name, *find_cuda_devices()))
         elif name == "disk_faults":
             failure = lacking or failures.get(name)
             entries.append((name, not failure, failure or "a dry run made such a disk"))

@@ -61,6 +61,7 @@ CAPABILITIES: Mapping[str, str] = {
     "disk_limit": "a node's local disk can be full",
     "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
     "clock_skew": "the time of day can be wrong on a node",
+    "cuda": "workers have a GPU that CUDA can use",
     "gateway": "services of the host can listen inside the cluster's network",
 }
 

@@ -10,6 +10,7 @@ from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskS
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.files import CorruptFile
 from elastic_harness.faults.foreign_bytes import ForeignBytes
+from elastic_harness.faults.gpu import AbortNccl, DeviceAssert, GpuSleep
 from elastic_harness.faults.limits import (
     LimitCpu,
     LimitFiles,
@@ -77,4 +78,7 @@ BUILT_IN: tuple[type[Fault], ...] = (
     FreezeStore,
     SlowStore,
     ForeignBytes,
+    DeviceAssert,
+    GpuSleep,
+    AbortNccl,
 )

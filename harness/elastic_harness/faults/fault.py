@@ -21,7 +21,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["LAYERS", "Fault", "with_exclude"]
 
-LAYERS: Final = ("worker", "agent", "node", "network", "store", "resource")
+LAYERS: Final = ("worker", "agent", "node", "network", "store", "resource", "gpu")
 
 
 class Fault(ScenarioModel):

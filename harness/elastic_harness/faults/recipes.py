@@ -372,5 +372,8 @@ NOT_DRAWN: Final[Mapping[str, str]] = {
     "join": "where nobody leaves for good, there is no room below `max_nodes`",
     "enable_proxy": "a proxy that is to be off at first has its reason",
     "run": "only you know which command",
+    "device_assert": "not on a device yet: what storms draw was seen to be survived",
+    "gpu_sleep": "not on a device yet: what storms draw was seen to be survived",
+    "nccl_abort": "not on a device yet: what storms draw was seen to be survived",
     "capture": "it looks, and disturbs nothing",
 }

@@ -196,7 +196,7 @@ def wait_for_answer(
     def is_answered() -> bool:
         answer = context.answer_of(worker.process)
         said = (answer.get("act"), answer.get("phase"))
-        return said in {(act, phase) for phase in (*phases, "unknown")}
+        return said in {(act, phase) for phase in (*phases, "refused", "unknown")}
 
     yield Until(
         condition=lambda: is_answered() or not context.is_alive(worker.process),
@@ -208,6 +208,8 @@ def wait_for_answer(
     answer = context.answer_of(worker.process)
     if answer.get("phase") == "unknown":
         raise FaultImpossible(f"{worker} has a probe that does not know how to {act}")
+    if answer.get("phase") == "refused":
+        raise FaultImpossible(f"{worker} cannot {act}: {answer['detail']}")
     if not answer:
         raise FaultImpossible(f"{worker} ended before it could {act}")
     return str(answer["detail"])

@@ -58,6 +58,12 @@ def _says(act: str, *, and_ends: bool = False, detail: str = "", phase: str = "b
     return show
 
 
+def _sleeps(world: World) -> None:
+    world.answer(1, "gpu_sleep", "began")
+    world.pass_time(1)
+    world.answer(1, "gpu_slept", "ended", "2001")
+
+
 def _counts(**counted: int) -> Act:
     def show(world: World) -> None:
         world.budget.count("n2", **counted)
@@ -157,6 +163,13 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "freeze_store": Example(action="freeze_store", value="rendezvous", before=served),
     "slow_store": Example(action="slow_store", value="rendezvous", before=served),
     "foreign_bytes": Example(action="foreign_bytes", value="rendezvous", before=served),
+    "device_assert": Example(
+        action="device_assert", value="rank 1", show=_says("device_assert", and_ends=True)
+    ),
+    "gpu_sleep": Example(action="gpu_sleep", value="rank 1", show=_sleeps),
+    "nccl_abort": Example(
+        action="nccl_abort", value="rank 1", show=_says("nccl_abort", phase="ended")
+    ),
     "cpu_limit": Example(action="cpu_limit", value="n2", show=_counts(throttled=1)),
     "memory_limit": Example(
         action="memory_limit", value={"node": "n2", "size": "1MB"}, show=_counts(memory_hits=1)

@@ -2,7 +2,8 @@
 """What a worker can be told to do to itself between two steps, beyond ending in order.
 
 Loaded when the first such order comes. Each act says `acted` with `phase` "began" before the point
-of no return, and "ended" where there is a life after it. An act that lasts ends with the word
+of no return, and "ended" where there is a life after it; "refused" with the reason where it cannot
+be done. An act that lasts ends with the word
 `resume`, when the harness is gone, or after an hour.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from elastic_harness.observe.probe.elastic_probe import Probe
     from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
@@ -133,6 +135,109 @@ def _is_told_to_resume(probe: Probe) -> bool:
     return is_over or not probe.wire.is_open
 
 
+# --- the GPU ----------------------------------------------------------------------------------
+#
+# torch is the worker's own, if it has any: nothing here imports it. Written from the sources of
+# torch 2.13; it has not been run on a device yet.
+
+_CALIBRATION_CYCLES = 1_000_000
+_sleeps: list[tuple[Any, Any]] = []  # the events before and after the sleeps of this worker
+
+
+def _cuda(probe: Probe, act: str) -> Any:  # noqa: ANN401 (a module that we do not import)
+    """Return torch, or None once it was said why this worker cannot use a GPU."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None:
+        _say(probe, act, "refused", "it has not imported torch")
+    elif not torch.cuda.is_available():
+        _say(probe, act, "refused", "its torch has no CUDA device (torch.cuda.is_available())")
+    else:
+        return torch
+    return None
+
+
+def _device_assert(probe: Probe, _: str) -> None:
+    """Start a kernel that looks beyond the end of a tensor; whoever calls CUDA next hears of it."""
+    torch = _cuda(probe, "device_assert")
+    if torch is None:
+        return
+    table = torch.zeros(1, device="cuda")
+    beyond = torch.ones(1, dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()  # what the job did before is not ours
+    _say(probe, "device_assert", "began", "")
+    table[beyond]
+
+
+def _gpu_sleep(probe: Probe, milliseconds: str) -> None:
+    """Put a kernel that spins so long on the current stream, and go on.
+
+    Calibrated as torch's own tests do it (`torch.testing._internal.common_utils`), with the middle
+    of five: the first call of CUDA in a process is much slower than the rest.
+    """
+    torch = _cuda(probe, "gpu_sleep")
+    if torch is None:
+        return
+    took = sorted(_spin(torch, _CALIBRATION_CYCLES, is_awaited=True) for _ in range(5))
+    cycles_per_ms = _CALIBRATION_CYCLES / took[2]
+    cycles = int(cycles_per_ms * int(milliseconds))
+    _spin(torch, cycles, is_awaited=False)
+    _say(probe, "gpu_sleep", "began", f"{cycles} cycles")
+
+
+def _spin(torch: Any, cycles: int, *, is_awaited: bool) -> float:  # noqa: ANN401 (see `_cuda`)
+    """Spin on the device; returns how many milliseconds it took, 0.0 if it is not waited for."""
+    before = torch.cuda.Event(enable_timing=True)
+    after = torch.cuda.Event(enable_timing=True)
+    before.record()
+    torch.cuda._sleep(cycles)  # noqa: SLF001 (there is no public one)
+    after.record()
+    if not is_awaited:
+        _sleeps.append((before, after))
+        return 0.0
+    after.synchronize()
+    return float(before.elapsed_time(after))
+
+
+def _gpu_slept(probe: Probe, _: str) -> None:
+    """Wait for the newest sleep, and say how many milliseconds it took by the device's events."""
+    if not _sleeps:
+        _say(probe, "gpu_slept", "refused", "it was not told to sleep on its GPU")
+        return
+    before, after = _sleeps.pop()
+    after.synchronize()
+    _say(probe, "gpu_slept", "ended", f"{before.elapsed_time(after):.0f}")
+
+
+def _nccl_abort(probe: Probe, _: str) -> None:
+    """Abort the communicator of the default group, whose next collective fails then."""
+    torch = _cuda(probe, "nccl_abort")
+    if torch is None:
+        return
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        _say(probe, "nccl_abort", "refused", "it has no process group")
+        return
+    try:
+        group = distributed.group.WORLD
+        backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001 (there is no public way)
+    except RuntimeError:
+        backend = None
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper around it.
+    backend = getattr(backend, "wrapped_pg", backend)
+    nccl = getattr(distributed, "ProcessGroupNCCL", None)
+    if nccl is None or not isinstance(backend, nccl):
+        _say(probe, "nccl_abort", "refused", "its default process group does not use NCCL")
+        return
+    if not hasattr(backend, "abort"):
+        _say(probe, "nccl_abort", "refused", f"torch {torch.__version__} cannot abort from Python")
+        return
+    _say(probe, "nccl_abort", "began", "")
+    backend.abort()
+    _say(probe, "nccl_abort", "ended", "")
+
+
 # --- asking -----------------------------------------------------------------------------------
 
 
@@ -145,8 +250,12 @@ def _tell_time(probe: Probe, _: str) -> None:
 
 _ACTS: dict[str, Callable[[Probe, str], None]] = {
     "abort": _abort,
+    "device_assert": _device_assert,
     "eat": _eat,
+    "gpu_sleep": _gpu_sleep,
+    "gpu_slept": _gpu_slept,
     "hold_gil": _hold_gil,
+    "nccl_abort": _nccl_abort,
     "segfault": _segfault,
     "stand": _stand,
     "tell_time": _tell_time,

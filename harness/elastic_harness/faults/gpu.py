@@ -1,0 +1,112 @@
+"""Faults of a worker's GPU: done by the worker itself, between two steps.
+
+They have not been run on a device yet: `docs/faults.md` says so. A worker that has no device, or
+whose torch knows none, says why it cannot, and the fault has failed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from elastic_harness.faults.context import FaultContext, FaultImpossible, InForce, Steps
+from elastic_harness.faults.worker import (
+    ORDER_S,
+    WorkerFault,
+    listed,
+    order,
+    until_gone,
+    wait_for_answer,
+)
+from elastic_harness.scenario.fields import Seconds
+from elastic_harness.scenario.situation import Targets
+
+__all__ = ["AbortNccl", "DeviceAssert", "GpuSleep"]
+
+# The first call of CUDA in a process sets up its context, and aborting waits for kernels.
+_DEVICE_S: Final = 60.0
+# Clocks of a device go up and down: what was calibrated before may take this much less.
+_LEAST_SHARE: Final = 0.5
+
+
+class GpuFault(WorkerFault):
+    """A fault of a worker's GPU."""
+
+    layer = "gpu"
+    capability: ClassVar[str | None] = "cuda"
+
+
+class DeviceAssert(GpuFault):
+    """A kernel of a worker's GPU fails an assertion, and every later call of CUDA there fails.
+
+    The kernel is an index out of range, started between two steps; the worker meets it at its next
+    call of CUDA. Stands for a label out of range, an embedding looked up beyond its table. Does not
+    stand for: a device that has fallen off the bus, an uncorrectable memory error (ECC).
+    """
+
+    name = "device_assert"
+    proof = "the worker had started the kernel, and the process is gone"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        act = "device_assert"
+        order(context, targets.workers, {"do": "act", "act": act}, "use its GPU")
+        yield InForce.NEEDS_JOB
+        for worker in targets.workers:
+            yield from wait_for_answer(context, worker, act, ("began",), within_s=_DEVICE_S)
+        yield until_gone(context, targets.workers, _DEVICE_S)
+        return f"{listed(targets.workers)} started a kernel that asserts, and gone"
+
+
+class GpuSleep(GpuFault):
+    """A kernel that does nothing stands in the way of a worker's others, for `lasts`.
+
+    It is put on the worker's current stream between two steps, and spins for as many cycles as
+    were measured to take that long. Stands for a kernel that is much slower than it should be, a
+    device whose clock was lowered. Does not stand for: a device that is busy on all of its
+    multiprocessors (it takes one), other streams that wait (NCCL's own go on).
+    """
+
+    name = "gpu_sleep"
+    proof = "the device's own events: the kernel took at least half of `lasts`"
+
+    lasts: Seconds = Field(default=2.0, gt=0, le=600.0)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        milliseconds = int(self.lasts * 1000)
+        given = {"do": "act", "act": "gpu_sleep", "argument": max(1, milliseconds)}
+        order(context, targets.workers, given, "use its GPU")
+        yield InForce.NEEDS_JOB
+        took = []
+        for worker in targets.workers:
+            yield from wait_for_answer(context, worker, "gpu_sleep", ("began",), within_s=_DEVICE_S)
+        order(context, targets.workers, {"do": "act", "act": "gpu_slept"}, "use its GPU")
+        for worker in targets.workers:
+            limit_s = ORDER_S + 4 * self.lasts
+            text = yield from wait_for_answer(
+                context, worker, "gpu_slept", ("ended",), within_s=limit_s
+            )
+            if float(text) < _LEAST_SHARE * milliseconds:
+                raise FaultImpossible(f"{worker}: the kernel took {text} ms of {milliseconds} ms")
+            took.append(f"{worker}: {text} ms")
+        return "; ".join(took)
+
+
+class AbortNccl(GpuFault):
+    """A worker aborts the NCCL communicator of its default process group, between two steps.
+
+    Its next collective fails, and its peers wait for it in theirs. Stands for a communicator that a
+    watchdog has aborted, a network card that is lost. Does not stand for: an abort in the middle of
+    a collective; communicators of other groups go on.
+    """
+
+    name = "nccl_abort"
+    proof = "the worker said that its communicator was aborted"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        act = "nccl_abort"
+        order(context, targets.workers, {"do": "act", "act": act}, "abort its communicator")
+        yield InForce.NEEDS_JOB
+        for worker in targets.workers:
+            yield from wait_for_answer(context, worker, act, ("ended",), within_s=_DEVICE_S)
+        return f"{listed(targets.workers)} has no communicator any more"
