@@ -55,9 +55,9 @@ __all__ = [
     "ToxiproxyStuck",
 ]
 
-# A server answers within milliseconds, and on a machine that is overloaded many times over within
-# seconds: 5 s were met there. A fault on a proxy waits for 15 s, in which a server that hangs is to be
-# found out and freed; the real one gives up on itself after 25 s.
+# A server answers within milliseconds, on a machine that is overloaded many times over within
+# seconds: 5 s were met there. A fault on a proxy waits for 15 s, in which a server that hangs is to
+# be found out and freed; the real one gives up on itself after 25 s.
 _TIMEOUT_S = 10.0
 JsonObject = dict[str, Any]  # what a foreign server sends has no type of ours
 
