@@ -311,13 +311,11 @@ class CoordinatorMachine:
         self._become(Phase.ENDING)
 
     def _watch_ending(self, now: float) -> None:
-        match self._farewell.look(now):
-            case Heard.BY_ALL:
-                self._become(Phase.OVER)
-            case Heard.BY_TOO_FEW:
-                self._step_down("too few have heard how the job ends for that to hold")
-            case Heard.NOT_YET:
-                pass
+        heard = self._farewell.look(now)
+        if heard is Heard.BY_ALL:
+            self._become(Phase.OVER)
+        elif heard is Heard.BY_TOO_FEW:
+            self._step_down("too few have heard how the job ends for that to hold")
 
     # --- what members say --------------------------------------------------------------------
 

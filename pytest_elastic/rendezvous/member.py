@@ -13,7 +13,6 @@ greeting which resumes no round is a promise. What it does about a coordinator t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
@@ -211,7 +210,7 @@ class MemberMachine:
                 self._parting.take_announcement(message, now)
             case m.JobEnded(unaware=unaware) if message.term == term:
                 assert self._parting.ending is not None, "the end was announced"
-                self._end(self._parting.ending, unaware=unaware)
+                self._end_by(self._parting.hold(self._parting.ending, unaware=unaware))
             case _:
                 pass  # of another term, or not for a member: it changes nothing
 
@@ -265,7 +264,7 @@ class MemberMachine:
         if not self._link.leads_somewhere:
             return
         if self._parting.ending is not None and not self._succession.is_on:
-            self._end_as_announced()
+            self._end_by(self._parting.presume())
             return
         if self.link is not Link.JOINED:
             if self.link is Link.GREETING and self._succession.is_on:
@@ -408,7 +407,7 @@ class MemberMachine:
         has_successors = self._succession.is_on and held_until is not None
         if self._parting.ending is not None:
             if self._parting.must_presume(held_until, now):
-                self._end_as_announced()
+                self._end_by(self._parting.presume())
         elif self._belongs and held_until is not None:
             may_follow = has_successors or self.settings.is_granted
             patience_s = self.settings.join_timeout_s if may_follow else GIVE_UP_S
@@ -514,16 +513,11 @@ class MemberMachine:
     def _on_end_heard(self, ending: m.JobEnding, now: float, *, holds: bool) -> None:
         """End as a node says that knows it, if no coordinator says otherwise (R10)."""
         if self._parting.hear(ending, now, part=self.part, holds=holds):
-            self._end(ending, unaware=() if self.settings.is_granted else None)
+            unaware = () if self.settings.is_granted else None
+            self._end_by(self._parting.hold(ending, unaware=unaware))
 
-    def _end(self, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
-        """End as was decided, for good; `unaware` may not know yet, None: nobody may."""
-        self._parting.hold(ending, unaware=unaware)
-        self._finish(ending.result, ending.reason, ending.first_failure)
-
-    def _end_as_announced(self) -> None:
-        """End as was announced, by a coordinator that is lost."""
-        ending = self._parting.presume()
+    def _end_by(self, ending: m.JobEnding) -> None:
+        """End as was decided, or announced by a coordinator that is lost; for good."""
         self._finish(ending.result, ending.reason, ending.first_failure)
 
     def _finish(self, result: str, reason: str, first_failure: Failure | None = None) -> None:

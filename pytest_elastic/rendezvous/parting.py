@@ -127,11 +127,12 @@ class Parting:
         if self.ending is not None and self.ending.term < term:
             self.ending = None
 
-    def hold(self, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
-        """Take note that the end holds, and who may still ask about it; None: anybody."""
+    def hold(self, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> m.JobEnding:
+        """Take note that the end holds, and who may still ask (None: anybody); return it."""
         self.ending = self.ended = ending
         self._may_be_asked = unaware is None or bool(unaware)
         self._telling.begin(ending, unaware)
+        return ending
 
     def presume(self) -> m.JobEnding:
         """Go by the announcement, as whoever made it is lost; return it."""
