@@ -33,9 +33,10 @@ is on disk, and no step is lost. Then:
 
 A rank that is asked to leave while its peers are already dead will never see the end of its step.
 It gives the step several times the longest one so far and then leaves without a checkpoint: a
-launcher that waits for it would wait its whole grace period for nothing. A second SIGTERM changes
-nothing, because launchers signal a process and then its group. A SIGTERM during the last step is
-too late to matter: the job is done and ends with 0.
+launcher that waits for it would wait its whole grace period for nothing. The same goes for the
+checkpoint of that step, which needs all of them, when a peer's notice is over too soon. A second
+SIGTERM changes nothing, because launchers signal a process and then its group. A SIGTERM during the
+last step is too late to matter: the job is done and ends with 0.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ CHECKPOINTS_KEPT = 2  # the newest may be torn by the crash that makes us need i
 LEFT_BY_SIGTERM = 128 + signal.SIGTERM
 # Our launcher stops the others within milliseconds; on torchrun every second here is lost time.
 PEERS_LEFT_WAIT_S = 5.0
+# What the last checkpoint may take beyond that; one on its way to a slow disk is worth waiting for.
+LAST_SAVE_S = 4.0
 _KEPT: list[object] = []  # see Job.close
 
 
@@ -306,6 +309,7 @@ class Leaving:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.settled = threading.Event()  # all ranks know, or the work is done
+        self.saved = threading.Event()  # nobody waits for anybody any more, or the work is done
         self.longest_step_s = 0.0
 
     def watch(self) -> None:
@@ -320,11 +324,15 @@ class Leaving:
         while signal.SIGTERM not in os.read(reading, 64):
             pass
         self.asked.set()
-        patience_s = 1.0 + 4 * self.longest_step_s
-        if not self.settled.wait(patience_s):
+        patience_s = 1.0 + 4 * self.longest_step_s  # a step with a checkpoint is among them
+        self._leave_unless(self.settled, "step", patience_s)
+        self._leave_unless(self.saved, "last checkpoint", patience_s + LAST_SAVE_S)
+
+    def _leave_unless(self, done: threading.Event, what: str, patience_s: float) -> None:
+        if not done.wait(patience_s):
             say(
-                f"SIGTERM, and the step did not end within {patience_s:.1f} s: the peers are gone; "
-                "leaving without a checkpoint"
+                f"SIGTERM, and the {what} did not end within {patience_s:.1f} s: "
+                "the peers are gone; leaving without a checkpoint"
             )
             os._exit(LEFT_BY_SIGTERM)
 
@@ -514,6 +522,7 @@ class Job:
                     self.leaving.longest_step_s, time.monotonic() - began
                 )
         self.leaving.settled.set()
+        self.leaving.saved.set()
         self.checkpoint(must_succeed=True)
 
     def _train_step(self, windows: Tensor) -> int:
@@ -537,6 +546,7 @@ class Job:
         self.leaving.settled.set()
         self.checkpoint()
         self.close()
+        self.leaving.saved.set()
         self.say(f"leaving at step {self.step}: {leavers} of {self.world.size} ranks got SIGTERM")
         if not self.leaving.asked.wait(PEERS_LEFT_WAIT_S):
             message = (

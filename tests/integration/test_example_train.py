@@ -401,3 +401,26 @@ def test_a_rank_with_dead_peers_leaves_without_waiting_for_them(runs: Runs) -> N
     one.process.send_signal(signal.SIGTERM)
     assert one.wait() == 143, one.output
     assert "the peers are gone; leaving without a checkpoint" in one.output
+
+
+def test_a_rank_whose_peer_dies_over_the_last_checkpoint_leaves_without_it(runs: Runs) -> None:
+    """A notice that is over too soon: all had agreed to leave, and then one of them fell silent."""
+    code = (
+        "import os, signal; from examples import train\n"
+        "saves = train.Job.checkpoint\n"
+        "def save(job, **more):\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    print('saving', flush=True)\n"
+        "    saves(job, **more)\n"
+        "train.Job.checkpoint = save\n"
+        "train.main()\n"
+    )
+    arguments = ("--steps=1000", "--log-every=1", "--step-time=0.05", "--checkpoint-every=1000")
+    one, other = runs.start_ranks(2, *arguments, code=code)
+    one.wait_for_line("^step 5 ")
+    other.process.send_signal(signal.SIGTERM)
+    one.wait_for_line("^saving")
+    one.process.send_signal(signal.SIGTERM)
+    assert one.wait() == 143, one.output
+    assert "the last checkpoint did not end within" in one.output
