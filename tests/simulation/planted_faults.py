@@ -316,6 +316,8 @@ PLANTED: dict[str, Planted] = {
     "refusal-says-nothing": Planted(
         what="nodes whose first round was never committed elect somebody, although another decides",
         patches=((Succession, "hear_of_term", nothing),),
+        # Who finds that one in the store under a term that it may not obey says so.
+        guards=((CoordinatorLink, "_must_tell", lambda *_: False),),
         options=drawn("no store", "isolate", "lose host", nodes=3),
     ),
     "endless-mandate": Planted(
