@@ -36,6 +36,7 @@ from pytest_elastic.rendezvous.messages import (
     SealAcknowledged,
 )
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.probing import answer_of
 from pytest_elastic.rendezvous.reception import Reception
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.uplink import Uplink
@@ -297,7 +298,7 @@ class NodeRendezvous:
                 is_meant = question.incarnation == self._node.incarnation
                 if ended is not None and is_meant and question.run_id == self._settings.run_id:
                     self.tell_member(v.EndHeard(ending=ended))
-                self._reception.send(connection, self.member.probe_answer)
+                self._reception.send(connection, answer_of(self.member))
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:
                     self.tell_coordinator(v.JobFound(place=place))

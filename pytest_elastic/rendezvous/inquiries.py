@@ -18,6 +18,7 @@ from pytest_elastic.rendezvous.messages import (
     VoteAnswer,
 )
 from pytest_elastic.rendezvous.model import RosterEntry
+from pytest_elastic.rendezvous.probing import outcome_of
 
 __all__ = ["Inquiries"]
 
@@ -51,7 +52,7 @@ class Inquiries:
     def _probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
         def tell(answer: Answer | None, outcome: v.Outcome) -> None:
             said = answer if isinstance(answer, ProbeAnswer) else None
-            pass_on(v.ProbeAnswered.of(order, outcome, said))
+            pass_on(outcome_of(order, outcome, said))
 
         call = Call(
             incarnation=order.incarnation,

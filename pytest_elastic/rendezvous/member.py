@@ -87,18 +87,6 @@ class MemberMachine:
         """How the job has ended, if this node knows that it has, or has ended that way."""
         return self._parting.ending if self.has_ended else self._parting.ended
 
-    @property
-    def probe_answer(self) -> m.ProbeAnswer:
-        """What this node says to whoever dials it, to see whether it lives."""
-        job = self.known_job
-        return m.ProbeAnswer(
-            incarnation=self.node.incarnation,
-            is_tombstone=False,
-            newest_round=0 if job is None else job.round,
-            restarts_used=0 if job is None else job.restarts_used,
-            ended=self.ended,
-        )
-
     def step(self, input: v.MemberInput, now: float) -> tuple[v.MemberCommand, ...]:
         """Take one input in; return what is to be done, in order."""
         if self._link.phase is Link.OVER and not isinstance(input, _WHEN_OVER):

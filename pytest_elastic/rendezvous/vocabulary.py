@@ -33,7 +33,6 @@ from pytest_elastic.rendezvous.messages import (
     Order,
     Place,
     PlaceRequest,
-    ProbeAnswer,
     Report,
     VoteAnswer,
     VoteRequest,
@@ -146,18 +145,6 @@ class ProbeAnswered:
     newest_round: int = 0
     restarts_used: int = 0
     ended: JobEnding | None = None
-
-    @classmethod
-    def of(cls, probe: Probe, outcome: Outcome, said: ProbeAnswer | None) -> ProbeAnswered:
-        """Return how a dial ended, with what the agent said, if one answered."""
-        return cls(
-            name=probe.name,
-            incarnation=probe.incarnation,
-            outcome=outcome,
-            newest_round=0 if said is None else said.newest_round,
-            restarts_used=0 if said is None else said.restarts_used,
-            ended=None if said is None else said.ended,
-        )
 
 
 # --- inputs of the member (besides the agent's requests of `ports`) ------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from elastic_harness.simulation.process import Direction, Pipe
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.probing import answer_of, outcome_of
 
 if TYPE_CHECKING:
     from elastic_harness.simulation.process import Process
@@ -88,8 +89,8 @@ class Dials:
         said = None
         if outcome is v.Outcome.ALIVE:
             self._tell_end(process, probe, suspect)
-            said = suspect.member.probe_answer
-        process.feed(which, v.ProbeAnswered.of(probe, outcome, said))
+            said = answer_of(suspect.member)
+        process.feed(which, outcome_of(probe, outcome, said))
 
     def _tell_end(self, process: Process, probe: v.Probe, suspect: Process) -> None:
         """Tell whoever is dialled how the job has ended, if the dial is for that."""

@@ -1,0 +1,33 @@
+"""What an agent says to whoever dials it to see whether it lives, and what a dial has shown."""
+
+from __future__ import annotations
+
+from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.messages import ProbeAnswer
+from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+
+__all__ = ["answer_of", "outcome_of"]
+
+
+def answer_of(member: MemberMachine) -> ProbeAnswer:
+    """Return what the agent of a member says."""
+    job = member.known_job
+    return ProbeAnswer(
+        incarnation=member.node.incarnation,
+        is_tombstone=False,
+        newest_round=0 if job is None else job.round,
+        restarts_used=0 if job is None else job.restarts_used,
+        ended=member.ended,
+    )
+
+
+def outcome_of(probe: Probe, outcome: Outcome, said: ProbeAnswer | None) -> ProbeAnswered:
+    """Return how a dial has ended, with what the agent said, if one answered."""
+    return ProbeAnswered(
+        name=probe.name,
+        incarnation=probe.incarnation,
+        outcome=outcome,
+        newest_round=0 if said is None else said.newest_round,
+        restarts_used=0 if said is None else said.restarts_used,
+        ended=None if said is None else said.ended,
+    )
