@@ -54,7 +54,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """How a job ended. `results` are a function job's return values, by rank of the last round."""
+    """How a job ended, as `RunResult` has it; `results`: what a function returned, by rank."""
 
     succeeded: bool
     outcome: str
@@ -78,7 +78,7 @@ class StormDrawer(Protocol):
 
 
 class Job:
-    """One job of a test. Its properties show what has been seen so far."""
+    """One job of a test; a `within` is text with a unit ("10s") or seconds: from now or `after`."""
 
     def __init__(
         self,

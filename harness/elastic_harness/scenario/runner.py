@@ -63,10 +63,11 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run went.
+    """How a run went: `outcome` is succeeded, failed, drained, limit or aborted.
 
-    `judgements` are the checkers', `clauses` the engine's; `problems` are what went wrong in the
-    harness itself. `targets` are whom chance has chosen, for a replay.
+    `exit_codes` are the launchers', by node; negative: ended by that signal. `judgements`
+    are the checkers', `clauses` the engine's; `problems` are what went wrong in the harness itself.
+    `targets` are whom chance has chosen, for a replay.
     """
 
     outcome: str
