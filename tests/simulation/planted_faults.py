@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from elastic_harness.simulation.doors import Doors
+from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.plan import Options
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.process import Process
@@ -24,6 +25,7 @@ from pytest_elastic.rendezvous.gathering import Gathering
 from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
+from pytest_elastic.rendezvous.mark import Survivors
 from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.model import Electorate
@@ -133,6 +135,9 @@ _SUCCESSION = Options(
 # Of two under one term the one that was published first stays, and hears nothing of the other.
 _ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda _, published, place: published.term < place.term),)
 
+# The endpoint's host comes back, and new nodes with it.
+_HOST_IS_BACK = drawn("back", "join", "kill", "isolate", nodes=3)
+
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
         what="neither member nor keeper looks at the lease",
@@ -225,6 +230,16 @@ PLANTED: dict[str, Planted] = {
         # One of the two hears at the endpoint of the other, if both are of the first term.
         guards=_ONE_IS_PUBLISHED,
         options=drawn("crash", "back", "join", "power", nodes=5),
+    ),
+    "mark-unread": Planted(
+        what="a host that comes back begins without the mark that was left on its machine",
+        patches=((Marks, "open", nothing),),
+        options=_HOST_IS_BACK,
+    ),
+    "numbers-anew": Planted(
+        what="a host that comes back counts from one again, though somebody may know of its job",
+        patches=((Survivors, "numbers", lambda *_, **__: (0, 0)),),
+        options=_HOST_IS_BACK,
     ),
     "endpoints-minority": Planted(
         what="a job begins where one of several endpoints is reached",

@@ -10,6 +10,7 @@ from elastic_harness.simulation.marks import Marks
 from elastic_harness.simulation.world import World, settings
 
 from pytest_elastic.events.model import CoordinatorSteppedDown, EndpointsReached, FirstRoundDelayed
+from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.first_round import FirstRound
 from pytest_elastic.rendezvous.founding import FoundingMachine, announced_within_s
 from pytest_elastic.rendezvous.part import RoundPart
@@ -99,6 +100,30 @@ def test_r12_the_founder_is_lost_before_it_has_founded_the_job() -> None:
     world.crash(founder)
     world.start("n4")
     left = sorted({*THREE, "n4"} - {founder})
+    world.run_until(lambda: world.all_run(*left), within_s=12.0)
+    assert jobs(world) == 1
+
+
+def test_r12_the_founder_is_lost_between_its_first_seal_and_the_commit() -> None:
+    """Its claims are final, and taken by no host: those who have the seal elect one of them."""
+    world = several("3:4")
+    world.start(*THREE)
+    world.run_until(lambda: world.host is not None, within_s=1.0)
+    for name in THREE:
+        world.agent(name).opens_stores = False
+    held = set(THREE)
+    world.run_until(
+        lambda: held == {s for _, s, _, each in world.sent if isinstance(each, m.SealAcknowledged)},
+        within_s=2.0,
+    )
+    assert not world.starts
+    assert world.host is not None
+    founder = world.host.name
+    world.crash(founder)
+    left = sorted({*THREE, "n4"} - {founder})
+    for name in THREE:
+        world.agent(name).opens_stores = True
+    world.start("n4")
     world.run_until(lambda: world.all_run(*left), within_s=12.0)
     assert jobs(world) == 1
 
