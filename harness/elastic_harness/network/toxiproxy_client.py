@@ -55,9 +55,8 @@ __all__ = [
     "ToxiproxyStuck",
 ]
 
-# A server answers within milliseconds, on a machine that is overloaded many times over within
-# seconds: 5 s were met there. A fault on a proxy waits for 15 s, in which a server that hangs is to
-# be found out and freed; the real one gives up on itself after 25 s.
+# A server answers within milliseconds, on a busy machine within seconds: 5 s were met. A fault
+# waits for 15 s, in which one that hangs is to be freed; the real one gives up after 25 s.
 _TIMEOUT_S = 10.0
 JsonObject = dict[str, Any]  # what a foreign server sends has no type of ours
 
@@ -183,9 +182,8 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
                 )
             except requests.Timeout as error:
                 text = (
-                    f"{what}: no answer within {self.timeout_s:g} s. The server hangs, something "
-                    "else listens there, or the machine is busy: look at the server, or give "
-                    "ToxiproxyClient a longer timeout_s"
+                    f"{what}: no answer within {self.timeout_s:g} s. The server hangs, or the "
+                    "machine is busy: look at it, or give ToxiproxyClient a longer timeout_s"
                 )
                 raise ToxiproxyStuck(text, reason="timeout") from error
             except requests.RequestException as error:
