@@ -139,6 +139,9 @@ class CoordinatorMachine:
         match input:
             case PeerMessage(connection=connection, message=message):
                 self._on_message(connection, message, now)
+                is_passing = isinstance(message, m.Beat) and not self._members.changes
+                if is_passing and self._deadlines.are_ahead(now):
+                    return self._out.take()  # beats come most often, and only move deadlines on
             case PeerLost(connection=connection, reason=reason):
                 self._members.lose_connection(connection, reason)
             case ProbeAnswered():
@@ -186,7 +189,8 @@ class CoordinatorMachine:
             has_news = bool(changes)
             while changes:
                 self._on_change(changes.popleft(), now)
-            self._look_at_gaps(now)
+            if self._farewell.ending is None:
+                self._reach.watch(self._deadlines, self._members.peers, now)
             self._look(now)
             if self.phase is before and not has_news and not changes:
                 return
@@ -198,19 +202,12 @@ class CoordinatorMachine:
         return until != float("inf") and self._deadlines.is_due(until, now)
 
     def _judge_silence(self, now: float) -> None:
-        judgement = self._members.next_judgement()
-        if judgement is None or self._farewell.ending is not None:
-            return
-        if self._deadlines.is_due(judgement, now):
-            self._members.drop_silent(now)
-
-    def _look_at_gaps(self, now: float) -> None:
-        """Have members dial again whom they did not reach (R13)."""
         if self._farewell.ending is not None:
             return
-        retries_at = self._reach.retries_at(now)
-        if retries_at is not None and self._deadlines.is_due(retries_at, now):
-            self._reach.retry(self._members.peers)
+        judgement = self._members.next_judgement()
+        while judgement is not None and self._deadlines.is_due(judgement, now):
+            self._members.drop_silent(now)
+            judgement = self._members.next_judgement()  # to be woken for it, too
 
     def _hear_of_end(self, ended: m.JobEnding | None) -> None:
         """Begin no other round: a member of the last one knows that the job has ended."""

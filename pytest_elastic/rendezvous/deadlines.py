@@ -18,6 +18,10 @@ class Deadlines:
         """Forget what was looked at: a new look begins."""
         self.wake_at = None
 
+    def are_ahead(self, now: float) -> bool:
+        """Tell whether none of them is over yet."""
+        return self.wake_at is None or now < self.wake_at
+
     def is_due(self, deadline: float, now: float) -> bool:
         """Tell whether a deadline has passed; if not, it is one to wake up for."""
         if now >= deadline:

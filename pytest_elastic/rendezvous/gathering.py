@@ -82,7 +82,8 @@ class Gathering:
         roster = self._choose(ready, last)
         if not self._reach.covers(roster):
             self._reach.sweep(roster)
-            return None
+            if not self._reach.covers(roster):  # as it does one node alone, which dials nobody
+                return None
         return Enough(roster=roster, reason=reason)
 
     def look_ahead(self, last: CommittedRound) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.messages import CheckPeers, PeersChecked
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer
@@ -190,6 +191,13 @@ class Reachability:
         )
 
     # --- trying again ------------------------------------------------------------------------
+
+    def watch(self, deadlines: Deadlines, members: Mapping[str, Peer], now: float) -> None:
+        """Try the links that failed again once a lease."""
+        retries_at = self.retries_at(now)
+        while retries_at is not None and deadlines.is_due(retries_at, now):
+            self.retry(members)
+            retries_at = self.retries_at(now)
 
     def retries_at(self, now: float) -> float | None:
         """Return when the links that failed are to be tried again; None: there are none."""

@@ -1,0 +1,57 @@
+"""A coordinator that has taken an input in has nothing left to do before it wants to be woken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from elastic_harness.simulation.plan import QUORUMS, Options, draw_plan
+from elastic_harness.simulation.storm import run_storm
+
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from tests.simulation.planting import after
+
+SEEDS = range(20)
+_step = CoordinatorMachine.step
+
+
+def _step_twice(
+    machine: CoordinatorMachine, input: v.CoordinatorInput, now: float
+) -> Sequence[v.CoordinatorCommand]:
+    """Take an input in, and see that nothing happens when time passes at the same moment."""
+    commands = _step(machine, input, now)
+    wake_at = machine.wake_at()
+    assert not _step(machine, v.TimePassed(), now), f"nothing was to be done after {input}"
+    later = machine.wake_at()
+    is_woken = later is None or (wake_at is not None and wake_at <= later + 1e-9)
+    assert is_woken, f"after {input} it would be woken at {wake_at}, and not at {later}"
+    return commands
+
+
+def _run(quorum: str) -> None:
+    for seed in SEEDS:
+        for is_brisk in (False, True):
+            run_storm(draw_plan(seed, Options(quorum=quorum, is_brisk=is_brisk)))
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_a_step_leaves_nothing_to_be_done_before_the_next_deadline(
+    quorum: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due is done at once, and what comes next is woken for, whoever else says nothing."""
+    monkeypatch.setattr(CoordinatorMachine, "step", _step_twice)
+    _run(quorum)
+
+
+def test_a_deadline_that_nobody_is_woken_for_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it was after members had been judged: the next one was judged when another had a beat."""
+
+    def forget(machine: CoordinatorMachine, *_: object) -> None:
+        machine._deadlines.clear()
+
+    judge = after(CoordinatorMachine._judge_silence, forget)
+    monkeypatch.setattr(CoordinatorMachine, "_judge_silence", judge)
+    monkeypatch.setattr(CoordinatorMachine, "step", _step_twice)
+    with pytest.raises(AssertionError, match=r"nothing was to be done|it would be woken"):
+        _run("coordinator")
