@@ -49,6 +49,10 @@ FOUND_IN_THE_SIMULATOR = {
         Options(quorum="majority", is_swarm=True, is_brisk=True),
         "two of a job that nobody can follow, as one of them would hear of the other, join no next",
     ),
+    19500981: (
+        drawn("succeed", "isolate", "suspend", "kill", "lose host", "join", "turn", nodes=4),
+        "one that has joined the next says nothing about who is left over of the one before",
+    ),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
     15043064: (
         _MAJORITY,

@@ -145,6 +145,7 @@ def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
         return False
     asked = {entry.incarnation for each in ballot.voters for entry in each.members}
     told = [p.member._succession.ballot for p in living if p.node.incarnation in asked]  # noqa: SLF001
+    told = [b for b in told if not any(b.may_obey(*each) for each in deciding)]  # not in the next
     newest = max(told, key=lambda each: (rank_of(each.seal), each.commit is not None))
     present = {p.node.incarnation for p in living}
     return not all(has_quorum(each, present) for each in newest.voters)
