@@ -73,8 +73,6 @@ CHECKPOINTS_KEPT = 2  # the newest may be torn by the crash that makes us need i
 LEFT_BY_SIGTERM = 128 + signal.SIGTERM
 # Our launcher stops the others within milliseconds; on torchrun every second here is lost time.
 PEERS_LEFT_WAIT_S = 5.0
-# What the last checkpoint may take beyond that; one on its way to a slow disk is worth waiting for.
-LAST_SAVE_S = 4.0
 _KEPT: list[object] = []  # see Job.close
 
 
@@ -324,15 +322,12 @@ class Leaving:
         while signal.SIGTERM not in os.read(reading, 64):
             pass
         self.asked.set()
-        patience_s = 1.0 + 4 * self.longest_step_s  # a step with a checkpoint is among them
-        self._leave_unless(self.settled, "step", patience_s)
-        self._leave_unless(self.saved, "last checkpoint", patience_s + LAST_SAVE_S)
-
-    def _leave_unless(self, done: threading.Event, what: str, patience_s: float) -> None:
-        if not done.wait(patience_s):
+        patience_s = 1.0 + 4 * self.longest_step_s
+        if not (self.settled.wait(patience_s) and self.saved.wait(patience_s + 4.0)):  # slow disks
+            what = "last checkpoint" if self.settled.is_set() else "step"
             say(
-                f"SIGTERM, and the {what} did not end within {patience_s:.1f} s: "
-                "the peers are gone; leaving without a checkpoint"
+                f"SIGTERM, and the {what} did not end within seconds: the peers are gone; "
+                "leaving without a checkpoint"
             )
             os._exit(LEFT_BY_SIGTERM)
 

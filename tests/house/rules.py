@@ -333,7 +333,7 @@ _MACHINE = "one machine, read top-down"
 _DEBT = "not taken apart yet"
 
 LONG_FILES: dict[str, Long] = {
-    "examples/train.py": Long(lines=600, because="one file that a user can copy and read"),
+    "examples/train.py": Long(lines=605, because="one file that a user can copy and read"),
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
@@ -347,7 +347,7 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/rendezvous/member.py": Long(lines=530, because=_MACHINE),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/integration/test_example_train.py": Long(
-        lines=410, because="the example's parts, and its real runs"
+        lines=430, because="the example's parts, and its real runs"
     ),
     "harness/elastic_harness/simulation/world.py": Long(
         lines=650, because="the simulated world that all rules are told in"
