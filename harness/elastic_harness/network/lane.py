@@ -65,9 +65,12 @@ class Lane:
 
 
 class Packet:
-    """A packet that could not simply pass; `number` counts them as they came to the switch."""
+    """A packet that could not simply pass; `number` counts them as they came to the switch.
 
-    __slots__ = ("flow", "frame", "lane", "number", "size", "traffic")
+    One that `has_fate` was on its way already: its link has nothing more to decide.
+    """
+
+    __slots__ = ("flow", "frame", "has_fate", "lane", "number", "size", "traffic")
 
     def __init__(
         self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic, number: int
@@ -77,5 +80,12 @@ class Packet:
         self.frame = frame
         self.flow = flow
         self.traffic = traffic
+        self.has_fate = False
         # In bytes, as a node sees it.
         self.size = len(frame) - packets.FRAME_HEAD_BYTES
+
+    def with_fate(self, frame: bytes) -> Packet:
+        """Return what of it was on its way, to be held there."""
+        made = Packet(self.lane, frame, self.flow, self.traffic, self.number)
+        made.has_fate = True
+        return made

@@ -18,6 +18,7 @@ __all__ = [
     "ends_of",
     "flow_of",
     "frame_of",
+    "harm",
     "opens_connection",
     "refusal_of",
     "reset_onwards",
@@ -71,6 +72,15 @@ def carve(frame: bytes, lost: Collection[int]) -> list[bytes]:
         )
         frames.append(head + run)
     return frames
+
+
+def harm(frame: bytes, lost: Collection[int], corrupt: Collection[int]) -> list[bytes]:
+    """Return what arrives of a frame of which some segments do not, or not whole."""
+    spoilt = spoil(frame, corrupt) if corrupt else []
+    missing = {*lost, *corrupt}
+    if len(missing) == segments_in(frame):
+        return spoilt
+    return [*carve(frame, missing), *spoilt]
 
 
 def spoil(frame: bytes, units: Collection[int]) -> list[bytes]:

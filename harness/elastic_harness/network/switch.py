@@ -163,7 +163,7 @@ class Switch:
             case FateKind.LEAVE:
                 parts: Sequence[bytes] = (frame,)
                 if fate.lost_units or fate.corrupt_units:
-                    parts = _parts(frame, fate)
+                    parts = packets.harm(frame, fate.lost_units, fate.corrupt_units)
                 for when in fate.leave_at:
                     for part in parts:
                         self._send(packet, part, when, now)
@@ -223,12 +223,15 @@ class Switch:
     def _release(self, pair: Pair, now: float) -> None:
         """Send what a link held, in the order it came in, under the policy that holds now.
 
-        What was on its way, and became due while the link held, was held after what came later.
+        What was on its way, and became due while the link held, was held after what came later. It
+        has its fate, and arrives: others that were sent off after it may still be on their way.
         """
         queue = sorted(self._held.pop(pair, []), key=lambda packet: packet.number)
         self._held_packets -= len(queue)
         for packet in queue:
-            if packet.lane.is_dark:
+            if packet.has_fate:
+                self._arrive(packet, packet.frame, now)
+            elif packet.lane.is_dark:
                 packet.lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             else:
                 self._decide(packet, now)
@@ -240,14 +243,18 @@ class Switch:
     def _deliver_due(self, now: float) -> None:
         while self._on_way and self._on_way[0][0] <= now:
             _, _, packet, frame = heapq.heappop(self._on_way)
-            link, traffic = packet.lane.link, packet.traffic
-            if link.may_deliver(now, traffic):
-                self._deliver(packet, frame)
-            elif link.policy_of(traffic).mode is LinkMode.HOLD:
-                self._hold(Packet(packet.lane, frame, packet.flow, traffic, packet.number))
-            else:
-                link.count_drop(DropReason.DOWN, traffic=traffic)
+            self._arrive(packet, frame, now)
         self._wake_for_next()
+
+    def _arrive(self, packet: Packet, frame: bytes, now: float) -> None:
+        """End the way of a packet, at once or when its link lets go of it."""
+        link, traffic = packet.lane.link, packet.traffic
+        if link.may_deliver(now, traffic):
+            self._deliver(packet, frame)
+        elif link.policy_of(traffic).mode is LinkMode.HOLD:
+            self._hold(packet.with_fate(frame))
+        else:
+            link.count_drop(DropReason.DOWN, traffic=traffic)
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -369,15 +376,6 @@ class Switch:
         self._held_packets = 0
         self._traffic = TrafficTable()
         self._seed = seed
-
-
-def _parts(frame: bytes, fate: Fate) -> list[bytes]:
-    """Return what arrives of a frame of which some segments do not, or not whole."""
-    corrupt = packets.spoil(frame, fate.corrupt_units) if fate.corrupt_units else []
-    missing = {*fate.lost_units, *fate.corrupt_units}
-    if len(missing) == packets.segments_in(frame):
-        return corrupt
-    return [*packets.carve(frame, missing), *corrupt]
 
 
 def _pairs(fields: JsonObject) -> list[Pair]:

@@ -16,6 +16,7 @@ from elastic_harness.network.link_model import (
     FateKind,
     Link,
     LinkCounters,
+    LinkMode,
     LinkPolicy,
     Pair,
     Traffic,
@@ -47,11 +48,14 @@ class SimulatedNetwork:
         self._seed = seed
         self._links: dict[Pair, Link] = {}
         self._held: dict[Pair, list[_Packet]] = {}
+        self._held_on_way: dict[Pair, list[_Packet]] = {}
         self._arrives_at: dict[tuple[Pair, Hashable], float] = {}
 
     def change(self, pair: Pair, policy: LinkPolicy, *, traffic: str | None = None) -> None:
-        """Put a policy in force; what the link held meets the new one."""
+        """Put a policy in force: what waited meets it, and what was held on its way arrives."""
         self._link(pair).change_policy(policy, self._now(), traffic=traffic)
+        for packet in self._held_on_way.pop(pair, []):
+            self._arrive(pair, packet)
         for packet in self._held.pop(pair, []):
             self._decide(pair, packet)
 
@@ -63,6 +67,7 @@ class SimulatedNetwork:
         """Forget every link; what chance draws from now on follows from `seed`."""
         self._links.clear()
         self._held.clear()
+        self._held_on_way.clear()
         self._arrives_at.clear()
         self._seed = seed
 
@@ -94,6 +99,8 @@ class SimulatedNetwork:
         if link.may_deliver(self._now(), packet.traffic):
             link.count_delivery(packet.traffic)
             packet.deliver()
+        elif link.policy_of(packet.traffic).mode is LinkMode.HOLD:
+            self._held_on_way.setdefault(pair, []).append(packet)
         else:
             link.count_drop(DropReason.DOWN, traffic=packet.traffic)
 

@@ -119,6 +119,23 @@ def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_la
 
 
 @pytest.mark.parametrize("after", [HEALTHY, LinkPolicy(rate_bytes_per_s=1e9)])
+def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_off_later(
+    table: Table, after: LinkPolicy
+) -> None:
+    """Others of its flow are still on their way when the link lets go; it has its fate, as they."""
+    table.change(LinkPolicy(latency_s=0.02))
+    table.send(1)
+    table.clock.at += 0.01
+    table.send(2, 3)
+    table.change(HOLDS)
+    table.clock.at += 0.015
+    table.send(4)
+    table.change(after)
+    table.clock.at += 1.0
+    assert table.arrived() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("after", [HEALTHY, LinkPolicy(rate_bytes_per_s=1e9)])
 def test_what_becomes_due_while_a_policy_changes_is_not_passed_by_what_was_held(
     table: Table, after: LinkPolicy
 ) -> None:

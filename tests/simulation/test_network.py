@@ -1,0 +1,35 @@
+"""Links between simulated nodes, at moments at which a real one could fall short."""
+
+from __future__ import annotations
+
+from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
+from elastic_harness.simulation.network import SimulatedNetwork
+
+from tests.unit.faults.virtual_time import VirtualTime
+
+PAIR = ("n1", "n2")
+
+
+def test_what_is_on_its_way_when_its_link_holds_waits_and_arrives_in_order() -> None:
+    """As at the switch: it has its fate, and only a link that drops loses it."""
+    time, arrived = VirtualTime(), list[int]()
+    network = SimulatedNetwork(
+        now=time.now,
+        later=lambda delay_s, act, *args: time.call_at(time.now() + delay_s, lambda: act(*args)),
+    )
+
+    def send(number: int) -> None:
+        network.send(PAIR, 100, "flow", lambda: arrived.append(number))
+
+    network.change(PAIR, LinkPolicy(latency_s=0.02))
+    send(1)
+    time.pass_time(0.01)
+    send(2)
+    network.change(PAIR, LinkPolicy(up=False, mode=LinkMode.HOLD))
+    time.pass_time(0.015)
+    send(3)
+    assert arrived == []
+    network.change(PAIR, HEALTHY)
+    time.pass_time(1)
+    assert arrived == [1, 2, 3]
+    assert network.counters()[PAIR].dropped == {}
