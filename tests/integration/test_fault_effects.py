@@ -37,8 +37,10 @@ while not os.path.exists(end):
     except OSError as error:
         is_well = False
         meet(errno.errorcode[error.errno])
+    another = threading.Thread(target=int)
     try:
-        threading.Thread(target=int).start()
+        another.start()
+        another.join()  # or it is there for as long as nobody lets it run, and is counted
     except RuntimeError:
         is_well = False
         meet("no-thread")

@@ -14,7 +14,14 @@ import tempfile
 
 from elastic_harness.cluster import cgroups, process_table
 
-__all__ = ["ENVIRONMENT_MARK", "remove_session", "scratch_folder", "sweep", "temporary_folder"]
+__all__ = [
+    "ENVIRONMENT_MARK",
+    "remove_clock_of",
+    "remove_session",
+    "scratch_folder",
+    "sweep",
+    "temporary_folder",
+]
 
 # Every process of a cluster carries this variable; its value is the tag of its session.
 ENVIRONMENT_MARK = "PYTEST_ELASTIC_CLUSTER"
@@ -28,6 +35,16 @@ def scratch_folder(tag: str) -> str:
 def temporary_folder(scratch: str, node: str = "") -> str:
     """Return where nodes without a /tmp of their own keep temporary files, or one of them."""
     return os.path.join(scratch, "temporary", node) if node else f"{scratch}/temporary"
+
+
+def remove_clock_of(pid: int) -> None:
+    """Remove what libfaketime shares between a process and those that it has started.
+
+    It does so itself when a process exits, but not for one that was killed or left by `_exit`.
+    """
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"/dev/shm/{name}")  # noqa: S108 (the one place where it puts them)
 
 
 def remove_session(tag: str) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from elastic_harness.cluster import namespace as ns
 from elastic_harness.cluster import process_table
+from elastic_harness.cluster.leftovers import remove_clock_of
 from elastic_harness.cluster.node_names import NodeNames
 from elastic_harness.cluster.node_world import NodePlan, build
 from elastic_harness.cluster.program import ProgramRole
@@ -219,6 +220,8 @@ class NodeInit:
                 return
             if pid == 0:
                 return
+            if not self._plan.is_isolated:
+                remove_clock_of(pid)  # its /dev/shm is everybody's
             if pid in self._starting:
                 self._starting[pid].append(status)
             else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_harness.cluster import cgroups, process_table
+from elastic_harness.cluster.leftovers import remove_clock_of
 from elastic_harness.cluster.node_init import NodeSetup
 from elastic_harness.cluster.node_world import NodePlan, disk_path
 from elastic_harness.cluster.scratch import Scratch
@@ -318,6 +319,7 @@ class NodeTable:
                 _kill_tree(row.pid)
             for row in orphans:
                 os.waitpid(row.pid, 0)
+                remove_clock_of(row.pid)
 
 
 def _kill_tree(root: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -63,7 +63,7 @@ class _Met:
         """Take note of what was counted before the limit."""
         self._before = yield from self._count()
 
-    def wait(self, otherwise: str) -> Counting:
+    def wait(self, otherwise: str, *, at_each_look: Callable[[], Steps] | None = None) -> Counting:
         """Wait until more is counted; returns how much."""
         yield InForce.NEEDS_JOB
         deadline = self._context.now() + _PROOF_S
@@ -75,6 +75,8 @@ class _Met:
             now = yield from self._count()
             if now > self._before:
                 return now - self._before
+            if at_each_look is not None and deadline:
+                yield from at_each_look()
         raise FaultImpossible(otherwise)
 
     def _count(self) -> Counting:
@@ -157,6 +159,7 @@ class LimitProcesses(_NodeLimit):
     """A node may start `free` more processes and threads than it has now.
 
     Those that come and go are not counted: what it has is the fewest seen within half a second.
+    Where some end before any was refused, the limit follows: to the most seen within a second.
     Stands for a limit on pids of a container or a user, a leak of threads. Does not stand for: a
     machine that is out of process numbers. Root is limited as well, unlike by RLIMIT_NPROC.
     """
@@ -176,13 +179,29 @@ class LimitProcesses(_NodeLimit):
             yield from _settle(ticket, f"counting the processes of {node.name}")
         there = yield from _fewest_processes(context, targets.nodes)
         for node in targets.nodes:
-            most = there[node.name] + self.free
-            ticket = context.resources.limit(id, node.name, processes=most)
-            yield from _settle(ticket, f"limiting {node.name}")
+            yield from self._limit(context, node.name, there[node.name], id)
+        seen: list[Mapping[str, int]] = []
+
+        def follow() -> Steps:
+            """Leave no room where processes have ended that were counted."""
+            seen.append((yield from _processes(context, targets.nodes)))
+            if len(seen) == _LOOKS_AT_PROCESSES:
+                for name, limit in there.items():
+                    if (most := max(each[name] for each in seen)) < limit:
+                        there[name] = most
+                        yield from self._limit(context, name, most, id)
+                seen.clear()
+            return ""
+
         counted = yield from met.wait(
-            f"nobody on {names_of(targets.nodes)} tried to start more processes"
+            f"nobody on {names_of(targets.nodes)} tried to start more processes",
+            at_each_look=follow,
         )
         return f"{names_of(targets.nodes)} refused {counted} processes"
+
+    def _limit(self, context: FaultContext, node: str, there: int, id: str) -> Steps:
+        ticket = context.resources.limit(id, node, processes=there + self.free)
+        return (yield from _settle(ticket, f"limiting {node}"))
 
 
 class LimitFiles(WorkerFault):
@@ -263,9 +282,18 @@ def _fewest_processes(
     fewest = dict.fromkeys((node.name for node in nodes), _MANY_PROCESSES)
     for _ in range(_LOOKS_AT_PROCESSES):
         yield Sleep(seconds=_BETWEEN_LOOKS_S)
-        for name in fewest:
-            fewest[name] = min(fewest[name], (yield from _read(context, name)).processes)
+        for name, there in (yield from _processes(context, nodes)).items():
+            fewest[name] = min(fewest[name], there)
     return fewest
+
+
+def _processes(
+    context: FaultContext, nodes: tuple[NodeRef, ...]
+) -> Generator[Wait, None, dict[str, int]]:
+    found = {}
+    for node in nodes:
+        found[node.name] = (yield from _read(context, node.name)).processes
+    return found
 
 
 def _read(context: FaultContext, node: str) -> Readings:

@@ -73,6 +73,28 @@ def test_processes_that_come_and_go_are_not_counted() -> None:
     assert world.budget.limits == {"x": {"n2": {"processes": 7}}}
 
 
+def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
+    """What was about to end would leave room for ever; what is soon back is left its room."""
+    world = World()
+    world.budget.count("n2", processes=6)
+    world.fire("process_limit", "n2")
+    world.pass_time(0.8)
+    assert world.budget.limits == {"x": {"n2": {"processes": 6}}}
+    world.budget.count("n2", processes=3)
+    world.pass_time(0.5)
+    world.budget.count("n2", processes=6)
+    world.pass_time(1.5)
+    assert world.budget.limits == {"x": {"n2": {"processes": 6}}}
+    world.budget.count("n2", processes=5)
+    world.pass_time(3)
+    assert world.budget.limits == {"x": {"n2": {"processes": 5}}}
+    world.budget.count("n2", processes_refused=1)
+    world.pass_time(0.5)
+    world.budget.count("n2", processes=4)
+    world.pass_time(3)
+    assert world.budget.limits == {"x": {"n2": {"processes": 5}}}
+
+
 def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
     """Charges stay where they were made."""
     world = World()
