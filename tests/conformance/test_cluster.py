@@ -78,6 +78,20 @@ def test_the_exit_of_a_process_is_reported_with_its_status(bench: Bench) -> None
     assert sorted(process.id for process in reported) == [exited.id, killed.id]
 
 
+def test_what_libfaketime_shares_goes_with_the_process_that_was_killed(bench: Bench) -> None:
+    """It removes that itself at an exit only, and nodes may have the host's /dev/shm."""
+    bench.start("n1")
+    shares = "touch /dev/shm/faketime_shm_$$ /dev/shm/sem.faketime_sem_$$"
+    killed = bench.run("n1", "sh", "-c", f"{shares}; kill -9 $$")
+    assert bench.finish(killed) == -signal.SIGKILL
+    script = f"{shares}; touch ready; sleep 1000"
+    stays = bench.run("n1", "sh", "-c", script)
+    bench.wait_for_file("ready")
+    bench.end("crash", "n1")
+    left = [name for name in os.listdir("/dev/shm") if "faketime" in name]
+    assert not [name for name in left if name.endswith((f"_{killed.pid}", f"_{stays.pid}"))]
+
+
 def test_a_process_has_exactly_the_environment_and_folder_it_was_given(bench: Bench) -> None:
     """Nothing of the server's own environment is seen, but for the mark of the session."""
     bench.start("n1")
