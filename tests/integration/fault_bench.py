@@ -15,7 +15,20 @@ from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
 
-__all__ = ["FaultBench", "Outcome"]
+__all__ = ["STEPPING", "FaultBench", "Outcome"]
+
+# A job that takes steps until a file tells it to end.
+STEPPING = """
+import os, sys, time
+
+probe = sys.modules["elastic_probe"]
+end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+step = 0
+while not os.path.exists(end):
+    step += 1
+    probe.report_step(step)
+    time.sleep(0.01)
+"""
 
 
 class Outcome:

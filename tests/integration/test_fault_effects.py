@@ -8,7 +8,7 @@ import pytest
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import WorkerExited
-from tests.integration.fault_bench import FaultBench
+from tests.integration.fault_bench import STEPPING, FaultBench
 
 # Takes steps, and says once of each thing that it meets with. Ends when rank 0 has met with all,
 # and is well again; tells the others by a file.
@@ -204,19 +204,6 @@ def test_the_checkpoint_directory_is_full_read_only_failing_and_slow(bench: Faul
     assert outcome.result.outcome == "succeeded", outcome
     assert not outcome.failed, outcome
     assert set(outcome.proved) == {"full", "fixed", "broken", "slow"}
-
-
-STEPPING = """
-import os, sys, time
-
-probe = sys.modules["elastic_probe"]
-end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
-step = 0
-while not os.path.exists(end):
-    step += 1
-    probe.report_step(step)
-    time.sleep(0.005)
-"""
 
 
 @pytest.mark.parametrize("launcher", ["pytest-elastic", "torchrun"])

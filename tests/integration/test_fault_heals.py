@@ -10,7 +10,7 @@ from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.events import FaultFired, FaultHealed, StepCompleted
 from elastic_harness.history.history import History
 
-from tests.integration.fault_bench import FaultBench
+from tests.integration.fault_bench import STEPPING, FaultBench
 
 # Steps without end: the last entry of the timeline ends the job.
 SCRIPT = """
@@ -19,19 +19,6 @@ from elastic_harness.observe import report_step
 for step in range(1, 1_000_000):
     time.sleep(0.01)
     report_step(step)
-"""
-
-# Steps until it is told to end.
-STEADY = """
-import os, sys, time
-
-probe = sys.modules["elastic_probe"]
-end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
-step = 0
-while not os.path.exists(end):
-    step += 1
-    probe.report_step(step)
-    time.sleep(0.01)
 """
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -122,7 +109,7 @@ def test_two_faults_that_stop_the_same_do_not_let_it_go_on_for_each_other(
         after = {"after": f"{what}-2.healed + 500ms"}
     ending = {**after, "id": "end", "run": 'touch "$ELASTIC_CHECKPOINT_DIR/end"'}
     # A lease that ends while a node stands still would end its workers.
-    outcome = bench.run(STEADY, [*timeline, ending], rdzv={"conf": {"lease": "60"}})
+    outcome = bench.run(STEPPING, [*timeline, ending], rdzv={"conf": {"lease": "60"}})
     assert outcome.result.outcome == "succeeded", outcome
     assert not outcome.failed, outcome
     for what in stops:

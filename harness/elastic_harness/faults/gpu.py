@@ -49,11 +49,7 @@ class DeviceAssert(GpuFault):
     proof = "the worker had started the kernel, and the process is gone"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        act = "device_assert"
-        order(context, targets.workers, {"do": "act", "act": act}, "use its GPU")
-        yield InForce.NEEDS_JOB
-        for worker in targets.workers:
-            yield from wait_for_answer(context, worker, act, ("began",), within_s=_DEVICE_S)
+        yield from _have_done(context, targets, "device_assert", until="began")
         yield until_gone(context, targets.workers, _DEVICE_S)
         return f"{listed(targets.workers)} started a kernel that asserts, and gone"
 
@@ -74,12 +70,9 @@ class GpuSleep(GpuFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         milliseconds = int(self.lasts * 1000)
-        given = {"do": "act", "act": "gpu_sleep", "argument": max(1, milliseconds)}
-        order(context, targets.workers, given, "use its GPU")
-        yield InForce.NEEDS_JOB
+        argument = max(1, milliseconds)
+        yield from _have_done(context, targets, "gpu_sleep", until="began", argument=argument)
         took = []
-        for worker in targets.workers:
-            yield from wait_for_answer(context, worker, "gpu_sleep", ("began",), within_s=_DEVICE_S)
         order(context, targets.workers, {"do": "act", "act": "gpu_slept"}, "use its GPU")
         for worker in targets.workers:
             limit_s = ORDER_S + 4 * self.lasts
@@ -104,9 +97,16 @@ class AbortNccl(GpuFault):
     proof = "the worker said that its communicator was aborted"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        act = "nccl_abort"
-        order(context, targets.workers, {"do": "act", "act": act}, "abort its communicator")
-        yield InForce.NEEDS_JOB
-        for worker in targets.workers:
-            yield from wait_for_answer(context, worker, act, ("ended",), within_s=_DEVICE_S)
+        yield from _have_done(context, targets, "nccl_abort", until="ended")
         return f"{listed(targets.workers)} has no communicator any more"
+
+
+def _have_done(
+    context: FaultContext, targets: Targets, act: str, *, until: str, **given: int
+) -> Steps:
+    """Have workers do something to their GPU, and wait until each says that it is that far."""
+    order(context, targets.workers, {"do": "act", "act": act, **given}, "use its GPU")
+    yield InForce.NEEDS_JOB
+    for worker in targets.workers:
+        yield from wait_for_answer(context, worker, act, (until,), within_s=_DEVICE_S)
+    return ""
