@@ -88,14 +88,7 @@ class Survivors:
         """
         incarnation = node.incarnation
         is_new = incarnation not in self._entries
-        self._entries[incarnation] = RosterEntry(
-            name=node.name,
-            incarnation=incarnation,
-            address=node.address,
-            port=node.port,
-            slots=node.slots,
-            role=node.role,
-        )
+        self._entries[incarnation] = node.as_entry()
         self._outcomes[incarnation] = Outcome.ALIVE
         self._round = max(self._round, newest_round)
         self._restarts_used = max(self._restarts_used, restarts_used)

@@ -37,6 +37,17 @@ class Node:
     is_name_explicit: bool = False
     role: str = "default"
 
+    def as_entry(self) -> RosterEntry:
+        """Return the node as a line of a roster."""
+        return RosterEntry(
+            name=self.name,
+            incarnation=self.incarnation,
+            address=self.address,
+            slots=self.slots,
+            role=self.role,
+            port=self.port,
+        )
+
 
 def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
     """Tell whether a lease is so many beats long: 1.2 s are three of 0.4 s, whatever floats say."""

@@ -74,12 +74,4 @@ class Peer:
 
     def as_entry(self) -> RosterEntry:
         """Return the member as a line of a roster."""
-        node = self.node
-        return RosterEntry(
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            slots=node.slots,
-            role=node.role,
-            port=node.port,
-        )
+        return self.node.as_entry()

@@ -18,6 +18,7 @@ __all__ = [
     "ending",
     "host_and_other",
     "is_running",
+    "leave_behind",
     "starts",
     "take_over",
 ]
@@ -75,6 +76,14 @@ def host_and_other(agents: Mapping[str, Running]) -> tuple[Running, Running]:
         each.wait_for("started 1 2 0 ")
     host = next(each for each in agents.values() if "names this node" in each.printed)
     return host, next(each for each in agents.values() if each is not host)
+
+
+def leave_behind(agents: Mapping[str, Running]) -> tuple[Running, Running]:
+    """Freeze who does not decide until the other one has gone on alone; returns that one first."""
+    here, away = host_and_other(agents)
+    away.process.send_signal(signal.SIGSTOP)
+    here.wait_for("started ", times=2)
+    return here, away
 
 
 def take_over(host: Running, other: Running) -> Start:

@@ -26,6 +26,7 @@ from tests.integration.granted_job import (
     ending,
     host_and_other,
     is_running,
+    leave_behind,
     starts,
     take_over,
 )
@@ -96,9 +97,7 @@ def test_a_node_that_was_away_finds_a_job_whose_etcd_was_restarted(
     """With its data kept: nobody is named who was not, terms rise, and no round runs twice."""
     agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
     with ending(agents):
-        here, away = host_and_other(agents)
-        away.process.send_signal(signal.SIGSTOP)
-        here.wait_for("started ", times=2)
+        here, away = leave_behind(agents)
         (before,) = starts(away)
         assert not is_running(before.pid), "two rounds ran at once"
         etcd.stop()
@@ -123,9 +122,7 @@ def test_a_node_that_was_away_until_after_the_end_is_told_it_by_etcd(
     """It begins nothing; a new node of the same run id does, at once, and follows nobody."""
     agents = {name: agent(tmp_path, etcd, name, "1:2") for name in ("n1", "n2")}
     with ending(agents):
-        here, away = host_and_other(agents)
-        away.process.send_signal(signal.SIGSTOP)
-        here.wait_for("started ", times=2)
+        here, away = leave_behind(agents)
         (tmp_path / "done").touch()
         assert here.wait() == 0, here.printed
         (tmp_path / "done").unlink()

@@ -76,14 +76,20 @@ def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_a
     world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
 
 
-def test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_one() -> None:
-    """The first round was another one than what the voters had acknowledged, and runs."""
-    world = World(settings("3:4", quorum="majority", last_call_s=0.2))
+def _first_sealed(nnodes: str) -> World:
+    """Let n1, n4 and n5 have a first seal; nothing comes of it while n1 has no store."""
+    world = World(settings(nnodes, quorum="majority", last_call_s=0.2))
     Watch(world)
     world.start("n1")
     world.agent("n1").opens_stores = False
     world.start("n4", "n5")
     world.run_until(lambda: _has(world, "n5", m.SealAcknowledged, 1), within_s=2.0)
+    return world
+
+
+def test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_one() -> None:
+    """The first round was another one than what the voters had acknowledged, and runs."""
+    world = _first_sealed("3:4")
     for one in ("n4", "n5"):
         world.reject(one, ["n1", "n2", "n3"])
     world.agent("n1").opens_stores = True
@@ -99,12 +105,7 @@ def test_r11_who_follows_a_first_seal_gives_way_to_whoever_was_told_of_a_later_o
 
 def test_r11_who_was_told_of_a_round_without_it_follows_no_first_seal_of_its_own() -> None:
     """Two that were given up, and are spares, could elect each other; they ask that round's."""
-    world = World(settings("3:3", quorum="majority", last_call_s=0.2))
-    Watch(world)
-    world.start("n1")
-    world.agent("n1").opens_stores = False
-    world.start("n4", "n5")
-    world.run_until(lambda: _has(world, "n5", m.SealAcknowledged, 1), within_s=2.0)
+    world = _first_sealed("3:3")
     for one in ("n4", "n5"):
         world.reject(one, ["n1", "n2", "n3", "n4", "n5"])
     world.agent("n1").opens_stores = True
