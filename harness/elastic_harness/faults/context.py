@@ -52,11 +52,14 @@ class HealOrdered(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong."""
+    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong.
+
+    What can only be said then is a function, called once.
+    """
 
     condition: Callable[[], bool]
     within_s: float
-    otherwise: str
+    otherwise: str | Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -152,6 +153,12 @@ class LeaveNode(NodeFault):
 
     within: Seconds = Field(default=40.0, gt=0)
 
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        found = super().resolve(situation, stream=stream)
+        names = {node.name for node in found.nodes}
+        workers = tuple(each for each in situation.workers if each.node in names)
+        return replace(found, peers=workers)
+
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         _tell_to_go(context, targets.nodes)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
@@ -159,9 +166,27 @@ class LeaveNode(NodeFault):
         yield Until(
             condition=lambda: all(context.launcher_of(name) is None for name in nodes),
             within_s=self.within,
-            otherwise=f"told to leave, the launcher on one of {names_of(targets.nodes)} stayed",
+            otherwise=lambda: self._who_stayed(context, targets),
         )
         return f"launcher on {names_of(targets.nodes)} ended after SIGTERM"
+
+    def _who_stayed(self, context: FaultContext, targets: Targets) -> str:
+        """Say which launchers stayed, what they seem to wait for, and what can be done."""
+        stayed = [node for node in targets.nodes if context.launcher_of(node.name) is not None]
+        text = f"the launcher on {names_of(tuple(stayed))} had not ended {self.within:g} s after "
+        names = {node.name for node in stayed}
+        busy = [
+            str(worker)
+            for worker in targets.peers
+            if worker.node in names and context.is_alive(worker.process)
+        ]
+        if not busy:
+            return f"{text}SIGTERM, though its workers had: its own log says what it waits for"
+        return (
+            f"{text}SIGTERM, and neither had {', '.join(busy)}: a worker that ignores SIGTERM is "
+            "killed when the launcher's --shutdown-timeout (30 s) is over, so give that less or "
+            "`within` more"
+        )
 
 
 def names_of(nodes: tuple[NodeRef, ...]) -> str:

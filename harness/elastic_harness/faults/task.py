@@ -133,12 +133,17 @@ class FaultTask:
                 assert_never(wait)
 
     def _look(
-        self, condition: Callable[[], bool], deadline: float, otherwise: str, pause_s: float
+        self,
+        condition: Callable[[], bool],
+        deadline: float,
+        otherwise: str | Callable[[], str],
+        pause_s: float,
     ) -> None:
         if condition():
             self._advance(None)
         elif (now := self._scheduler.now()) >= deadline:
-            self._advance(FaultImpossible(otherwise))
+            reason = otherwise if isinstance(otherwise, str) else otherwise()
+            self._advance(FaultImpossible(reason))
         else:
             longer_s = min(2 * pause_s, _SLOWEST_LOOK_S)
             self._at(

@@ -142,11 +142,28 @@ def test_a_node_that_leaves_is_proven_by_its_launchers_end_and_stays_up() -> Non
     world.pass_time()
     assert world.story[-1] == "proved: launcher on n2 ended after SIGTERM"
     assert "n2" in world.up
+
+
+def test_a_launcher_that_stays_is_named_with_the_workers_that_stay_with_it() -> None:
+    """Of several only those that stayed; and what can be done about it."""
+    world = World()
+    world.processes[502].ignores = {signal.SIGTERM}
+    world.fire("leave", {"node": ["n1", "n2"], "within": "20s"})
+    world.pass_time(20.1)
+    assert world.story[-1] == (
+        "failed: the launcher on n2 had not ended 20 s after SIGTERM, and neither had "
+        "rank 1 (n2, pid 1002): a worker that ignores SIGTERM is killed when the launcher's "
+        "--shutdown-timeout (30 s) is over, so give that less or `within` more"
+    )
     world = World()
     world.processes[502].ignores = {signal.SIGTERM}
     world.fire("leave", {"node": "n2", "within": "20s"})
+    world.end(1)
     world.pass_time(20.1)
-    assert world.story[-1] == "failed: told to leave, the launcher on one of n2 stayed"
+    assert world.story[-1] == (
+        "failed: the launcher on n2 had not ended 20 s after SIGTERM, though its workers had: "
+        "its own log says what it waits for"
+    )
 
 
 def test_nodes_that_join_get_fresh_names_and_come_one_after_the_other() -> None:
