@@ -20,7 +20,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError, UsageError
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages, process_tree
-from pytest_elastic.workers.keeper_settings import KILL_MARGIN_S, LINGER_S, KeeperSettings
+from pytest_elastic.workers.keeper_settings import LINGER_S, KeeperSettings
 from pytest_elastic.workers.messages import Dismiss, KeepListener, Order, Report
 
 __all__ = ["AdoptedKeeper", "Keeper", "fork_keeper"]
@@ -36,9 +36,7 @@ class AdoptedKeeper:
     sock: socket.socket
 
 
-def fork_keeper(
-    *, kill_margin_s: float = KILL_MARGIN_S, linger_s: float = LINGER_S
-) -> AdoptedKeeper | Role:
+def fork_keeper(*, kill_margin_s: float, linger_s: float = LINGER_S) -> AdoptedKeeper | Role:
     """Fork a keeper off a warm launcher, before that has a second thread or a socket.
 
     In the launcher: the keeper, to be adopted by `Keeper.adopt`. In the child: the role that the
@@ -85,10 +83,10 @@ class Keeper:
     def start(
         self,
         *,
+        kill_margin_s: float,
         warm: bool = True,
         preload: Sequence[str] = ("torch",),
         environ: Mapping[str, str] | None = None,
-        kill_margin_s: float = KILL_MARGIN_S,
         linger_s: float = LINGER_S,
     ) -> None:
         """Start a keeper in a new interpreter; orders sent before it is ready wait for it.

@@ -6,11 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KILL_MARGIN_S", "LINGER_S", "KeeperSettings"]
+__all__ = ["LINGER_S", "KeeperSettings"]
 
-# Killing 88 processes took 26 ms, and 90 ms against one that forks without end; a loaded machine
-# takes longer, and more than this would be taken from every lease.
-KILL_MARGIN_S = 0.2
 # A coordinator asks at once when it loses the agent, and after its lease (5 s) needs no answer.
 LINGER_S = 6.0
 
@@ -20,12 +17,13 @@ class KeeperSettings:
     """Settings of one keeper; JSON values only.
 
     `channel_fd` and `agent_pid`: its agent. `kill_margin_s`: how long before the end of its lease
-    it begins to kill. `linger_s`: how long it answers in a dead agent's place.
+    it begins to kill; it has no default, because it follows from the job's lease
+    (`launch.keeper_kill_margin_s`, R6). `linger_s`: how long it answers in a dead agent's place.
     """
 
     channel_fd: int
     agent_pid: int
-    kill_margin_s: float = KILL_MARGIN_S
+    kill_margin_s: float
     linger_s: float = LINGER_S
 
     def as_argument(self) -> dict[str, Any]:

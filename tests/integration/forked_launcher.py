@@ -52,7 +52,7 @@ class LauncherRole:
 
     def run(self) -> Role | Program:
         """Return in the keeper only."""
-        forked = fork_keeper(linger_s=0.0)
+        forked = fork_keeper(kill_margin_s=0.2, linger_s=0.0)
         if not isinstance(forked, AdoptedKeeper):
             return forked
         loop = Loop()

@@ -48,7 +48,7 @@ class AgentProcess:
                 sys.executable,
                 __file__,
                 str(theirs.fileno()),
-                json.dumps({"warm": warm, **settings}),
+                json.dumps({"warm": warm, "kill_margin_s": 0.2, **settings}),
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

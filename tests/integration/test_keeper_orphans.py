@@ -349,7 +349,7 @@ def test_a_keeper_can_be_dismissed_before_it_is_ready(tmp_path: Path) -> None:
         "from pytest_elastic.workers.process_tree import children_of\n"
         "loop = Loop()\n"
         "keeper = Keeper(loop, on_report=print, on_lost=print)\n"
-        "keeper.start(preload=['never_there'])\n"
+        "keeper.start(kill_margin_s=0.2, preload=['never_there'])\n"
         "print(keeper.dismiss(timeout_s=60.0), children_of(os.getpid()))\n"
         "print(keeper.dismiss())\n"
     )
