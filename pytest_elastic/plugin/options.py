@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ import pytest
 __all__ = ["ElasticOptions", "add_options", "is_asked_for", "options_of"]
 
 _KEY = pytest.StashKey["ElasticOptions"]()
+_ARTIFACTS = ".elastic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ _OPTIONS = (
     ),
     _Option(
         name="artifacts",
-        default=".elastic",
+        default=_ARTIFACTS,
         metavar="DIR",
         help="where runs leave history, logs and timeline",
         changes_runs=False,
@@ -198,6 +200,12 @@ def _merge(config: pytest.Config) -> ElasticOptions:
                 f"{option.ini} = {values[option.name]}: expected one of {', '.join(option.choices)}"
             )
     called_in = str(config.invocation_params.dir)
+    # As pytest's own options: a path on the command line is seen from where pytest was called,
+    # one in an ini file from the root.
+    folder = called_in if "artifacts" in given else str(config.rootpath)
+    artifacts = os.path.join(folder, values["artifacts"])
+    if values["artifacts"] != _ARTIFACTS:
+        _check_artifacts(artifacts)
     return ElasticOptions(
         nodes=_check_nodes(values["nodes"]),
         nproc=_number("nproc", values["nproc"], at_least=1),
@@ -205,11 +213,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         cluster=values["cluster"],
         cluster_scope=values["cluster-scope"],
         seed=_seed(config, values["seed"]),
-        # As pytest's own options: a path on the command line is seen from where pytest was called,
-        # one in an ini file from the root.
-        artifacts=os.path.join(
-            called_in if "artifacts" in given else str(config.rootpath), values["artifacts"]
-        ),
+        artifacts=artifacts,
         keep=values["keep"],
         leak_check=values["leak-check"],
         toxiproxy=_check_toxiproxy(values["toxiproxy"]),
@@ -259,6 +263,19 @@ def _check_toxiproxy(text: str) -> str:
         return check_choice(text)
     except UsageError as error:
         raise pytest.UsageError(f"--elastic-toxiproxy: {error}") from error
+
+
+def _check_artifacts(path: str) -> None:
+    """Refuse a folder that cannot be had, by making one where it would begin; nothing stays."""
+    there = path
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".elastic-", dir=there))
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--elastic-artifacts={path}: no folder can be made in {there}: {error.strerror}"
+        ) from error
 
 
 def _number(name: str, text: str, *, at_least: int) -> int:
