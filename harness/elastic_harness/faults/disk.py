@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.context import (
@@ -19,7 +20,7 @@ from elastic_harness.faults.context import (
     Wait,
 )
 from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
-from elastic_harness.scenario.fields import Listed, Seconds, Size
+from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
 from elastic_harness.scenario.situation import Targets
 
 __all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
@@ -40,6 +41,45 @@ def _directory(value: str | None) -> str | None:
     if value is not None and ".." in value.split("/"):
         raise ValueError(f"{value!r} leads out of where it begins: write the path itself")
     return value
+
+
+def _to_bytes_a_second(value: object) -> object:
+    """Read 100kB/s, 100kB and, as rates of links are written, 10mbit; else it is no size."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return format_size(int(parse_rate(value) / 8))
+        return value.removesuffix("/s").rstrip()
+    return value
+
+
+def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+    # `min_length` would say this of a list with a wrong item, too.
+    if not value:
+        raise ValueError("at least 1 item is expected: write, read or sync")
+    return value
+
+
+_Operation = Literal["write", "read", "sync"]
+_Operations = Annotated[
+    Listed[_Operation],
+    AfterValidator(_not_empty),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(_Operation))},
+                {"type": "array", "items": {"enum": list(get_args(_Operation))}, "minItems": 1},
+            ]
+        }
+    ),
+]
+_BytesASecond = Annotated[
+    Size,
+    BeforeValidator(_to_bytes_a_second),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\d+(\.\d+)? ?(([kMG]|[KMG]i)?B(/s)?|[kmg]?bit(/s)?)$"}
+    ),
+]
 
 
 class _DiskFault(NodeFault):
@@ -149,7 +189,7 @@ class DiskError(_DiskFault):
     proof = "operations ended with EIO"
     _done: ClassVar[str] = "failed"
 
-    on: Listed[Literal["write", "read", "sync"]] = Field(default=("write", "sync"), min_length=1)
+    on: _Operations = ("write", "sync")
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(fails=tuple(self.on))
@@ -161,9 +201,10 @@ class DiskError(_DiskFault):
 class DiskSlow(_DiskFault):
     """Each operation below a path of a node takes `latency` longer, and data passes at `rate`.
 
-    One operation after the other, as on one disk. What is open already is not affected. Stands for
-    a busy network file system, a throttled volume. Does not stand for: a cache that hides the first
-    gigabytes, a slow machine.
+    A rate is written as for disks (100kB/s) or as for links (10mbit). One operation after the
+    other, as on one disk. What is open already is not affected. Stands for a busy network file
+    system, a throttled volume. Does not stand for: a cache that hides the first gigabytes, a slow
+    machine.
     """
 
     name = "disk_slow"
@@ -171,7 +212,7 @@ class DiskSlow(_DiskFault):
     _done: ClassVar[str] = "delayed"
 
     latency: Seconds = Field(default=0.0, le=_LONGEST_S)
-    rate: Size | None = Field(default=None, gt=0)
+    rate: _BytesASecond | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _does_something(self) -> DiskSlow:

@@ -83,6 +83,7 @@ class Injector:
             ),
             on_done=lambda evidence: self._tell(FaultProved(entry_id=name, evidence=evidence)),
             on_failed=lambda reason: self._tell(FaultFailed(entry_id=name, reason=reason)),
+            proof=fault.proof,
         )
         self._borrowed[name] = _Borrowed(fault=fault, targets=order.targets, task=task)
         task.start()

@@ -52,7 +52,7 @@ class HangWorker(WorkerFault):
     name = "hang"
     proof = (
         "`stop`: state T; `gil`: the worker said so; "
-        "`collective`: the worker said so, and its peers stopped completing steps"
+        "`collective`: the worker said so, and its peers completed no step for 1 s"
     )
     is_healable: ClassVar[bool] = True
 

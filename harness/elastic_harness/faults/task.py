@@ -43,6 +43,7 @@ class FaultTask:
     `on_in_force(needs_job)` is called when the fault begins to act; then `on_done(evidence)` or
     `on_failed(reason)`. A fault whose steps end without saying that it is in force, is in force
     then. One that has said `Proved` may go on working, and how its steps end is not reported then.
+    `proof` is what would show that it acts, for one that is healed before that was seen.
     """
 
     def __init__(
@@ -53,8 +54,11 @@ class FaultTask:
         on_in_force: Callable[[bool], None],
         on_done: Callable[[str], None],
         on_failed: Callable[[str], None],
+        proof: str = "",
     ) -> None:
         self._steps = steps
+        self._proof = proof
+        self._started_at = scheduler.now()
         self._scheduler = scheduler
         self._on_in_force = on_in_force
         self._on_done = on_done
@@ -94,7 +98,7 @@ class FaultTask:
         except FaultImpossible as problem:
             self._end(self._on_failed, problem.message)
         except HealOrdered:
-            self._end(self._on_failed, "it was healed before it was seen to act")
+            self._end(self._on_failed, self._too_early())
         except Exception as bug:  # noqa: BLE001 (a fault may be a user's: its bugs end it, not us)
             where = traceback.extract_tb(bug.__traceback__)[-1]
             text = f"it crashed with {type(bug).__name__}: {bug} ({where.filename}:{where.lineno})"
@@ -106,6 +110,14 @@ class FaultTask:
         self.is_over = True
         self._is_asking = False
         self._report(report, text)
+
+    def _too_early(self) -> str:
+        after_s = self._scheduler.now() - self._started_at
+        shown_by = f" (shown by: {self._proof})" if self._proof else ""
+        return (
+            f"it was healed {after_s:.1f} s after it fired, before it was seen to act{shown_by}: "
+            "give it longer"
+        )
 
     def _report(self, report: Callable[[str], None], text: str) -> None:
         if not self._is_reported:

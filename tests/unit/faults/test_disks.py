@@ -22,6 +22,7 @@ from tests.unit.faults.bench import World
         ("disk_full", {}, DiskPolicy(free_bytes=0), "refused_full", "for lack of space"),
         ("disk_read_only", {}, DiskPolicy(is_read_only=True), "refused_read_only", "read-only"),
         ("disk_error", {"on": ["read"]}, DiskPolicy(fails=("read",)), "failed", "failed"),
+        ("disk_error", {"on": "sync"}, DiskPolicy(fails=("sync",)), "failed", "failed"),
         (
             "disk_slow",
             {"latency": "1s", "rate": "1MB"},
@@ -115,6 +116,9 @@ def test_several_policies_on_one_path_are_all_met() -> None:
         ("disk_full", {"node": "n1", "path": "/"}, "is no directory of a node"),
         ("disk_slow", "n1", "needs `latency`"),
         ("disk_slow", {"node": "n1", "latency": "5m"}, "less than or equal to 60"),
+        ("disk_slow", {"node": "n1", "rate": "fast"}, "is not a size"),
+        ("disk_slow", {"node": "n1", "rate": "1bit"}, "greater than 0"),
+        ("disk_error", {"node": "n1", "on": "open"}, "'write', 'read' or 'sync'"),
         ("disk_error", {"node": "n1", "on": []}, "at least 1 item"),
         ("disk_error", {"node": "n1", "on": ["open"]}, "'write', 'read' or 'sync'"),
     ],
@@ -123,3 +127,10 @@ def test_impossible_disks_are_refused(action: str, value: object, complaint: str
     """Before anything starts."""
     with pytest.raises(ValidationError, match=complaint):
         built_in_faults().parse(action, value)
+
+
+@pytest.mark.parametrize("rate", ["1250kB", "1250kB/s", "1.25MB/s", "10mbit", "10mbit/s"])
+def test_a_rate_may_be_written_as_for_disks_or_as_for_links(rate: str) -> None:
+    """And is written down in one way."""
+    fault = built_in_faults().parse("disk_slow", {"node": "n1", "rate": rate})
+    assert fault.describe()["rate"] == "1250kB"
