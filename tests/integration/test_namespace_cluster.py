@@ -363,18 +363,6 @@ def test_nodes_can_be_made_in_a_user_namespace(tmp_path: Path) -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_says_so(bench: Bench) -> None:
-    """A limit on the local disk makes writes fail for want of space, and lifting it heals them."""
-    bench.start("n1")
-    disk = bench.cluster.nodes["n1"].disk
-    write = ("dd", "if=/dev/zero", f"of={disk}/file", "bs=1M", "count=4")
-    wait_for(bench.loop, partial(bench.cluster.limit_disk, "n1", 1 << 20))
-    assert bench.finish(bench.run("n1", *write)) == 1
-    assert "No space left on device" in bench.printed()
-    wait_for(bench.loop, partial(bench.cluster.limit_disk, "n1", None))
-    assert bench.finish(bench.run("n1", *write)) == 0
-
-
 def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     """A process of a node with a memory limit dies by the kernel's hand, and only it."""
     if not bench.choice.capabilities.has("memory_limit"):

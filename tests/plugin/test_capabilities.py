@@ -38,8 +38,6 @@ FAULTS = {
 BY_THE_JOB = ("private_disk", "private_pids", "gateway")
 # The job of this file has no torch: tests/gpu does it, where there is a device.
 ON_A_DEVICE = ("cuda",)
-# No fault needs it, and no job sees it: tests/integration/test_namespace_cluster.py fills a disk.
-NOT_HERE = ("disk_limit",)
 
 # Uses whatever may be limited, and looks at its surroundings. Ends when the last entry says so.
 JOB = """
@@ -181,7 +179,7 @@ def seen(request: pytest.FixtureRequest) -> Iterator[Seen]:
 
 def test_every_capability_is_asked_for_here() -> None:
     """By a fault if one needs it; one that comes new is not left out."""
-    assert {*FAULTS, *BY_THE_JOB, *NOT_HERE} == set(CAPABILITIES)
+    assert {*FAULTS, *BY_THE_JOB} == set(CAPABILITIES)
     faults = built_in_faults()
     needed = {faults.parse(each.action, each.value).needs for each in EXAMPLES.values()}
     assert needed - {None} == set(FAULTS)

@@ -182,7 +182,7 @@ def test_what_a_simulated_node_lacks_is_an_error_and_no_silence() -> None:
     with pytest.raises(ClusterError, match=r"not 'python train\.py'"):
         job.wait(partial(job.cluster.spawn, "n1", other))
     with pytest.raises(ClusterError, match="simulated nodes have no disks"):
-        job.wait(partial(job.cluster.limit_disk, "n1", 4096))
+        job.wait(partial(job.cluster.set_disk, "n1", "/tmp", "x", None))
     with pytest.raises(ClusterError, match="classes of traffic"):
         job.wait(partial(job.cluster.set_policy, [("n1", "n2")], HEALTHY, traffic="store"))
     with pytest.raises(UsageError, match="there is no node 'n9'"):

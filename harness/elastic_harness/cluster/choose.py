@@ -32,7 +32,6 @@ _WITH_NAMESPACES = (
     "names",
     "private_disk",
     "private_pids",
-    "disk_limit",
     "gateway",
 )
 

@@ -53,12 +53,6 @@ class LimitOrders(ABC):
 
         self._ask("read_limits", {"name": name}, on_read, on_done)
 
-    def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
-        """Let a node's local disk hold at most `size` bytes (None: no limit)."""
-        self._require(name)
-        order = {"name": name, "bytes": size}
-        self._ask("limit_disk", order, lambda _: on_done(None), on_done)
-
     def set_disk(
         self, name: str, path: str, owner: str, policy: DiskPolicy | None, on_done: Done[None]
     ) -> None:

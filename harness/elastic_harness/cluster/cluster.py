@@ -58,7 +58,6 @@ CAPABILITIES: Mapping[str, str] = {
     "cpu_limit": "a node's share of the processors can be limited",
     "memory_limit": "a node's memory can be limited, so that the kernel kills for lack of it",
     "process_limit": "the number of a node's processes and threads can be limited",
-    "disk_limit": "a node's local disk can be full",
     "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
     "clock_skew": "the time of day can be wrong on a node",
     "cuda": "workers have a GPU that CUDA can use",
@@ -112,15 +111,14 @@ class NodeSpec:
 
     `shared` are directories that stay the host's even when they lie below a directory that is
     private to the node (/tmp, /dev/shm). `keep_disk` keeps what an earlier node of this name left
-    on its local disk (a reboot); without it the disk is empty (a replacement). `disk_bytes` limits
-    the local disk. `sysctls` are written below /proc/sys/net of the node.
+    on its local disk (a reboot); without it the disk is empty (a replacement).
+    `sysctls` are written below /proc/sys/net of the node.
     """
 
     name: str
     index: int
     shared: Sequence[str] = ()
     keep_disk: bool = False
-    disk_bytes: int | None = None
     sysctls: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -317,9 +315,6 @@ class Cluster(Protocol):
 
     def read_limits(self, name: str, on_done: Done[GroupReadings]) -> None:
         """Read what the kernel has counted in a node's control groups."""
-
-    def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
-        """Let a node's local disk hold at most `size` bytes (None: no limit)."""
 
     def set_disk(
         self, name: str, path: str, owner: str, policy: DiskPolicy | None, on_done: Done[None]

@@ -82,7 +82,7 @@ def _try_cluster() -> None:
 def _try_server() -> None:
     ns.enter_server_namespaces()
     scratch = Scratch("dry-run", is_isolated=True)
-    scratch.make_disk("n1", size=1 << 20, keep=False)
+    scratch.make_disk("n1", keep=False)
     plan = NodePlan(
         name="n1",
         index=1,

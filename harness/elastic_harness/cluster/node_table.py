@@ -139,7 +139,7 @@ class NodeTable:
         name, index = fields["name"], fields["index"]
         address = f"{self._addresses}.{index}"
         self._scratch.add_name(name, address)
-        self._scratch.make_disk(name, size=fields["disk_bytes"], keep=fields["keep_disk"])
+        self._scratch.make_disk(name, keep=fields["keep_disk"])
         self._scratch.make_temporary(name)
         return NodePlan(
             name=name,

@@ -23,7 +23,6 @@ def node_request(spec: NodeSpec) -> dict[str, Any]:
         "index": spec.index,
         "shared": _shared_paths(spec.shared),
         "keep_disk": spec.keep_disk,
-        "disk_bytes": spec.disk_bytes,
         "sysctls": dict(spec.sysctls),
     }
 
@@ -35,7 +34,6 @@ def gateway_request() -> dict[str, Any]:
         "index": _GATEWAY_INDEX,
         "shared": [],
         "keep_disk": False,
-        "disk_bytes": None,
         "sysctls": {},
     }
 

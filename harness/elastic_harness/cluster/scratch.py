@@ -72,7 +72,7 @@ class Scratch:
         """Return the true address of a name."""
         return self._names.get(name)
 
-    def make_disk(self, name: str, *, size: int | None, keep: bool) -> None:
+    def make_disk(self, name: str, *, keep: bool) -> None:
         """Provide a node's disk, empty unless it is to be kept."""
         path = self.disk(name)
         if not keep:
@@ -81,16 +81,8 @@ class Scratch:
             return
         os.mkdir(path)
         if self._is_isolated:
-            options = "mode=1777" if size is None else f"mode=1777,size={size}"
-            ns.mount("tmpfs", path, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, options)
+            ns.mount("tmpfs", path, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
             self._mounted.add(name)
-
-    def limit_disk(self, name: str, size: int | None) -> None:
-        """Let a node's disk hold at most `size` bytes from now on (None: no limit); OSError."""
-        if name not in self._mounted:
-            raise OSError(f"the disk of '{name}' is a plain folder, which has no limit")
-        options = f"mode=1777,size={size or 0}"
-        ns.mount("none", self.disk(name), "", ns.MS_REMOUNT | ns.MS_NOSUID | ns.MS_NODEV, options)
 
     def clear(self) -> None:
         """Forget all names and disks."""

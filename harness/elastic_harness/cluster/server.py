@@ -183,9 +183,6 @@ class ClusterServer:
                 self._limits.limit(fields, reply)
             case "read_limits":
                 self._limits.read(fields["name"], reply)
-            case "limit_disk":
-                self._scratch.limit_disk(fields["name"], fields["bytes"])
-                reply.done()
             case "disk":
                 self._disks.obey(fields["order"], fields, reply)
             case "network":

@@ -38,11 +38,6 @@ class Lacking:
         """Refuse."""
         on_done(self._lacks(name, "control groups"))
 
-    def limit_disk(self, name: str, size: int | None, on_done: Done[None]) -> None:
-        """Refuse."""
-        del size
-        on_done(self._lacks(name, "disks"))
-
     def set_disk(
         self, name: str, path: str, owner: str, policy: DiskPolicy | None, on_done: Done[None]
     ) -> None:
