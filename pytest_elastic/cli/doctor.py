@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Build a node for trial and print what works."""
+    """Build a node for trial and print what works; what does not, by its reason."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic doctor",
         description="Find out, by trying, what clusters this machine can have.",
@@ -24,13 +24,17 @@ def main(argv: Sequence[str]) -> int:
 
     choice = choose_cluster(kind)
     print(f"{choice.cluster.kind} cluster: {choice.reason}")
+    missing: dict[str, list[str]] = {}
     for entry in choice.capabilities.entries:
-        print(
-            f"  {'yes' if entry.available else 'no ':<3}  {entry.name}: {CAPABILITIES[entry.name]}"
-        )
-        if not entry.available:
-            print(f"       because: {entry.reason}")
-            advice = remedy(entry.reason)
-            if advice is not None:
-                print(f"       try: {advice}")
+        if entry.available:
+            print(f"  yes  {entry.name}: {CAPABILITIES[entry.name]}")
+        else:
+            missing.setdefault(entry.reason, []).append(entry.name)
+    for reason, names in missing.items():
+        for name in names:
+            print(f"  no   {name}: {CAPABILITIES[name]}")
+        print(f"       because: {reason}")
+        advice = remedy(reason)
+        if advice is not None:
+            print(f"       try: {advice}")
     return 0

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from elastic_harness.cluster.cluster import CAPABILITIES
+
 LIMIT_S = 120.0
 SCENARIO = """\
 version: 1
@@ -33,13 +35,19 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_doctor_says_what_can_be_had_and_why_not_more(tmp_path: Path) -> None:
-    """Each capability is named, and each that is missing has its reason."""
+    """Each capability is named once; behind those that lack the same stands one reason."""
     done = run("doctor", "--cluster=process", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("process cluster: ")
-    missing = done.stdout.count("  no   ")
-    assert missing > 0
-    assert done.stdout.count("because: ") == missing
+    named = [line.split()[1] for line in done.stdout.splitlines() if line[2:5] in ("yes", "no ")]
+    assert sorted(named) == sorted(f"{name}:" for name in CAPABILITIES)
+    reasons = [line for line in done.stdout.splitlines() if "because: " in line]
+    assert reasons
+    assert len(reasons) == len(set(reasons)), done.stdout
+    lacking = done.stdout.partition("  no   network: ")[2]
+    before_the_reason = lacking.partition("because: ")[0]
+    assert "  no   names: " in before_the_reason
+    assert "  no   gateway: " in before_the_reason
 
 
 def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) -> None:

@@ -95,14 +95,17 @@ class Seen:
 def declared(text: str) -> dict[str, str | None]:
     """Read what doctor prints: each capability, with the reason of those that are missing."""
     found: dict[str, str | None] = {}
-    last = ""
+    together: list[str] = []  # one reason stands behind all that lack it
     for line in text.splitlines():
         words = line.split(maxsplit=2)
-        if words[:1] in (["yes"], ["no"]):
-            last = words[1].rstrip(":")
-            found[last] = None if words[0] == "yes" else ""
+        if words[:1] == ["yes"]:
+            found[words[1].rstrip(":")] = None
+        elif words[:1] == ["no"]:
+            together.append(words[1].rstrip(":"))
         elif words[:1] == ["because:"]:
-            found[last] = line.strip().removeprefix("because: ")
+            found.update(dict.fromkeys(together, line.strip().removeprefix("because: ")))
+            together.clear()
+    assert not together, text
     return found
 
 
@@ -118,7 +121,8 @@ def able(missing: dict[str, str | None]) -> str:
     for name, fault in FAULTS.items():
         if missing[name] is None and name not in ON_A_DEVICE:
             entries.append(f"- {{id: {name}, {last}, {fault}}}")
-            last = f"after: {name}"
+            # Not `after`: what is in force is not proven, and a job that is told to end ends first.
+            last = f"when: {{event: fault_effective, id: {name}}}"
             if name != "memory_limit":
                 entries.append(f"- {{when: {{event: fault_effective, id: {name}}}, heal: {name}}}")
                 last = f"after: {name}.healed"
