@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from elastic_harness.history.checkers import Judgement, bind, judge
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import World
+from elastic_harness.job_ports import Starter, StormDrawer
+from elastic_harness.job_waits import read_wait
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
-from elastic_harness.scenario.fields import parse_duration
-from elastic_harness.scenario.loader import read_clause, read_entry, read_storm
-from elastic_harness.scenario.model import ActionCatalog, Entry, Storm
+from elastic_harness.scenario.loader import read_entry, read_storm
+from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.session import OpenRun
@@ -63,20 +64,6 @@ class JobOutcome:
     results: Mapping[int, Any]
 
 
-class Starter(Protocol):
-    """Starts the run of a job whose timeline begins with some entries."""
-
-    def __call__(self, entries: Sequence[Entry]) -> OpenRun:
-        """Return the run, started."""
-
-
-class StormDrawer(Protocol):
-    """Draws the faults of a storm that is called so, as entries of a timeline."""
-
-    def __call__(self, storm: Storm, name: str) -> Sequence[Entry]:
-        """Return them; raises UsageError for what cannot be drawn."""
-
-
 class Job:
     """One job of a test; a `within` is text with a unit ("10s") or seconds: from now or `after`."""
 
@@ -86,6 +73,7 @@ class Job:
         catalog: ActionCatalog,
         *,
         draw: StormDrawer,
+        name: str = "",
         read_results: Callable[[History], Mapping[int, Any]] = lambda _: {},
     ) -> None:
         self._starter = start
@@ -93,9 +81,23 @@ class Job:
         self._draw = draw
         self._read_results = read_results
         self._pending: list[Entry] = []
+        self._ids: list[str] = []  # of all entries
         self._open: OpenRun | None = None
         self._result: RunResult | None = None
         self._names = 0
+        self._name = name
+
+    def __repr__(self) -> str:
+        parts = [f"Job {self._name}".rstrip()]
+        if self._result is not None:
+            parts.append(self._result.outcome)
+        elif self._open is None:
+            parts.append("not started")
+        else:
+            parts.append("running")
+        if self._open is not None:
+            parts.append(f"world sizes {list(self.world_sizes)}")
+        return f"<{', '.join(parts)}>"
 
     def start(self) -> Job:
         """Start the job now; harmless when it has started."""
@@ -281,6 +283,7 @@ class Job:
         return self._result
 
     def _add_entry(self, entry: Entry) -> None:
+        self._ids.append(str(entry.id))
         if self._open is None:
             self._pending.append(entry)
         else:
@@ -299,10 +302,8 @@ class Job:
     def _wait_for(
         self, condition: Mapping[str, object], within: str | float, after: Injected | str | None
     ) -> None:
+        clause = read_wait(condition, within, None if after is None else str(after), self._ids)
         opened = self._started()
-        within_s = within if isinstance(within, float) else parse_duration(within)
-        moment = {"after": str(after)} if after is not None else {}
-        clause = read_clause({**condition, "within": within_s, **moment})
         self._names += 1
         key = f"wait-{self._names}"
         run = opened.run
@@ -318,10 +319,10 @@ class Job:
             run.listen(look)
             run.tell(m.ClauseAdded(key=key, clause=clause))
 
-        state = opened.thread.wait(begin, timeout_s=opened.limit_s + within_s)
+        state = opened.thread.wait(begin, timeout_s=opened.limit_s + clause.within)
         if state is None or state.verdict is None or not state.verdict.is_valid:
-            why = state.verdict.reason if state is not None and state.verdict else "the run is over"
-            raise NotSeen(f"{clause}: {why}")
+            verdict = state.verdict if state is not None else None
+            raise NotSeen(verdict.reason if verdict is not None else f"{clause}: the run is over")
 
 
 class _Trigger:

@@ -143,6 +143,10 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what an elastic test's run has left, where it failed."""
+    if call.excinfo is not None and _is_elastic(item):
+        from pytest_elastic.plugin.frames import leave_out_ours
+
+        leave_out_ours(call.excinfo.value)
     report = yield
     if report.failed and call.when == "call":
         item.stash[FAILED_KEY] = True

@@ -84,16 +84,6 @@ class JobsOfTest:
 
     def make(self, program: Program, *args: object, **settings: object) -> Job:
         """Describe a job; see the fixture `elastic_job`. Raises UsageError."""
-        __tracebackhide__ = True
-        try:
-            return self._make(program, args, settings)
-        except UsageError as error:
-            # The test's line and the message are what its author needs: none of our frames.
-            raise error.with_traceback(None) from None
-
-    def _make(
-        self, program: Program, args: Sequence[object], settings: Mapping[str, object]
-    ) -> Job:
         item, hub = self._item, self._hub
         merged = {**_marker_settings(item), **settings}
         for name in merged:
@@ -140,7 +130,9 @@ class JobsOfTest:
             drawn.extend(str(each.id) for each in entries)
             return entries
 
-        made.job = Job(start, _AbleCatalog(hub), draw=draw, read_results=results)
+        made.job = Job(
+            start, _AbleCatalog(hub), draw=draw, read_results=results, name=_name_of(program)
+        )
         return made.job
 
     @property
@@ -212,6 +204,11 @@ class _AbleCatalog:
     @property
     def recipes(self) -> Sequence[Recipe]:
         return self._faults.recipes
+
+
+def _name_of(program: Program) -> str:
+    """Return what a job is called where it is shown: a function's name, a path as it was given."""
+    return program.__name__ if callable(program) else os.fspath(program)
 
 
 def _marker_settings(item: pytest.Item) -> Mapping[str, object]:

@@ -36,6 +36,14 @@ ASKED = {
         "path: 'checkpoints' is no directory of a node",
     ),
     "no such signal": ('kill("rank 0", signal="SIGBANG")', "signal: 'SIGBANG' is not a signal"),
+    "a wait without a unit": (
+        'kill("rank 0") and job.wait_for_round(1, within="ten")',
+        "within: 'ten' is not a duration",
+    ),
+    "a wait for nobody": (
+        'kill("rank 0") and job.wait_for_round(1, after="kill-7")',
+        "after='kill-7': this job has no fault 'kill-7'",
+    ),
     "a value beside its own parameter": (
         'kill("rank 0", worker="rank 1")',
         "`kill` was given 'rank 0' beside parameters: as which one?",
@@ -67,6 +75,8 @@ def test_what_cannot_be_is_said_before_anything_starts(called: Called, name: str
     """By the line of the test that asked for it."""
     number = list(ASKED).index(name)
     about = called.about(f"test_{number:02}")
+    assert len(about.splitlines()) < 20, about  # the test's line, and none of our frames
+    assert "pydantic" not in about
     errors = re.findall(r"^E +(\S+: .*)$", about, re.MULTILINE)
     assert any(f"UsageError: {ASKED[name][1]}" in line for line in errors), about
     assert "not reached" not in "".join(errors)

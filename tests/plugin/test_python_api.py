@@ -76,12 +76,15 @@ TESTS = """
 
     def test_a_restart(elastic_job, elastic_chaos, elastic_history):
         job = elastic_job("second_try.py", nodes=2, nproc=1, max_restarts=1)
+        assert repr(job) == "<Job second_try.py, not started>"
         job.wait_for_round(1)
+        assert repr(job) == "<Job second_try.py, running, world sizes [2]>"
         crash = elastic_chaos.now().kill("rank 1")
         assert job.wait_for_round(2, within="20s", after=crash).world_size == 2
         assert job.wait().succeeded
         assert job.restarts == 1
         assert job.world_sizes == [2, 2]
+        assert repr(job) == "<Job second_try.py, succeeded, world sizes [2, 2]>"
         fired = [entry for entry in elastic_history() if entry.event.kind == "fault_fired"]
         assert [entry.event.fault for entry in fired] == ["kill"]
 
@@ -258,7 +261,9 @@ def test_an_unmet_wait_fails_where_it_stands_and_shows_the_job(called: Called) -
     about = called.about("test_a_wait_that_is_not_met")
     assert called.outcomes["test_a_wait_that_is_not_met"] == "FAILED"
     assert '>       job.wait_for_round(2, within="500ms")' in about
-    assert "NotSeen: round 2 within 500ms" in about
+    assert about.count("NotSeen: round 2 within 500ms") == 2, "by the test's line, on the screen"
+    assert "round 2 within 500ms: round 2" not in about, "and said once there"
+    assert "def _wait_for" not in about, "none of our frames is shown"
     screen = about.partition("elastic job")[2]
     assert "INVALID: test test_a_wait_that_is_not_met" in screen
     assert "round 1: ranks 0-1" in screen or "round 1: rank" in screen
