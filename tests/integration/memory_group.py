@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster import cgroup_layout, cgroups
 
 __all__ = ["limited_memory"]
 
@@ -20,21 +21,19 @@ _GONE_WITHIN_S = 30.0
 
 @contextlib.contextmanager
 def limited_memory(limit_bytes: int) -> Iterator[Path]:
-    """Make a group below the one that the tests run in; skips the test where that cannot be done.
+    """Make a group where the harness makes its own; skips the test where that cannot be done.
 
     Processes are put into it by writing their pids to its `cgroup.procs`.
     """
-    group, limits = _new_group(limit_bytes)
+    place = cgroups.find_hierarchies().get("memory")
+    if place is None:
+        pytest.skip("there is no control group for memory below which one could be made")
+    group = Path(place.folder, f"pytest-elastic-test-{os.getpid()}")
+    group.mkdir()
     try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        for name, value in limits.items():
+        for name, value in cgroup_layout.limit_memory(place.version, limit_bytes):
             if (group / name).exists():
                 (group / name).write_text(value)
-        if not any((group / name).exists() for name in limits):
-            pytest.skip("control groups here do not limit memory")
         yield group
     finally:
         _remove(group)
@@ -52,15 +51,3 @@ def _remove(group: Path) -> None:
             select.select([], [], [], 0.02)
         else:
             return
-
-
-def _new_group(limit_bytes: int) -> tuple[Path, dict[str, str]]:
-    name = f"pytest-elastic-test-{os.getpid()}"
-    v2 = {"memory.max": str(limit_bytes), "memory.swap.max": "0"}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            top = Path("/sys/fs/cgroup/memory")
-            return top / path.lstrip("/") / name, {"memory.limit_in_bytes": str(limit_bytes)}
-        unified = Path("/sys/fs/cgroup") / path.lstrip("/") / name
-    return unified, v2

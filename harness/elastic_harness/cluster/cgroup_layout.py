@@ -5,21 +5,25 @@ Values in, values out: what /proc and the group's own files say is handed in as 
 In version 1 each controller has a hierarchy of its own, and a group below the one that we are in
 will do. In version 2 a process is in exactly one group, whose parent must hand the controllers down
 (`cgroup.subtree_control`) and may then have no processes itself; so our groups go below the nearest
-ancestor that hands down the most, and a session's own group hands them down once more.
+ancestor that hands down the most, and a session's own group hands them down once more. Where none
+does, we can make one that is ours hand them down: `find_handover` says which, and at what price.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = [
     "FEATURES",
     "GroupReadings",
+    "Handover",
     "Hierarchy",
+    "explain",
     "files_to_read",
     "find",
+    "find_handover",
     "limit_cpu",
     "limit_memory",
     "limit_processes",
@@ -34,6 +38,8 @@ FEATURES: Mapping[str, tuple[str, str]] = {
     "memory": ("memory", "memory"),
     "process": ("pids", "pids"),
 }
+
+_CONTROLLERS = tuple(name for _, name in FEATURES.values() if name)
 
 # Short enough for a worker not to notice the turns, long enough for the kernel's accounting.
 _PERIOD_US = 20_000
@@ -50,6 +56,18 @@ class Hierarchy:
     version: int
     folder: str
     controllers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A group of version 2 that can be made to hand down `controllers`.
+
+    `is_crowded`: its processes, ours among them, have to move to a group below it first.
+    """
+
+    folder: str
+    controllers: tuple[str, ...]
+    is_crowded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +108,116 @@ def find(
         folder = os.path.normpath(f"{top}/{os.path.relpath(path, root)}")
         if controllers == "":
             found.update(_find_v2(top, folder, read, is_writable))
-        elif is_writable(folder):
+        elif _can_have_ours(folder, is_writable):
             names = controllers.split(",")
             for feature, (name, _) in FEATURES.items():
                 if name in names and (feature not in found or found[feature].version == 1):
                     found[feature] = Hierarchy(version=1, folder=folder)
     return found
+
+
+def find_handover(
+    mountinfo: str,
+    cgroup: str,
+    *,
+    read: Callable[[str], str],
+    is_writable: Callable[[str], bool],
+) -> Handover | None:
+    """Return what has to be done for more features than `find` finds, None where nothing helps.
+
+    Takes what `find` takes. A group that has no processes is preferred (the machine's own root may
+    have some), then the nearest. Of those that have some, only the one that we are in comes into
+    question: in the others they are somebody else's.
+    """
+    found = find(mountinfo, cgroup, read=read, is_writable=is_writable)
+    missing = [two for feature, (_, two) in FEATURES.items() if two and feature not in found]
+    own = _own_folder(mountinfo, cgroup)
+    if not missing or own is None:
+        return None
+    best: Handover | None = None
+    for folder in _ancestors(*own):
+        there = read(f"{folder}/cgroup.controllers").split()
+        controllers = tuple(name for name in _CONTROLLERS if name in there)
+        kind = read(f"{folder}/cgroup.type").strip()
+        # The root of the machine has no type, and is the only group that may have both.
+        is_crowded = kind != "" and read(f"{folder}/cgroup.procs").strip() != ""
+        if (
+            not set(missing) & set(controllers)
+            or kind not in {"", "domain"}
+            or not (_can_have_ours(folder, is_writable))
+            or not is_writable(f"{folder}/cgroup.subtree_control")
+            or (is_crowded and folder != own[1])
+        ):
+            continue
+        new = Handover(folder=folder, controllers=controllers, is_crowded=is_crowded)
+        if best is None or _worth(new) > _worth(best):
+            best = new
+    return best
+
+
+def explain(
+    feature: str,
+    mountinfo: str,
+    cgroup: str,
+    *,
+    read: Callable[[str], str],
+    is_writable: Callable[[str], bool],
+) -> str:
+    """Say why no group for a feature can be made where `find` found none."""
+    version_1, version_2 = FEATURES[feature]
+    own = _own_folder(mountinfo, cgroup, version_1)
+    version = "1"
+    if own is None:
+        own, version = _own_folder(mountinfo, cgroup), "2"
+    if own is None:
+        return "none are mounted"
+    top, folder = own
+    if version == "2" and version_2 not in (there := read(f"{top}/cgroup.controllers").split()):
+        names = ", ".join(there) or "none"
+        return f"{top} has no controller '{version_2}' (it has {names})"
+    if _is_read_only(mountinfo, top):
+        return f"{top} is mounted read-only"
+    if not _can_have_ours(folder, is_writable):
+        return f"we may make none below {folder} (version {version})"
+    return f"the controller '{version_2}' is not handed down to {folder}"
+
+
+def _worth(handover: Handover) -> tuple[int, bool]:
+    return len(handover.controllers), not handover.is_crowded
+
+
+def _can_have_ours(folder: str, is_writable: Callable[[str], bool]) -> bool:
+    """Tell whether groups can be made below one, and processes be moved there from another."""
+    return is_writable(folder) and is_writable(f"{folder}/cgroup.procs")
+
+
+def _own_folder(mountinfo: str, cgroup: str, controller: str = "") -> tuple[str, str] | None:
+    """Return where a hierarchy is mounted, and the folder of the group that we are in."""
+    mounts = _mounted(mountinfo)
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in mounts and controller in controllers.split(","):
+            top, root = mounts[controllers]
+            return top, os.path.normpath(f"{top}/{os.path.relpath(path, root)}")
+    return None
+
+
+def _ancestors(top: str, folder: str) -> Iterator[str]:
+    """Yield a group's folder and those above it that are to be seen, nearest first."""
+    while folder == top or folder.startswith(f"{top.rstrip('/')}/"):
+        yield folder
+        if folder == top:
+            break
+        folder = os.path.dirname(folder)
+
+
+def _is_read_only(mountinfo: str, top: str) -> bool:
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        mount, options = before.split()[4:6]
+        if mount == top:
+            return "ro" in (*options.split(","), *after.split()[2].split(","))
+    return False
 
 
 def _mounted(mountinfo: str) -> dict[str, tuple[str, str]]:
@@ -118,16 +240,12 @@ def _find_v2(
 ) -> dict[str, Hierarchy]:
     """Return the features of the nearest ancestor that hands down the most controllers."""
     best: Hierarchy | None = None
-    wanted = [name for _, name in FEATURES.values() if name]
-    while folder == top or folder.startswith(f"{top.rstrip('/')}/"):
-        if is_writable(folder):
-            handed_down = read(f"{folder}/cgroup.subtree_control").split()
-            controllers = tuple(name for name in wanted if name in handed_down)
+    for above in _ancestors(top, folder):
+        if _can_have_ours(above, is_writable):
+            handed_down = read(f"{above}/cgroup.subtree_control").split()
+            controllers = tuple(name for name in _CONTROLLERS if name in handed_down)
             if best is None or len(controllers) > len(best.controllers):
-                best = Hierarchy(version=2, folder=folder, controllers=controllers)
-        if folder == top:
-            break
-        folder = os.path.dirname(folder)
+                best = Hierarchy(version=2, folder=above, controllers=controllers)
     if best is None:
         return {}
     return {

@@ -14,16 +14,19 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from elastic_harness.cluster import cgroup_layout, process_table
-from elastic_harness.cluster.cgroup_layout import GroupReadings, Hierarchy
+from elastic_harness.cluster.cgroup_layout import GroupReadings, Handover, Hierarchy
 
 __all__ = [
     "NodeGroup",
+    "find_handover",
     "find_hierarchies",
     "is_stale",
     "owner_of",
+    "read_words",
     "remove_session",
     "session_tag",
     "stale_sessions",
+    "write",
 ]
 
 _PREFIX = "pytest-elastic-"
@@ -33,12 +36,20 @@ _Value = TypeVar("_Value", int, float)
 
 def find_hierarchies() -> dict[str, Hierarchy]:
     """Return where we may make groups, by feature; absent: nowhere."""
-    return cgroup_layout.find(
-        _read("/proc/self/mountinfo"),
-        _read("/proc/self/cgroup"),
-        read=_read_if_there,
-        is_writable=lambda folder: os.access(folder, os.W_OK),
-    )
+    return cgroup_layout.find(*_tables(), read=_read_if_there, is_writable=_is_writable)
+
+
+def find_handover() -> Handover | None:
+    """Return what has to be done so that groups for more features can be made."""
+    return cgroup_layout.find_handover(*_tables(), read=_read_if_there, is_writable=_is_writable)
+
+
+def _tables() -> tuple[str, str]:
+    return _read("/proc/self/mountinfo"), _read("/proc/self/cgroup")
+
+
+def _is_writable(path: str) -> bool:
+    return os.access(path, os.W_OK)
 
 
 class NodeGroup:
@@ -59,9 +70,10 @@ class NodeGroup:
         if feature not in self._made:
             hierarchy = self._hierarchies.get(feature)
             if hierarchy is None:
-                raise OSError(
-                    0, f"there is no control group for {feature} below which we may make one"
+                why = cgroup_layout.explain(
+                    feature, *_tables(), read=_read_if_there, is_writable=_is_writable
                 )
+                raise OSError(0, f"there is no control group for {feature}: {why}")
             folder = f"{hierarchy.folder}/{self._path}"
             os.makedirs(folder, exist_ok=True)
             _hand_down(hierarchy, os.path.dirname(folder))
@@ -72,9 +84,9 @@ class NodeGroup:
         """Ask the kernel to freeze or thaw the group; it is done when `is_frozen` says so."""
         folder = self.make("freeze")
         if self._hierarchies["freeze"].version == 2:
-            _write(f"{folder}/cgroup.freeze", "1" if frozen else "0")
+            write(f"{folder}/cgroup.freeze", "1" if frozen else "0")
         else:
-            _write(f"{folder}/freezer.state", "FROZEN" if frozen else "THAWED")
+            write(f"{folder}/freezer.state", "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self) -> bool:
         """Tell whether every process of the group stands still."""
@@ -118,13 +130,13 @@ class NodeGroup:
         for name, text in writes(self._hierarchies[feature].version, value):
             is_there = "swap" not in name and "memsw" not in name
             if is_there or os.path.exists(f"{folder}/{name}"):
-                _write(f"{folder}/{name}", text)
+                write(f"{folder}/{name}", text)
 
     def move(self, pid: int) -> None:
         """Move a process into every group made so far; harmless when it has ended."""
         for folder in self.folders:
             with contextlib.suppress(ProcessLookupError):
-                _write(f"{folder}/cgroup.procs", str(pid))
+                write(f"{folder}/cgroup.procs", str(pid))
 
     def remove(self) -> None:
         """Take the groups away; their processes must have ended."""
@@ -172,7 +184,7 @@ def remove_session(tag: str) -> list[str]:
         top = f"{hierarchy.folder}/{tag}"
         for folder, _, _ in os.walk(top, topdown=False):
             if hierarchy.version == 1 and os.path.exists(f"{folder}/freezer.state"):
-                _write(f"{folder}/freezer.state", "THAWED")
+                write(f"{folder}/freezer.state", "THAWED")
             try:
                 os.rmdir(folder)
             except OSError:
@@ -189,18 +201,24 @@ def stale_sessions() -> set[str]:
 def _hand_down(hierarchy: Hierarchy, session: str) -> None:
     """Have a session's own group give its controllers to the groups of its nodes (version 2)."""
     if hierarchy.controllers:
-        _write(
+        write(
             f"{session}/cgroup.subtree_control",
             " ".join(f"+{name}" for name in hierarchy.controllers),
         )
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write a file of a group in one call. Raises OSError for what the kernel refuses."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+def read_words(path: str) -> list[str]:
+    """Return the words of a file of a group, none where it cannot be read."""
+    return _read_if_there(path).split()
 
 
 def _read(path: str) -> str:

@@ -14,12 +14,20 @@ import signal
 import sys
 from collections.abc import Callable
 
-from elastic_harness.cluster import cgroups
+from elastic_harness.cluster import cgroup_layout, cgroups
 from elastic_harness.cluster import namespace as ns
+from elastic_harness.cluster.handover import hand_down
 from elastic_harness.cluster.node_world import NodePlan, build
 from elastic_harness.cluster.scratch import Scratch
 
-__all__ = ["main"]
+__all__ = ["main", "restrictions"]
+
+# Settings that distributions have added, and the value that makes namespaces root's alone.
+_RESTRICTIONS = (
+    ("kernel.unprivileged_userns_clone", "0"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1"),
+    ("user.max_user_namespaces", "0"),
+)
 
 
 def main() -> None:
@@ -31,9 +39,31 @@ def main() -> None:
         reasons["namespaces"] = "this is not root"
     if "namespaces" in reasons:
         _note(reasons, "user_namespaces", lambda: _in_child(_try_cluster_as_user))
+        if "user_namespaces" in reasons and (known := restrictions(_read)):
+            reasons["user_namespaces"] += f" ({known})"
     _note(reasons, "disk_faults", lambda: _in_child(_try_disk))
     _try_groups(reasons)
     sys.stdout.write(json.dumps(reasons))
+
+
+def restrictions(read: Callable[[str], str]) -> str:
+    """Say which settings of this machine keep ordinary users from namespaces, "" where none does.
+
+    Only to explain what has failed. `read` returns "" for what is not there.
+    """
+    return ", ".join(
+        f"{name} is {value}"
+        for name, value in _RESTRICTIONS
+        if read(f"/proc/sys/{name.replace('.', '/')}").strip() == value
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _note(reasons: dict[str, str], name: str, attempt: Callable[[], None]) -> None:
@@ -111,6 +141,14 @@ def _try_disk() -> None:
 
 
 def _try_groups(reasons: dict[str, str]) -> None:
+    held = hand_down()
+    try:
+        _try_each_group(reasons)
+    finally:
+        held.release()
+
+
+def _try_each_group(reasons: dict[str, str]) -> None:
     tag = cgroups.session_tag(os.getpid())
     group = cgroups.NodeGroup(tag, "dry-run", cgroups.find_hierarchies())
     pid = os.fork()
@@ -122,7 +160,8 @@ def _try_groups(reasons: dict[str, str]) -> None:
         _note(reasons, "cpu", lambda: group.limit_cpu(0.5))
         _note(reasons, "memory", lambda: group.limit_memory(1 << 30))
         _note(reasons, "process", lambda: group.limit_processes(1000))
-        _note(reasons, "freeze", lambda: group.move(pid))
+        for feature in [each for each in cgroup_layout.FEATURES if each not in reasons]:
+            _note(reasons, feature, lambda: group.move(pid))
     finally:
         os.kill(pid, signal.SIGKILL)
         if "freeze" not in reasons:

@@ -25,8 +25,24 @@ _REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("/dev/fuse",), "sudo chmod 0666 /dev/fuse (what most distributions have), or run as root"),
     (
+        ("no control group", "mounted read-only"),
+        "start the container with --privileged, which lets it write there",
+    ),
+    (
+        ("no control group", "has no controller"),
+        "boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable=, or run as root",
+    ),
+    (
         ("no control group",),
         "systemd-run --user --scope --property=Delegate=yes pytest ... (version 2), or run as root",
+    ),
+    (
+        ("unprivileged_userns_clone is 0",),
+        "sudo sysctl kernel.unprivileged_userns_clone=1, or run as root",
+    ),
+    (
+        (f"{_APPARMOR} is 1",),
+        f"sudo sysctl {_APPARMOR}=0, or run as root",
     ),
     (
         ("not permitted",),

@@ -21,6 +21,7 @@ from typing import Any
 
 from elastic_harness.cluster import cgroups, leftovers, process_table
 from elastic_harness.cluster import namespace as ns
+from elastic_harness.cluster.handover import hand_down
 from elastic_harness.cluster.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
 
@@ -49,6 +50,7 @@ class Supervisor:
         """Fork the server; returns in it only."""
         tag = cgroups.session_tag(os.getpid())
         leftovers.sweep()
+        held = hand_down()
         own_fd = os.pidfd_open(os.getpid())
         ns.become_subreaper()
         if self._is_isolated:
@@ -58,6 +60,7 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             os.close(self._owner_fd)
+            held.forget()
             return ClusterServer(
                 self._control,
                 ServerPlan(
@@ -72,6 +75,7 @@ class Supervisor:
         _let_go_of_code()
         self._wait_for_an_end(pid)
         self._leave_nothing(pid, tag)
+        held.release()
         os._exit(0)
 
     def _wait_for_an_end(self, server: int) -> None:

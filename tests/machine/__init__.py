@@ -1,0 +1,1 @@
+"""The tests on another kernel than this machine's: see `python -m tests.machine --help`."""
