@@ -64,6 +64,7 @@ class Candidate:
         self._ballot = ballot
         self._wake_at = 0.0
         self._is_certain = False
+        self._has_deferred = False
         self._tries = 0
         self._stood_at = float("-inf")
         self._unrest = 0
@@ -115,6 +116,7 @@ class Candidate:
         own = self._ballot.incarnation
         place = order.index(own) if own in order else len(order)
         self._is_certain = is_named
+        self._has_deferred = False
         self._become(Standing.WAITING)
         is_unrest = now < self._stood_at + 2 * self._settings.lease_s
         self._unrest = min(self._unrest + 1, _MOST_UNREST) if is_unrest else 0
@@ -129,6 +131,28 @@ class Candidate:
         self._request = None
         self.place = None
         self.reached = None
+
+    def defer_to(self, candidate: str, now: float) -> None:
+        """Leave time to one that tries, too, and comes earlier in the last roster; once.
+
+        Of two that ask for votes at the same time one may be elected although the other has
+        promised a higher term by then. It steps down, and its lease is waited for.
+        """
+        may_wait = self.standing in {Standing.WAITING, Standing.TRYING} and not self._is_certain
+        if self._has_deferred or not may_wait or not self._comes_earlier(candidate):
+            return
+        self._has_deferred = True
+        if self.standing is Standing.TRYING:
+            self._become(Standing.WAITING)
+            self._request = None
+        self._wake_at = max(self._wake_at, now + self.stagger_s + self._jitter_s())
+
+    def _comes_earlier(self, other: str) -> bool:
+        """Tell whether it is another one's turn before it is this node's."""
+        assert self._seal is not None, "a candidate has acknowledged something"
+        order = [entry.incarnation for entry in self._seal.roster]
+        own = self._ballot.incarnation
+        return other in order and (own not in order or order.index(other) < order.index(own))
 
     def yield_to_another(self, now: float) -> None:
         """Give up this try: a vote was given to somebody else."""

@@ -16,7 +16,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.ballot import Ballot, rank_of
-from pytest_elastic.rendezvous.candidate import Candidate
+from pytest_elastic.rendezvous.candidate import Candidate, Standing
 from pytest_elastic.rendezvous.mark import KnownJob
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
@@ -162,20 +162,28 @@ class Succession:
             question,
             now,
             place=contact.place,
-            patience_s=max(self._patience_s(now), contact.patience_s),
+            patience_s=max(self._patience_s(now, is_trial=question.is_trial), contact.patience_s),
             ending=contact.ending,
             ended=contact.ended,
         )
         reply = v.AnswerTo(connection=asked.connection, message=answer)
-        if question.is_trial or not answer.is_granted:
+        if not answer.is_granted:
+            return (reply,)
+        if question.is_trial:
+            self.candidate.defer_to(question.candidate, now)
             return (reply,)
         self.candidate.yield_to_another(now)
         self._trusted_until = float("-inf")
         return (v.Supersede(term=question.term), reply)
 
-    def _patience_s(self, now: float) -> float:
-        """Return how long to wait for somebody who was voted for, or announced, to be there."""
+    def _patience_s(self, now: float, *, is_trial: bool) -> float:
+        """Return how long to wait for somebody who was voted for, or announced, to be there.
+
+        That may be this node itself, as long as it asks for votes in earnest.
+        """
         beat_s = self._settings.beat_interval_s
+        if is_trial and self.candidate.standing is Standing.ASKING:
+            return self.candidate.stagger_s
         voted_s = beat_s if self.ballot.has_voted_since(now - beat_s) else 0.0
         return max(voted_s, self._trusted_until - now, 0.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from elastic_harness.simulation.checks import Watch
 from elastic_harness.simulation.world import World, formed, settings
@@ -75,6 +77,22 @@ def test_r11_a_frozen_coordinator_is_followed_and_decides_nothing_when_it_goes_o
     world.run_until(lambda: world.all_run("n2", "n3", "n1"), within_s=8.0)
     assert world.processes["n1"].coordinator is None
     assert newest_term(world) == 2
+
+
+def test_r11_two_that_stand_at_the_same_moment_do_not_cost_another_lease() -> None:
+    """Whenever the lease of one ends beside the turn of another, on a slow network."""
+    took: dict[int, float] = {}
+    for apart_ms in range(0, 250, 5):
+        world = World(succeeding(), checks_wire=False, keeps_messages=False)
+        world.latency_s = 0.02
+        world.start("n1", "n2")
+        world.run(apart_ms / 1000)
+        world.start("n3")
+        world.run_until(partial(world.all_run, "n1", "n2", "n3"), within_s=5.0)
+        world.run(2.0)
+        world.freeze("n1", 60.0)
+        took[apart_ms] = world.reform("n2", "n3", within_s=9.0)
+    assert {apart: seconds for apart, seconds in took.items() if seconds > 2.0} == {}
 
 
 def test_r11_it_costs_no_restart_and_numbers_go_on() -> None:

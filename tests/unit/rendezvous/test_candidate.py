@@ -219,6 +219,37 @@ def test_one_that_votes_for_another_gives_its_own_try_up() -> None:
     assert bench.candidate.elected is None
 
 
+@pytest.mark.parametrize("is_trying", [True, False])
+def test_it_leaves_one_that_comes_earlier_time_to_ask(is_trying: bool) -> None:  # noqa: FBT001
+    """Once, so that one which tries in vain again and again keeps nobody from it."""
+    bench = Bench("n1", "n3", "n2")
+    bench.candidate.stand(bench.now, "n1")
+    if is_trying:
+        bench.go_on(1.0)
+        assert bench.does(Standing.TRYING)
+    bench.candidate.defer_to("n3", bench.now)
+    assert bench.does(Standing.WAITING)
+    assert bench.candidate.reached is None
+    wake_at = bench.candidate.wake_at
+    assert wake_at is not None
+    assert wake_at >= bench.now + bench.candidate.stagger_s
+    bench.candidate.defer_to("n3", bench.now + 0.25)
+    assert bench.candidate.wake_at == wake_at
+
+
+@pytest.mark.parametrize("standing", [Standing.ASKING, Standing.TRYING])
+def test_it_leaves_no_time_to_one_that_comes_later_or_comes_too_late(standing: Standing) -> None:
+    """Its own turn was before that, or its term is raised already."""
+    bench = Bench("n2", "n3", "n1") if standing is Standing.TRYING else Bench("n3", "n2", "n1")
+    bench.stand()
+    bench.go_on(1.0)
+    if standing is Standing.ASKING:
+        bench.answer("n3")
+    assert bench.does(standing)
+    bench.candidate.defer_to("n3", bench.now)
+    assert bench.does(standing)
+
+
 def test_one_that_leaves_does_not_stand() -> None:
     """It has renounced its voice."""
     bench = Bench()
