@@ -24,6 +24,7 @@ from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.storm import STORM_ID, draw_entries
 from elastic_harness.scenario.timeline import OWN_ACTIONS
+from elastic_harness.scenario.token_files import check_token_files
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError
 
@@ -291,7 +292,8 @@ def _check_timeline(
         for entry in scenario.timeline
     ]
     recipes = hub.session.faults.recipes
-    for finding in check_scenario(scenario, actions, recipes, folders=folders, drawn=drawn):
+    found = check_scenario(scenario, actions, recipes, folders=folders, drawn=drawn)
+    for finding in (*found, *check_token_files(scenario.job)):
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)

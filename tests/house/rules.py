@@ -212,6 +212,7 @@ PURE = (
             "stage_proxies",
             "stage_stops",
             "strangers",
+            "token_files",
         ),
     ),
     Pure(holds="elastic_harness.faker_provider"),

@@ -36,6 +36,7 @@ from elastic_harness.scenario.model import (
 from elastic_harness.scenario.package_checks import check_packages
 from elastic_harness.scenario.problems import Position, Problem, ScenarioError
 from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS
+from elastic_harness.scenario.token_files import check_token_files
 from elastic_harness.scenario.triggers import (
     CONDITION_KEYS,
     AtStep,
@@ -217,7 +218,7 @@ class _Reader:
         for finding in check_scenario(scenario, actions, recipes, folders=self._folders):
             self._found(finding)
         self._check_clauses(scenario)
-        for finding in check_packages(scenario):
+        for finding in (*check_packages(scenario), *check_token_files(scenario.job)):
             self._found(finding)
         return self._with_script(scenario)
 
