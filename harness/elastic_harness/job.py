@@ -46,7 +46,7 @@ class Injected:
         return f"{self.id}.healed"
 
     def heal(self) -> Injected:
-        """Undo it now; returns the healing. It fails if there is nothing in force to heal."""
+        """Undo it now (twice is harmless); returns the healing, which fails if it never acted."""
         return self.job.add({"at": "0s"}, "heal", self.id)
 
     def __str__(self) -> str:

@@ -301,12 +301,13 @@ class FaultFlow:
             self._put(Judge(entry_id=entry.id, clauses=read_check(wanted)))
             return
         self._decide(f"{entry.id} heals", why, now)
-        chosen = [other for other in self._chosen_by(entry) if other.can_be_healed]
-        if not chosen:
-            self._fail(entry, f"heal: {wanted}: there is nothing in force to heal")
+        chosen = self._chosen_by(entry)
+        if not any(other.can_be_healed or other.was_undone for other in chosen):
+            self._fail(entry, f"heal: {wanted}: nothing of that was ever in force")
             return
         for other in reversed(chosen):
-            self.heal(other, "action")
+            if other.can_be_healed:
+                self.heal(other, "action")
         self._finish_own(entry, now)
 
     def _chosen_by(self, entry: EntryState) -> list[EntryState]:

@@ -134,6 +134,12 @@ class EntryState:
         is_out = self.phase in {EntryPhase.FIRED, EntryPhase.IN_FORCE}
         return is_out and self.action is not None and self.action.is_healable
 
+    @property
+    def was_undone(self) -> bool:
+        """Tell whether it was in force and is healed, or about to be: once more is harmless."""
+        is_gone = self.phase in {EntryPhase.HEALING, EntryPhase.HEALED}
+        return is_gone and self.action is not None and self.action.is_healable
+
     def become(self, phase: EntryPhase) -> None:
         """Change the phase; what the table does not list is a bug."""
         assert phase in ALLOWED[self.phase], f"{self.id}: {self.phase} does not become {phase}"

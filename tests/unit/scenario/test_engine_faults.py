@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
@@ -109,6 +110,47 @@ def test_a_heal_action_heals_by_id_and_is_no_fault_itself() -> None:
     bench.undo("cut")
     assert bench.facts(FaultHealed) == [FaultHealed(id="cut", by="action")]
     assert [fact.id for fact in bench.facts(FaultFired)] == ["cut"]
+
+
+@pytest.mark.parametrize("again", ["cut", "all"])
+def test_healing_again_is_harmless_while_it_is_undone_and_afterwards(again: str) -> None:
+    """`for` may come first: one order to undo it, and nothing is said to have failed."""
+    bench = running(
+        {"at": "1s", "id": "cut", "partition": "n2", "for": "2s"},
+        {"after": "cut + 2s", "id": "meanwhile", "heal": again},
+        {"after": "cut.healed + 1s", "id": "afterwards", "heal": again},
+    )
+    bench.pass_time(1)
+    bench.in_force("cut")
+    bench.prove("cut")
+    bench.pass_time(2)
+    bench.undo("cut")
+    bench.pass_time(1)
+    assert bench.healed == ["cut"]
+    assert [fact.id for fact in bench.facts(FaultHealed)] == ["cut"]
+    assert bench.facts(FaultIneffective) == []
+
+
+def test_healing_what_was_never_in_force_is_said() -> None:
+    """A fault that failed, one that has nothing to undo, or none at all."""
+    bench = running(
+        {"at": "1s", "id": "cut", "partition": "n2"},
+        {"at": "1s", "id": "dead", "kill": "rank 1"},
+        {"at": "3s", "id": "first", "heal": "cut"},
+        {"at": "3s", "id": "second", "heal": "dead"},
+        {"at": "3s", "id": "third", "heal": "all"},
+    )
+    bench.pass_time(1)
+    bench.disprove("cut", "there is no switch")
+    bench.in_force("dead")
+    bench.prove("dead")
+    bench.pass_time(2)
+    said = {fact.id: fact.reason for fact in bench.facts(FaultIneffective)}
+    assert said.pop("cut") == "there is no switch"
+    assert said == {
+        name: f"heal: {wanted}: nothing of that was ever in force"
+        for name, wanted in {"first": "cut", "second": "dead", "third": "all"}.items()
+    }
 
 
 def test_a_fault_healed_by_the_teardown_is_recorded_even_after_the_end() -> None:
