@@ -37,7 +37,7 @@ from pytest_elastic.rendezvous.succession import Succession
 from pytest_elastic.rendezvous.telling import Telling
 from tests.simulation.planting import Planted, after, before, drawn, nothing
 
-__all__ = ["PLANTED", "SELDOM"]
+__all__ = ["PLANTED"]
 
 
 def _charge_everything(
@@ -113,7 +113,6 @@ def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
 _by_claim = round_.by_claim
 _rest_on = MembersMandate.rest_on
 # Few kinds of faults each, with succession.
-_SWARM = Options(quorum="majority", is_swarm=True)
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
 
 
@@ -138,9 +137,17 @@ _ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda _, published, place: published.
 # The endpoint's host comes back, and new nodes with it.
 _HOST_IS_BACK = drawn("back", "join", "kill", "isolate", nodes=3)
 
+# What a judge says of a broken promise.
+_TWO_WORLDS = "two worlds run at once"
+_NOT_THE_SAME = "is not the same for all"
+_STUCK = r"of \[.*\] go on"
+_UNAWARE = "have not noticed that the job is over"
+_GIVEN_UP = "given up, though every node did as told"
+
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
         what="neither member nor keeper looks at the lease",
+        breaks=_TWO_WORLDS,
         patches=(
             (MemberMachine, "_watch_lease", nothing),
             (PlayedAgent, "_look_at_lease", nothing),
@@ -148,33 +155,40 @@ PLANTED: dict[str, Planted] = {
     ),
     "no-start-gate": Planted(
         what="a round is committed while workers of a lost member may run",
+        breaks=_TWO_WORLDS,
         patches=((Sealing, "look", before(Sealing.look, _forget_the_gate)),),
         options=Options(kinds=("fail", "freeze", "suspend")),
     ),
     "number-reused": Planted(
         what="the number of a round that was given up comes again",
+        breaks=_NOT_THE_SAME,
         patches=((Sealing, "_abandon", after(Sealing._abandon, _reuse_number)),),
     ),
     "everything-charged": Planted(
         what="a change of members costs a restart",
+        breaks=r"restarts for|its members changed",
         patches=((sealing, "judge", _charge_everything),),
     ),
     "nothing-charged": Planted(
         what="every round is free",
+        breaks="nothing had changed",
         patches=((sealing, "judge", lambda *_: (Verdict.FREE, "free")),),
     ),
     "stopping-not-held": Planted(
         what="workers that are being stopped are not held when contact is lost",
+        breaks=_TWO_WORLDS,
         patches=((MemberMachine, "_on_connection_lost", _do_not_hold_what_stops),),
         options=Options(kinds=("fail", "reject", "slow")),
     ),
     "refused-waits": Planted(
         what="a member refused with nothing to kill waits for the join timeout after the end",
+        breaks="not noticed that the coordinator is gone",
         patches=((MemberMachine, "_leave_round", _leave_round_impatiently),),
         options=Options(kinds=("break", "isolate", "lose host", "reject", "split")),
     ),
     "reports-not-repeated": Planted(
         what="news that was lost with a connection is not said again",
+        breaks=_GIVEN_UP,
         patches=(
             (
                 MemberMachine,
@@ -185,47 +199,57 @@ PLANTED: dict[str, Planted] = {
     ),
     "resumes-anything": Planted(
         what="a node may come back into a round that it does not stand by",
+        breaks="was started again with the number",
         patches=((membership, "resumes", lambda *_: True),),
     ),
     "not-told-again": Planted(
         what="a member that comes back is not told what it has missed",
+        breaks=_GIVEN_UP,
         patches=((CoordinatorMachine, "_on_back", nothing),),
         options=Options(kinds=("break", "cut", "fail", "isolate")),
     ),
     "too-few": Planted(
         what="a round is sealed with fewer than min_nodes",
+        breaks=r"round \d+ has \d+ nodes",
         patches=((Gathering, "look", before(Gathering.look, _too_few)),),
     ),
     "connection-not-noticed": Planted(
         what="the end of a member's connection suspects nobody and stops nothing",
+        breaks=_TWO_WORLDS,
         patches=((MemberMachine, "_on_connection_lost", nothing),),
     ),
     "quorum-forgotten": Planted(
-        what="a successor needs nobody's vote, and a round nobody's voice",
+        what="a successor needs nobody's vote, a round nobody's voice, a mandate any one answer",
+        breaks=_TWO_WORLDS,
         patches=(
             (candidate, "has_quorum", lambda *_: True),
             (mandate, "has_quorum", lambda *_: True),
+            (mandate, "agreed_since", lambda _, heard_at, __: max(heard_at.values(), default=0.0)),
         ),
         options=_SUCCESSION,
     ),
     "granted-for-ever": Planted(
         what="a coordinator goes on deciding when what was granted to it is over",
+        breaks=_TWO_WORLDS,
         patches=((GrantedMandate, "until", lambda *_: float("inf")),),
         options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
     ),
     "end-begins-again": Planted(
         what="who looks for a coordinator after the end is not told of it, by etcd or by others",
+        breaks=_UNAWARE,
         patches=((granted_registry, "read_end", nothing),),
         guards=((CoordinatorMachine, "_hear_of_end", nothing),),
         options=drawn("isolate", "split", "succeed", nodes=4, quorum="granted"),
     ),
     "one-peer-not-judged": Planted(
         what="a lost member is waited for without end where it is the only one that is known",
+        breaks=_STUCK,
         patches=((Membership, "next_judgement", _judge_two_or_more),),
         options=drawn("crash", "isolate", "lose host", "power", nodes=2, quorum="granted"),
     ),
     "spares-begin": Planted(
         what="whoever was told of a round counts as new where a host that is back begins a job",
+        breaks=_TWO_WORLDS,
         patches=((FirstRound, "meet", nothing),),
         # One of the two hears at the endpoint of the other, if both are of the first term.
         guards=_ONE_IS_PUBLISHED,
@@ -233,25 +257,32 @@ PLANTED: dict[str, Planted] = {
     ),
     "mark-unread": Planted(
         what="a host that comes back begins without the mark that was left on its machine",
+        breaks=_NOT_THE_SAME,
         patches=((Marks, "open", nothing),),
         options=_HOST_IS_BACK,
     ),
     "numbers-anew": Planted(
         what="a host that comes back counts from one again, though somebody may know of its job",
+        breaks=_NOT_THE_SAME,
         patches=((Survivors, "numbers", lambda *_, **__: (0, 0)),),
         options=_HOST_IS_BACK,
     ),
     "endpoints-minority": Planted(
         what="a job begins where one of several endpoints is reached",
+        breaks=_TWO_WORLDS,
         patches=((founding, "majority_of", lambda _: 1),),
-        options=Options(quorum="majority", endpoints=3),
+        options=Options(
+            quorum="majority", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
+        ),
     ),
     "uncommitted-counts": Planted(
         what="a restart is used when its round is sealed, whether that is committed or not",
+        breaks="nothing had changed",
         patches=((Sealing, "begin", after(Sealing.begin, _count_what_is_sealed)),),
     ),
     "elder-told-once": Planted(
         what="who was published before a successor is told once, and never looks there itself",
+        breaks=_STUCK,
         patches=(
             (Doors, "_announce", before(Doors._announce, _forget_elder)),
             (Doors, "hear_of", nothing),
@@ -260,36 +291,43 @@ PLANTED: dict[str, Planted] = {
     ),
     "claims-without-voices": Planted(
         what="of those who wait, who came first is taken, whoever has a needed voice",
+        breaks=_STUCK,
         patches=((round_, "by_claim", lambda peers, last, _: _by_claim(peers, last, ())),),
         options=drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4),
     ),
     "strangers-forgotten": Planted(
         what="a successor does not expect those to ask for the end whom it never knew",
+        breaks=_UNAWARE,
         patches=((Farewell, "expect_strangers", nothing),),
         options=drawn("fail", "suspend", nodes=3, is_brisk=False),
     ),
     "nobody-tells-the-end": Planted(
         what="who has heard the end goes at once, and leaves it to the coordinator to tell others",
+        breaks=_UNAWARE,
         patches=((Parting, "hold", after(Parting.hold, _tell_nobody)),),
         options=drawn("isolate", "lose host", "succeed", nodes=3, is_brisk=False),
     ),
     "end-told-to-who-asks": Planted(
         what="who knows how the job has ended tells those who ask, and nobody else",
+        breaks=_UNAWARE,
         patches=((Telling, "begin", nothing),),
         options=drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
     ),
     "begins-after-the-end": Planted(
         what="a spare that was told of the end begins another job with a host that is back",
+        breaks=_UNAWARE,
         patches=((Ballot, "hear_of_end", nothing),),
         options=_BRISK,
     ),
     "decider-goes-alone": Planted(
         what="a node that leaves while it has lost the contact to its own coordinator just goes",
+        breaks="have left, and still decide",
         patches=((CoordinatorLink, "must_hand_over", property(lambda _: False)),),
-        options=_BRISK,
+        options=drawn("drain", "break", "fail", nodes=3, is_brisk=False),
     ),
     "terms-race": Planted(
         what="whoever follows a coordinator that was refused is refused in turn, for ever",
+        breaks=_STUCK,
         patches=(
             (Candidate, "hear_of_term", nothing),
             (candidate, "_MOST_UNREST", 0),
@@ -299,11 +337,13 @@ PLANTED: dict[str, Planted] = {
     ),
     "success-stays": Planted(
         what="a node that leaves waits for its coordinator although its workers have succeeded",
+        breaks=_UNAWARE,
         patches=((RoundPart, "is_idle", property(lambda part: part.is_free)),),
         options=drawn("drain", "succeed", "turn", nodes=4),
     ),
     "lease-from-now": Planted(
         what="a lease runs from the newest beat that was sent, whether it came back or not",
+        breaks=_TWO_WORLDS,
         patches=((HeldLease, "next_beat", after(HeldLease.next_beat, _hold_from_now)),),
         # The keeper goes by the last lease that was told it.
         guards=((PlayedAgent, "_look_at_lease", nothing),),
@@ -311,6 +351,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "vote-in-contact": Planted(
         what="a node votes for another one while its coordinator is well",
+        breaks=_TWO_WORLDS,
         patches=((Ballot, "_refusal", lambda *_: ""),),
         # A vote says how lately the voter had contact, and no round starts before that lease ends.
         guards=((Ballot, "contact_but_with", nothing),),
@@ -323,6 +364,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "votes-twice": Planted(
         what="a node forgets for whom it has voted, and in which term",
+        breaks=_STUCK,
         patches=((Ballot, "vote", nothing),),
         # Two that were elected under one term are told of each other by way of the endpoint.
         guards=_ONE_IS_PUBLISHED,
@@ -330,24 +372,22 @@ PLANTED: dict[str, Planted] = {
     ),
     "refusal-says-nothing": Planted(
         what="nodes whose first round was never committed elect somebody, although another decides",
+        breaks=_STUCK,
         patches=((Succession, "hear_of_term", nothing),),
         # Who finds that one in the store under a term that it may not obey says so.
         guards=((CoordinatorLink, "_must_tell", lambda *_: False),),
         options=drawn("no store", "isolate", "lose host", nodes=3),
     ),
-    "endless-mandate": Planted(
-        what="a coordinator that no quorum answers goes on deciding",
-        patches=((MembersMandate, "until", lambda *_: float("inf")),),
-        options=drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
-    ),
-}
-
-# Since members check each other before a seal (R13), some thousand storms have not found this:
-# another rule comes before what it breaks, or the moment for it has become too short.
-SELDOM: dict[str, Planted] = {
     "end-needs-mandate": Planted(
         what="whoever comes after the end gets no lease, as nobody answers any more",
+        breaks=_UNAWARE,
         patches=((MembersMandate, "rest_on", _keep_resting),),
-        options=_SWARM,
+        options=drawn("isolate", "join", "succeed", nodes=3),
+    ),
+    "endless-mandate": Planted(
+        what="a coordinator that no quorum answers goes on deciding",
+        breaks=_TWO_WORLDS,
+        patches=((MembersMandate, "until", lambda *_: float("inf")),),
+        options=drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
     ),
 }

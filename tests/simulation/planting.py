@@ -20,11 +20,13 @@ _T = TypeVar("_T")
 class Planted:
     """One fault: what is wrong, what is replaced by what, and which storms may find it.
 
+    `breaks` is what the judge says then, as a regular expression: nothing else counts as found.
     `guards` are other rules that would catch it, taken away with it: the storm that finds the fault
     must find nothing when they alone are missing.
     """
 
     what: str
+    breaks: str
     patches: Sequence[Patch]
     guards: Sequence[Patch] = ()
     options: Options | None = None

@@ -53,6 +53,10 @@ FOUND_IN_THE_SIMULATOR = {
         drawn("succeed", "isolate", "suspend", "kill", "lose host", "join", "turn", nodes=4),
         "one that has joined the next says nothing about who is left over of the one before",
     ),
+    19300095: (
+        drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
+        "who has voted for one who is lost before any round was committed follows nobody (R12)",
+    ),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
     15043064: (
         _MAJORITY,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
 from pytest_elastic.rendezvous.ballot import rank_of
+from pytest_elastic.rendezvous.coordinator_phases import Phase
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.quorum import has_quorum
 
@@ -14,6 +15,9 @@ __all__ = ["SLOWEST_CLOCK", "problem_of", "seems_over"]
 
 SLOWEST_CLOCK = 0.93
 """How fast a clock is at least, in seconds a second."""
+_FIRST_TERM = 1
+# Nothing is left to decide for a coordinator in these phases.
+_DONE = frozenset({Phase.ENDING, Phase.OVER, Phase.DEPOSED})
 
 
 def problem_of(
@@ -46,7 +50,7 @@ def problem_of(
     if world.config.outlives_coordinator:
         return _problem_of_heirs(world, living, left_out, healed_at)
     if host.finished is not None or host.agent.over is not None:
-        return _unaware(living)
+        return _unaware([p for p in living if p.agent.belongs])
     return _not_running(world, living)
 
 
@@ -56,7 +60,7 @@ def seems_over(world: World) -> bool:
 
 
 def _unaware(living: Sequence[Process]) -> str | None:
-    left = [p.name for p in living if p.agent.belongs]
+    left = [p.name for p in living]
     return f"{left} have not noticed that the job is over" if left else None
 
 
@@ -80,11 +84,13 @@ def _problem_of_heirs(
     fewer may do is not judged, but for their safety.
     """
     is_granted = world.config.is_granted
+    gone = [process.name for process in world.every_process if _decides_after_it_left(process)]
+    if gone:
+        return f"{gone} have left, and still decide"
     aware = [
         process
         for process in world.every_process
-        if process.agent.over is not None
-        if process.agent.over.result in {"succeeded", "failed"}
+        if _knows_the_end(process)
         if process.name != left_out or is_granted  # it can tell nobody
     ]
     # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10);
@@ -93,7 +99,9 @@ def _problem_of_heirs(
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         # Who came after the end, to a host that was started again, is another job.
         since = [(p, p.agent.belongs_since) for p in living]
-        return _unaware([p for p, at in since if at is not None and at <= ended_at])
+        old = [p for p, at in since if at is not None and at <= ended_at]
+        came = [p for p in living if _came_after_the_end(p, healed_at)]
+        return _unaware([*old, *came])
     if is_granted:
         return _not_running(world, living)
     if world.host is not None and not world.host.is_alive:
@@ -106,6 +114,30 @@ def _problem_of_heirs(
         if 2 * len(present & roster) <= len(roster):
             return None
     return _not_running(world, living)
+
+
+def _decides_after_it_left(process: Process) -> bool:
+    """Tell whether a member was let go that decides, and goes on with that without a node (R4)."""
+    over, coordinator = process.agent.over, process.coordinator
+    was_member = process.member._link.was_welcome  # noqa: SLF001
+    if not was_member or over is None or over.result != "drained":
+        return False
+    return process.is_alive and coordinator is not None and coordinator.phase not in _DONE
+
+
+def _came_after_the_end(process: Process, healed_at: float) -> bool:
+    """Tell whether a node was welcome, since all is healed, where the end was known (R11.8)."""
+    ballot = process.member._succession.ballot  # noqa: SLF001
+    host = process.world.by_incarnation.get(ballot.leader)
+    if host is None or not _knows_the_end(host) or ballot.contact_at is None:
+        return False
+    return ballot.contact_at >= process.moment(healed_at)
+
+
+def _knows_the_end(process: Process) -> bool:
+    """Tell whether a node was told how the job has ended, by somebody's decision."""
+    over = process.agent.over
+    return over is not None and over.result in {"succeeded", "failed"}
 
 
 def _could_tell(process: Process, healed_at: float) -> bool:
@@ -144,10 +176,13 @@ def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
     if ballot.seal is None or not deciding or any(ballot.may_obey(*each) for each in deciding):
         return False
     asked = {entry.incarnation for each in ballot.voters for entry in each.members}
-    told = [p.member._succession.ballot for p in living if p.node.incarnation in asked]  # noqa: SLF001
-    told = [b for b in told if not any(b.may_obey(*each) for each in deciding)]  # not in the next
+    ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
+    joined = {b.incarnation for b in ballots if any(b.may_obey(*each) for each in deciding)}
+    told = [b for b in ballots if b.incarnation in asked - joined]
     newest = max(told, key=lambda each: (rank_of(each.seal), each.commit is not None))
-    present = {p.node.incarnation for p in living}
+    # One of a first round that was given up cannot join another one under that term (R12).
+    is_of_first = {ballot.promised} == {term for term, _ in deciding} == {_FIRST_TERM}
+    present = {p.node.incarnation for p in living} - (joined if is_of_first else set())
     return not all(has_quorum(each, present) for each in newest.voters)
 
 
@@ -167,16 +202,19 @@ def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[st
             # It may have been committed, or something else that followed the same rounds: R11.5.
             rosters += [{e.incarnation for e in each.members} for each in seal.electorates]
     if not rosters:
-        rosters += _roster_of_the_lost(world)
+        rosters += _rosters_of_the_lost(world, living)
     return rosters
 
 
-def _roster_of_the_lost(world: World) -> list[set[str]]:
-    """Return the roster with which somebody was elected who is lost, and whom the store names.
+def _rosters_of_the_lost(world: World, living: Sequence[Process]) -> list[set[str]]:
+    """Return the rosters with which somebody was elected who is lost.
 
-    The endpoint's host has given way to it, so nobody begins while those who elected it are gone.
+    Whom the store names: the endpoint's host has given way to it, so nobody begins while those who
+    elected it are gone. And for whom somebody has voted who is left, and may obey nobody of before.
     """
     place = world.doors.published
-    named = [p for p in world.every_process if place and p.node.incarnation == place.incarnation]
+    incarnations = {place.incarnation} if place else set()
+    incarnations |= {p.member._succession.ballot.choice for p in living}  # noqa: SLF001
+    named = [p for p in world.every_process if p.node.incarnation in incarnations]
     seals = [p.member._succession.ballot.seal for p in named if not p.is_alive]  # noqa: SLF001
     return [{entry.incarnation for entry in seal.roster} for seal in seals if seal is not None]
