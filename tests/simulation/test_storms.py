@@ -6,12 +6,13 @@ is mended, planted (`planted.py`) and written into `seeds.txt`.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from elastic_harness.simulation.campaign import AGENTS
 from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.plan import Options, draw_plan
+from elastic_harness.simulation.plan import Blow, Options, draw_plan
 from elastic_harness.simulation.played_agent import PlayedAgent
 from elastic_harness.simulation.storm import run_storm, weather
 
@@ -268,6 +269,22 @@ def test_what_a_storm_once_found_in_the_simulator_is_mended(seed: int) -> None:
     """See `FOUND_IN_THE_SIMULATOR`."""
     options, _ = FOUND_IN_THE_SIMULATOR[seed]
     run_storm(draw_plan(seed, options))
+
+
+def test_one_of_a_first_round_that_was_given_up_may_be_left_over() -> None:
+    """Beside 19300095: another one under the same term was joined by all others (R12).
+
+    n3 acknowledged the first round of n1, n2 was cut off before it could. n1 comes back, and begins
+    with n2, as n3 alone can elect nobody; nor can it join, for as long as it lives.
+    """
+    blows = (
+        Blow(after_s=0.3914, kind="isolate", who=4, how=0.57),
+        Blow(after_s=0.8223, kind="lose host", how=0.54),
+        Blow(after_s=0.95, kind="succeed"),
+    )
+    options, _ = FOUND_IN_THE_SIMULATOR[19300095]
+    outcome = run_storm(dataclasses.replace(draw_plan(19300095, options), blows=blows))
+    assert (outcome.blows, outcome.ending) == (2, "runs")
 
 
 @pytest.mark.parametrize("sentence", FOUND_OTHERWISE)
