@@ -303,6 +303,7 @@ def connect(
 ) -> Callable[[], None]:
     """Dial a numeric address without blocking; one of the callbacks runs, within `timeout_s`.
 
+    What is no such address fails, and is not looked up: that would block, and others have said it.
     Returns a function that gives up (no callback runs after it).
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -331,10 +332,19 @@ def connect(
         loop.now() + timeout_s,
         lambda: finish(TimeoutError(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s")),
     )
-    code = sock.connect_ex((host, port))
+    code = _begin_connecting(sock, host, port)
     if code in (0, errno.EINPROGRESS):
         loop.watch(sock.fileno(), on_writable=on_writable)
     else:
         failure = OSError(code, os.strerror(code))
         loop.call_soon(lambda: None if sock.fileno() < 0 else finish(failure))
     return give_up
+
+
+def _begin_connecting(sock: socket.socket, host: str, port: int) -> int:
+    """Return 0 or an error number."""
+    try:
+        socket.inet_pton(sock.family, host.partition("%")[0])
+        return sock.connect_ex((host, port))
+    except (OSError, ValueError, OverflowError):
+        return errno.EINVAL

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import cast
 
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous.founding_vocabulary import Claim, Record
 from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.wire import BadMessage, read_dataclass
 
 __all__ = ["as_text", "key_of", "read_place", "read_record"]
 
@@ -38,22 +40,12 @@ def read_record(value: str, run_id: str, credentials: Credentials | None) -> Rec
         signature = fields.pop("signature", None)
         claim = fields.pop("claim", None)
         record = Record(
-            place=Place(
-                term=int(fields["term"]),
-                name=str(fields["name"]),
-                incarnation=str(fields["incarnation"]),
-                address=str(fields["address"]),
-                port=int(fields["port"]),
-            ),
-            claim=None
-            if claim is None
-            else Claim(
-                count=int(claim["count"]),
-                rank=int(claim["rank"]),
-                is_final=bool(claim["is_final"]),
-            ),
+            place=cast("Place", read_dataclass(Place, fields, "place")),
+            claim=None if claim is None else cast("Claim", read_dataclass(Claim, claim, "claim")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError, BadMessage):
+        return None
+    if record.place.term < 0 or not 0 <= record.place.port < 2**16:
         return None
     if credentials is not None:
         is_ours = credentials.has_signed(signature, *_signed_parts(record, run_id))

@@ -27,6 +27,8 @@ FORMAT = 1
 
 
 _AS_THEY_ARE = frozenset({str, int, bool})
+# Whole numbers have 64 bits: one of thousands of digits is read, and cannot be written or counted.
+_MOST = 2**63 - 1
 
 
 class BadMessage(RendezvousError):
@@ -66,7 +68,9 @@ def read_dataclass(cls: type[Any], values: object, where: str) -> object:
     read = {
         # Most values of a long roster need no second look.
         name: value
-        if type(value) is (hint := hints[name]) and hint in _AS_THEY_ARE
+        if type(value) is (hint := hints[name])
+        and hint in _AS_THEY_ARE
+        and (not isinstance(value, int) or -_MOST <= value <= _MOST)
         else _read(hint, value, f"{where}.{name}")
         for name, value in fields.items()
     }
@@ -118,12 +122,13 @@ def _read_union(hints: Sequence[object], value: object, where: str) -> object:
 
 def _read_scalar(hint: object, value: object, where: str) -> object:
     """Check a plain value; whole numbers will do for a float, booleans are not numbers."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and hint in {int, float}:
+        if abs(value) > _MOST:
+            raise BadMessage(f"{where}: a number of 64 bits is expected, found {value!r:.80}")
+        return hint(value)
+    if hint is float and isinstance(value, float):
         if not math.isfinite(value):
             raise BadMessage(f"{where}: a finite number is expected, found {value!r}")
-        return float(value)
-    if hint is int and is_whole:
         return value
     if (hint is str and isinstance(value, str)) or (hint is bool and isinstance(value, bool)):
         return value

@@ -239,7 +239,7 @@ def _first(answer: Mapping[str, Any]) -> dict[str, Any] | None:
 def _incarnation(found: Mapping[str, Any] | str) -> str:
     try:
         return str(json.loads(found if isinstance(found, str) else found["value"])["incarnation"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 

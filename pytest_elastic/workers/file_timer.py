@@ -86,7 +86,7 @@ class FileTimer:
         for line in lines:
             try:
                 self._obey(json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 self._say(f"{self.path} received {line[:80]!r}, which sets no timer")
 
     def _obey(self, request: Mapping[str, Any]) -> None:

@@ -36,6 +36,15 @@ _MAX_BYTES = 1024 * 1024
 _ENDS = 64
 # How often a lock that somebody holds is tried again: it is held for a millisecond.
 _LOCK_RETRY_S = 0.01
+# What reading a text raises that no pytest-elastic wrote; a count may be said to be infinite.
+_NOT_OURS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 # When this process first saw a coordinator's count, by file and job: (what was seen, when).
 _seen: dict[tuple[str, str], tuple[object, float]] = {}
@@ -191,14 +200,14 @@ def _is_left(entry: Mapping[str, Any]) -> bool:
 def _incarnation(value: str) -> str:
     try:
         return str(json.loads(value)["incarnation"])
-    except (ValueError, KeyError, TypeError):
+    except _NOT_OURS:
         return ""
 
 
 def _term(value: str) -> int:
     try:
         return int(json.loads(value)["term"])
-    except (ValueError, KeyError, TypeError):
+    except _NOT_OURS:
         return 0
 
 
@@ -246,7 +255,7 @@ def _read(fd: int, path: str) -> tuple[dict[str, Any], str]:
                 entry.update(
                     term=int(entry["term"]), count=int(entry["count"]), ttl_s=int(entry["ttl_s"])
                 )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _NOT_OURS as error:
         raise StoreUnreachable(
             f"{path} holds {data[:40]!r}, which no pytest-elastic wrote"
         ) from error

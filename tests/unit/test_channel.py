@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 
-from pytest_elastic.channel import Channel, JsonObject
+import pytest
+
+from pytest_elastic.channel import Channel, JsonObject, connect
 from pytest_elastic.loop import Loop
 
 
@@ -51,3 +54,29 @@ def test_a_host_of_ascii_is_looked_up_without_the_codec_of_international_names()
         check=True,
     )
     assert done.stdout == "False m\u00fcnchen\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("localhost", 29400),  # a name would be looked up, which may take for ever
+        ("no-such-host.invalid", 29400),
+        ("", 29400),
+        ("a\0b", 29400),
+        ("\ud800", 29400),
+        ("1:2:3", 29400),
+        ("fe80::1%no-such-interface", 29400),
+        ("127.0.0.1", 65536),
+        ("127.0.0.1", -1),
+    ],
+)
+def test_what_is_no_address_cannot_be_dialled(host: str, port: int) -> None:
+    """Others have said it: it fails as a dial does, and nothing is raised."""
+    loop = Loop()
+    failed: list[OSError] = []
+    connected: list[socket.socket] = []
+    connect(loop, host, port, timeout_s=60, on_connected=connected.append, on_failed=failed.append)
+    loop.run_once(60)
+    loop.close()
+    assert not connected
+    assert [error.errno for error in failed] == [errno.EINVAL]

@@ -121,6 +121,14 @@ def changed(message: m.Message, **fields: object) -> dict[str, Any]:
             changed(ports.PeerDraining(node="n", grace_s=1.0), grace_s=float("nan")),
             "peer_draining.grace_s: a finite number is expected",
         ),
+        (
+            changed(ports.PeerDraining(node="n", grace_s=1.0), grace_s=10**400),
+            "peer_draining.grace_s: a number of 64 bits is expected, found 1000",
+        ),
+        (
+            changed(m.JobEnded(term=1), term=-(2**63)),
+            "job_ended.term: a number of 64 bits is expected, found -9223372036854775808",
+        ),
         (changed(SAMPLES[12], roster=[[1]]), "seal.roster[0]: an object is expected"),
         (changed(SAMPLES[12], spares="n9"), "seal.spares: a list is expected"),
         (changed(SAMPLES[6], first_failure={"node": 1}), "job_ending.first_failure.node: str"),

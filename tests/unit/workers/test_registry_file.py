@@ -148,6 +148,7 @@ def test_a_file_that_holds_something_else_is_left_as_it_is(path: Path) -> None:
         b"notes\n",
         b'{"format": "pytest-elastic regi',
         b"{}\n",
+        b'{"format": "pytest-elastic registry 1", "runs": {"r": {"holder": "h", "term": 1e999}}}\n',
     ):
         path.write_bytes(data)
         with pytest.raises(StoreUnreachable, match=r"which no pytest-elastic wrote"):
