@@ -30,7 +30,9 @@ from elastic_harness.cluster.client import wait_for
 from tests.cluster_bench import Bench
 bench = Bench(sys.argv[1], Path(sys.argv[2]), preload=())
 bench.start("n1", "n2")
-bench.run("n1", "sh", "-c", "setsid sleep 1000 & setsid setsid sleep 1000 & sleep 1000")
+shares = "touch /dev/shm/faketime_shm_$$ /dev/shm/sem.faketime_sem_$$"  # as libfaketime does
+sleeps = "setsid sleep 1000 & setsid setsid sleep 1000 & sleep 1000"
+bench.run("n1", "sh", "-c", f"{shares}; {sleeps}")
 bench.run("n2", "sleep", "1000")
 wait_for(bench.loop, partial(bench.cluster.pause_node, "n2"))
 bench.until(lambda: len(bench.cluster.processes("n1")) >= 3, "processes")
@@ -78,6 +80,8 @@ def test_nothing_survives_a_kill(tmp_path: Path, kind: str, victim: str) -> None
     if victim == "supervisor":
         leftovers.sweep()  # as the next session does; else the supervisor did it before it ended
     assert left_by(supervisor) == []
+    shared = [name for name in os.listdir("/dev/shm") if "faketime" in name]
+    assert not [name for name in shared if name.endswith(tuple(f"_{pid}" for pid in pids))]
 
 
 def test_the_loss_of_the_server_is_reported(tmp_path: Path) -> None:

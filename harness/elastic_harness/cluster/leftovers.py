@@ -61,6 +61,7 @@ def sweep() -> None:
         if cgroups.is_stale(process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+                remove_clock_of(pid)
     tags = {name for name in os.listdir(tempfile.gettempdir()) if cgroups.is_stale(name)}
     for tag in sorted(tags | cgroups.stale_sessions()):
         remove_session(tag)

@@ -103,7 +103,7 @@ class Supervisor:
 
     @staticmethod
     def _reap() -> bool:
-        """Collect children that have ended; tell whether any are left."""
+        """Collect children that have ended, and clocks they shared; tell whether any are left."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -111,6 +111,7 @@ class Supervisor:
                 return False
             if pid == 0:
                 return True
+            leftovers.remove_clock_of(pid)
 
 
 def _let_go_of_code() -> None:
