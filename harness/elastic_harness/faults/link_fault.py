@@ -46,6 +46,8 @@ PROOF_S: Final = 15.0
 # How often counters are read: at first at once, later as often as costs nothing with 64 nodes.
 _FIRST_LOOK_S: Final = 0.1
 _SLOWEST_LOOK_S: Final = 1.0
+# Classes of traffic that are quiet while steps are taken.
+_STORES: Final = ("rendezvous", "store")
 
 Counts = Mapping[Pair, LinkCounters]
 Names = tuple[str, ...]
@@ -117,7 +119,8 @@ class LinkFault(Fault):
                 what = f" of {self.traffic}" if self.traffic else ""
                 return f"{packets} packets{what} {self._verb} on {len(targets.links)} links"
         what = f"nothing of {self.traffic}" if self.traffic else "nothing"
-        raise FaultImpossible(f"{what} was sent over these links: nobody can have noticed")
+        quiet = " (a round talks to its stores while it forms)" if self.traffic in _STORES else ""
+        raise FaultImpossible(f"{what} was sent over these links: nobody can have noticed{quiet}")
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.lift(id)
@@ -156,7 +159,11 @@ class SomeLinks(Fault):
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         links = links_of(situation, stream, node=self.node, source=self.from_, target=self.to)
         if not links:
-            raise SelectionEmpty("there is no link between nodes that are up")
+            up = ", ".join(node.name for node in situation.nodes) or "none is"
+            raise SelectionEmpty(
+                f"there is no such link between nodes that are up: {up} (a trigger "
+                "`when: {event: node_started, count: 2}` waits until so many have started)"
+            )
         return Targets(links=links)
 
 

@@ -234,7 +234,10 @@ def test_one_class_of_traffic_is_hit_and_proven_by_itself() -> None:
     assert world.places[("n1", "n2"), "store"] == LinkPolicy(up=False)
     world.send("n1", "n2")
     world.pass_time(20)
-    assert world.story[-1].startswith("failed: nothing of store was sent over these links")
+    assert world.story[-1] == (
+        "failed: nothing of store was sent over these links: nobody can have noticed "
+        "(a round talks to its stores while it forms)"
+    )
     world.heal()
     world.pass_time()
     assert world.places[("n1", "n2"), "store"] == HEALTHY
