@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_elastic.channel import host_to_look_up, listen
 from pytest_elastic.errors import StoreUnreachable
@@ -121,8 +121,7 @@ def check_answers(host: str, port: int, timeout_s: float) -> None:
     where = f"{host}:{port}"
     nonce = int.from_bytes(os.urandom(4), "little")
     try:
-        where_to: tuple[Any, int] = (host_to_look_up(host), port)
-        with socket.create_connection(where_to, timeout=timeout_s) as connection:
+        with _dial(host, port, timeout_s) as connection:
             connection.sendall(_GREETING.pack(_VALIDATE, _MAGIC, _PING, nonce))
             answer = b""
             while len(answer) < _PONG.size and (data := connection.recv(_PONG.size)):
@@ -139,6 +138,28 @@ def check_answers(host: str, port: int, timeout_s: float) -> None:
     if answer != _PONG.pack(nonce):
         found = f"answered {answer!r}" if answer else "closed the connection"
         raise StoreUnreachable(f"what listens at {where} is not a torch store: it {found}")
+
+
+def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Connect to the first address of a host that lets us; raises what the first of them said.
+
+    An address of a family that this machine has not tells nothing of the store.
+    """
+    first: OSError | None = None
+    found = socket.getaddrinfo(host_to_look_up(host), port, type=socket.SOCK_STREAM)
+    for family, kind, proto, _, address in found:
+        try:
+            with contextlib.ExitStack() as until_connected:
+                sock = until_connected.enter_context(socket.socket(family, kind, proto))
+                sock.settimeout(timeout_s)
+                sock.connect(address)
+                until_connected.pop_all()
+                return sock
+        except OSError as error:
+            if first is None or first.errno == errno.EAFNOSUPPORT:
+                first = error
+    assert first is not None, "a name that is known has an address"
+    raise first
 
 
 def _connect(host: str, port: int, timeout_s: float) -> TCPStore:
@@ -183,9 +204,10 @@ def _is_ours(address: str) -> bool:
     """Tell whether an interface of this machine carries the address: it can be bound."""
     version = ipaddress.ip_address(address.partition("%")[0]).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.bind((address, 0))
-        except OSError as error:
-            return error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+    except OSError as error:
+        # A machine without IPv6 may know a name by an address of it all the same.
+        return error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
     return True

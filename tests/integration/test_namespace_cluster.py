@@ -71,7 +71,7 @@ def test_a_node_has_its_own_name_pids_devices_and_disks(bench: Bench) -> None:
     script = "hostname; echo $$; ls /sys/class/net; ls -A /dev/shm; touch /tmp/mine; ls -A /tmp"
     assert bench.output(bench.run("n2", "sh", "-c", script)).split()[:4] == [
         "n2",
-        "2000",
+        "2000" if os.path.exists("/proc/sys/kernel/ns_last_pid") else "2",
         "eth0",
         "lo",
     ]

@@ -28,7 +28,7 @@ LAYOUTS: Mapping[str, str] = {
     "none": "",
 }
 # What distributions keep outside of their kernels. What is not there is built in.
-_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "tun", "fuse", "veth", "sch_netem")
+_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "ipv6", "tun", "fuse", "sch_netem")
 
 _INIT = """\
 #!/bin/busybox sh
