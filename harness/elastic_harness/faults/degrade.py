@@ -36,6 +36,15 @@ class Bursts(ScenarioModel):
     leave: Fraction
     loss: Fraction = 1.0
 
+    @model_validator(mode="after")
+    def _lose_something(self) -> Bursts:
+        if not self.enter or not self.loss:
+            raise ValueError(
+                "bursts that never begin, or lose nothing, are none: `enter` and `loss` are more "
+                "than 0%"
+            )
+        return self
+
 
 class Degrade(LinkFault, SomeLinks):
     """Links are slow, uneven or lossy, but they work.

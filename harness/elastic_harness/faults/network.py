@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -66,7 +66,7 @@ class Partition(LinkFault):
     from_: Select | None = Field(default=None, alias="from")
     to: Select | None = None
     bridge: Select | None = None
-    shape: Annotated[str | None, Field(pattern="^(halves|ring)$")] = None
+    shape: Literal["halves", "ring"] | None = None
     pairs: Listed[Annotated[Listed[str], Field(min_length=2, max_length=2)]] | None = None
     mode: Annotated[LinkMode, BeforeValidator(_mode)] = LinkMode.DROP
 

@@ -17,6 +17,7 @@ from elastic_harness.faults.context import (
     Steps,
     Until,
 )
+from elastic_harness.faults.fault import with_exclude
 from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, wait_for_answer
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets, WorkerRef
@@ -57,6 +58,14 @@ class HangWorker(WorkerFault):
     is_healable: ClassVar[bool] = True
 
     how: Literal["stop", "gil", "collective"] = "stop"
+
+    @model_validator(mode="after")
+    def _has_peers(self) -> HangWorker:
+        chosen = with_exclude(self.worker, self.exclude)
+        everybody = any(term.kind == "all" for term in chosen.terms) and not chosen.exclude
+        if self.how == "collective" and everybody:
+            raise ValueError("where all ranks stay away, nobody waits for them in a collective")
+        return self
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         targets = super().resolve(situation, stream=stream)
