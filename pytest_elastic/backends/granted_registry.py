@@ -91,6 +91,8 @@ class GrantedRegistry:
         self._where = where
         self._calls = calls
         self._credentials = credentials
+        # How long the key stands; etcd counts leases in whole seconds.
+        self._ttl_s = max(math.ceil(settings.lease_s + settings.drift_s), 2)
         self._side: NodeSide
         self._office: dict[str, Any] | None = None  # key and lease, while they are ours
         self._renewal: Timer | None = None
@@ -123,11 +125,6 @@ class GrantedRegistry:
             timeout_s=timeout_s,
             on_done=on_done,
         )
-
-    @property
-    def _ttl_s(self) -> int:
-        """How long the key stands; etcd counts leases in whole seconds."""
-        return max(math.ceil(self._settings.lease_s + self._settings.drift_s), 2)
 
     @property
     def _end_ttl_s(self) -> int:
@@ -283,7 +280,9 @@ class GrantedRegistry:
     def pass_on(self, command: v.CoordinatorCommand) -> None:
         """Hold a commit back, and the end, with what follows, until that is written down."""
         match command:
-            case v.SendTo(message=message) if self._held_back and not isinstance(message, Beat):
+            case v.SendTo(message=Beat()):  # most often
+                pass
+            case v.SendTo() if self._held_back:
                 self._held_back.append(command)
                 return
             case v.SendTo(message=Seal() as seal):

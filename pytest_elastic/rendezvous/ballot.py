@@ -60,13 +60,14 @@ class Ballot:
         self._settings = settings
         self._voted_at: float | None = None
         self._voted_for = ""
+        self._voters: Sequence[Electorate] | None = None  # None: to be seen from the seal
 
     @property
     def voters(self) -> Sequence[Electorate]:
         """Who would have to agree to a successor, as far as this node knows."""
-        if self.seal is None:
-            return ()
-        return voters_of(self.seal, is_committed=self.commit is not None)
+        if self._voters is None and self.seal is not None:
+            self._voters = voters_of(self.seal, is_committed=self.commit is not None)
+        return self._voters or ()
 
     @property
     def is_bound(self) -> bool:
@@ -123,6 +124,7 @@ class Ballot:
         if rank_of(seal) > rank_of(self.seal):
             is_same = self.seal is not None and self.seal.round == seal.round
             self.seal = seal
+            self._voters = None
             if not is_same:
                 self.commit = None
 
@@ -130,6 +132,7 @@ class Ballot:
         """Remember that the acknowledged round was committed."""
         if self.seal is not None and commit.round == self.seal.round:
             self.commit = commit
+            self._voters = None
             # What a seal would cost that is given up, nobody has paid.
             self.restarts_used = max(self.restarts_used, self.seal.restart_count)
 

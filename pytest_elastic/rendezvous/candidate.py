@@ -33,6 +33,9 @@ _MOST_UNREST = 4
 class Standing(Enum):
     """What a node does about a coordinator that is lost."""
 
+    # There is one object of each; Enum hashes by name, in Python, at every look into a set.
+    __hash__ = object.__hash__
+
     IDLE = "idle"
     WAITING = "waiting"
     TRYING = "trying"

@@ -61,7 +61,10 @@ class Gathering:
         if self._reach.is_pending:
             return None
         ready = self._together(self._members.ready.values(), last)
-        if len(ready) < wanted.min_nodes or not self._is_allowed(ready, last):
+        if len(ready) < wanted.min_nodes:
+            return self._wait_for_more(last, now)
+        roster = self._choose(ready, last)
+        if not self._is_allowed(roster):
             return self._wait_for_more(last, now)
         is_due = self._deadlines.is_due
         waits_for_spares = self._spares_until is not None and len(ready) < wanted.max_nodes
@@ -79,7 +82,6 @@ class Gathering:
             reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
         else:
             reason += ", and nobody else is left of the last round"
-        roster = self._choose(ready, last)
         if not self._reach.covers(roster):
             self._reach.sweep(roster)
             if not self._reach.covers(roster):  # as it does one node alone, which dials nobody
@@ -132,11 +134,11 @@ class Gathering:
         kept = mutually_reachable(own + survivors, newcomers, unreached=self._reach.unreached)
         return [self._members.peers[incarnation] for incarnation in kept]
 
-    def _is_allowed(self, ready: Iterable[Peer], last: CommittedRound | None) -> bool:
+    def _is_allowed(self, roster: Iterable[Peer]) -> bool:
         """Tell whether these may be a round, by whoever has a say in it."""
         if not self._mandate.electorates:
             return True
-        return self._mandate.allows({peer.node.incarnation for peer in self._choose(ready, last)})
+        return self._mandate.allows({peer.node.incarnation for peer in roster})
 
     def _choose(self, peers: Iterable[Peer], last: CommittedRound | None) -> Sequence[Peer]:
         electorates = self._mandate.electorates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Container, Mapping
 
 from pytest_elastic.rendezvous.messages import Hello
@@ -12,11 +13,12 @@ from pytest_elastic.rendezvous.peer import Peer, Standing
 __all__ = ["difference", "free_name", "resumes", "settings_as_values"]
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+_values_of = operator.attrgetter(*_SETTINGS)
 
 
 def settings_as_values(settings: Settings) -> Mapping[str, float | str]:
     """Return the settings as they go into a greeting."""
-    return {name: getattr(settings, name) for name in _SETTINGS}
+    return dict(zip(_SETTINGS, _values_of(settings), strict=True))
 
 
 def difference(hello: Hello, settings: Settings) -> str | None:
@@ -25,6 +27,8 @@ def difference(hello: Hello, settings: Settings) -> str | None:
     if hello.run_id != settings.run_id:
         return act + f"it belongs to run {hello.run_id!r}. Another job uses this endpoint."
     expected = settings_as_values(settings)
+    if hello.settings == expected:
+        return None
     differences = [
         f"{name} is {_shown(hello.settings.get(name))} there and {_shown(expected.get(name))} here"
         for name in sorted({*expected, *hello.settings})

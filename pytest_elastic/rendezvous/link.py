@@ -38,7 +38,9 @@ class CoordinatorLink:
     ) -> None:
         self.phase = Link.UNSTARTED
         self.found: v.CoordinatorFound | None = None
-        """Where the coordinator is, as far as this node was told."""
+        """Where the coordinator is, as far as this node was told; see `_aim`."""
+        self.is_to_ourselves = False
+        """Whether the coordinator cannot be lost, as it runs here and needs nobody."""
         self.coordinator = "the coordinator"
         """What the last one that welcomed this node is called."""
         self.term = 0
@@ -150,7 +152,7 @@ class CoordinatorLink:
         if is_obeyed and succession.is_lost and is_told_of and found.term == self.term:
             self.rest("the store names the coordinator that was lost", now)
             return
-        self.found = found
+        self._aim(found)
         self.dial(now)
 
     def _must_tell(self, found: v.CoordinatorFound, now: float) -> bool:
@@ -190,13 +192,18 @@ class CoordinatorLink:
 
     def aim_at(self, place: m.Place, *, is_here: bool) -> None:
         """Have somebody who was announced dialled next."""
-        self.found = v.CoordinatorFound(
+        found = v.CoordinatorFound(
             address=place.address,
             port=place.port,
             term=place.term,
             is_here=is_here,
             incarnation=place.incarnation,
         )
+        self._aim(found)
+
+    def _aim(self, found: v.CoordinatorFound) -> None:
+        self.found = found
+        self.is_to_ourselves = found.is_here and not self._needs_others
 
     def greet(
         self, node: Node, now: float, *, resumes_round: int, newest_round: int, restarts_used: int
@@ -233,7 +240,8 @@ class CoordinatorLink:
                 self._succession.lose()
             self.hang_up(f"{welcome.coordinator} decides under the old term {welcome.term}", now)
             return False
-        self.found = dataclasses.replace(self.found, incarnation=incarnation, term=welcome.term)
+        if (incarnation, welcome.term) != (self.found.incarnation, self.found.term):
+            self.found = dataclasses.replace(self.found, incarnation=incarnation, term=welcome.term)
         self.become(Link.JOINED)
         self._succession.join(welcome.term, incarnation, now)
         self.term = welcome.term
@@ -254,11 +262,6 @@ class CoordinatorLink:
         """When the lease ends; None: none is held, or none is needed from a coordinator here."""
         lease = self._lease
         return None if lease is None or self.is_to_ourselves else lease.held_until
-
-    @property
-    def is_to_ourselves(self) -> bool:
-        """Whether the coordinator cannot be lost, as it runs here and needs nobody."""
-        return not self._needs_others and self.found is not None and self.found.is_here
 
     def is_lost(self, now: float) -> bool:
         """Tell whether the coordinator is lost, as far as this node can know."""

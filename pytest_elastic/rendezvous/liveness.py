@@ -47,21 +47,19 @@ class HeldLease:
         self._kill_s = kill_s(settings)
         self._unanswered: deque[tuple[int, float]] = deque([(0, now)], maxlen=_MAX_UNANSWERED)
         self._newest = 0
-        self._held_from: float | None = None
+        self._held_from = float("-inf")
+        self.held_until: float | None = None
+        """When the lease ends; None: there is none yet."""
+        self.fence_at: float | None = None
+        """When killing must begin, so that all is dead by `held_until`."""
         self.beat_at = now
         """When the next beat is due."""
 
-    @property
-    def held_until(self) -> float | None:
-        """When the lease ends; None: there is none yet."""
-        return None if self._held_from is None else self._held_from + self._lease_s
-
-    @property
-    def fence_at(self) -> float | None:
-        """When killing must begin, so that all is dead by `held_until`."""
-        if self._held_from is None:
-            return None
-        return self._held_from + self._lease_s - self._kill_s
+    def hold_from(self, moment: float) -> None:
+        """Hold a lease that has begun then."""
+        self._held_from = moment
+        self.held_until = moment + self._lease_s
+        self.fence_at = self.held_until - self._kill_s
 
     def next_beat(self, now: float) -> int:
         """Return the number of a beat that is sent now."""
@@ -88,8 +86,8 @@ class HeldLease:
             number, sent_at = self._unanswered.popleft()
             if number == echo:
                 held_from = sent_at - less_s
-                if self._held_from is None or held_from > self._held_from:
-                    self._held_from = held_from
+                if held_from > self._held_from:
+                    self.hold_from(held_from)
                     extended = True
         return extended
 
@@ -99,13 +97,15 @@ class GrantedLease:
 
     def __init__(self, settings: Settings, now: float) -> None:
         self._settings = settings
+        # An answer comes with the next beat: below 1.5 beats, every member would be doubted.
+        self._patience_s = max(settings.lease_s / 2, 1.5 * settings.beat_interval_s)
         self._granted = 0
         self._sent = 0
         self._unanswered: deque[tuple[int, float]] = deque(maxlen=_MAX_UNANSWERED)
         self._answered_from = now
         self.heard_from: float | None = None
         """When we sent the newest of our beats that has come back: the member obeyed us then."""
-        self._welcomed_at: float | None = None
+        self._welcomed_at: float | None = None  # and no beat has come since
         self.granted_until = now + settings.lease_s
         """The member's workers are dead by then, unless a newer beat of it is sent back."""
 
@@ -116,12 +116,14 @@ class GrantedLease:
 
     def hear(self, sent_at: float) -> None:
         """Take note that the member answered what we sent then."""
-        self.heard_from = max(self.heard_from or sent_at, sent_at)
+        if self.heard_from is None or sent_at > self.heard_from:
+            self.heard_from = sent_at
 
     def take_echo(self, echo: int) -> None:
         """Take in the newest of our beats that the member has heard."""
         if self._welcomed_at is not None:
             self.hear(self._welcomed_at)  # beats come from who was welcomed
+            self._welcomed_at = None
         while self._unanswered and self._unanswered[0][0] <= echo:
             self._answered_from = self._unanswered.popleft()[1]
             self.hear(self._answered_from)
@@ -144,6 +146,4 @@ class GrantedLease:
 
     def is_in_doubt(self, now: float) -> bool:
         """Tell whether the member may be deaf: our beats have gone unanswered for too long."""
-        # An answer comes with the next beat: below 1.5 beats, every member would be doubted.
-        patience_s = max(self._settings.lease_s / 2, 1.5 * self._settings.beat_interval_s)
-        return bool(self._unanswered) and now - self._answered_from > patience_s
+        return bool(self._unanswered) and now - self._answered_from > self._patience_s

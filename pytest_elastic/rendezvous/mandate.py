@@ -127,7 +127,8 @@ class MembersMandate:
 
     def hear(self, incarnation: str, sent_at: float) -> None:
         """Count from here for this member."""
-        self._heard_at[incarnation] = max(self._heard_at.get(incarnation, sent_at), sent_at)
+        if sent_at >= self._heard_at.get(incarnation, sent_at):
+            self._heard_at[incarnation] = sent_at
 
     def excuse(self, incarnation: str) -> None:
         """Count without this member."""

@@ -12,8 +12,6 @@ greeting which resumes no round is a promise. What it does about a coordinator t
 
 from __future__ import annotations
 
-import dataclasses
-
 from typing_extensions import assert_never
 
 from pytest_elastic.events import model as events
@@ -69,8 +67,16 @@ class MemberMachine:
         """What is known of the job that this node is in, if it was told of one (R12)."""
         if not self._belongs:
             return None
+        round_, restarts_used = self.known_numbers
+        return self._succession.known_job(round_, restarts_used=restarts_used)
+
+    @property
+    def known_numbers(self) -> tuple[int, int]:
+        """The newest round of the job that this node is in, and the restarts used; 0 for none."""
+        if not self._belongs:
+            return (0, 0)
         part = self._part
-        return self._succession.known_job(part.newest_round, restarts_used=part.restarts_used)
+        return self._succession.known_numbers(part.newest_round, part.restarts_used)
 
     @property
     def has_ended(self) -> bool:
@@ -92,11 +98,12 @@ class MemberMachine:
         if self._link.phase is Link.OVER and not isinstance(input, _WHEN_OVER):
             return ()
         wake_at = self._deadlines.wake_at
-        if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
-            # We were away ourselves (stopped, suspended): the coordinator may be well.
-            self._patient_until = max(self._patient_until, now + GIVE_UP_S)
-        if self._link.phase is not Link.OVER:
-            self._watch_lease(now)
+        if wake_at is not None and now >= wake_at:
+            if now > wake_at + self.settings.beat_interval_s:
+                # We were away ourselves (stopped, suspended): the coordinator may be well.
+                self._patient_until = max(self._patient_until, now + GIVE_UP_S)
+            if self._link.phase is not Link.OVER:
+                self._watch_lease(now)
         self._handle(input, now)
         self._advance(now)
         return self._out.take()
@@ -113,6 +120,11 @@ class MemberMachine:
                 self._on_message(message, now)
             case v.TimePassed():
                 pass
+            case v.ProbeAnswered():
+                if self.link is Link.OVER:
+                    self._parting.take_answer(input)
+                else:
+                    self._tell_checked(self._peer_check.take(input))
             case v.Start():
                 assert self.link is Link.UNSTARTED, "a member starts once"
                 self._seeking_since = now
@@ -137,10 +149,6 @@ class MemberMachine:
                 self._on_dial_failed(input, now)
             case v.ConnectionLost(reason=reason):
                 self._on_connection_lost(reason, now)
-            case v.ProbeAnswered() if self.link is Link.OVER:
-                self._parting.take_answer(input)
-            case v.ProbeAnswered():
-                self._tell_checked(self._peer_check.take(input))
             case ports.DrainRequested():
                 self._on_drain(input)
             case ports.WorkersGone(round=round_):
@@ -268,7 +276,7 @@ class MemberMachine:
     def _on_welcome(self, welcome: m.Welcome, now: float) -> None:
         if not self._link.take_welcome(welcome, now):
             return
-        self.node = dataclasses.replace(self.node, name=welcome.name)
+        self.node = self.node.named(welcome.name)
         self._parting.forget_older(welcome.term)
         self._patient_until = now
         part = self._part
@@ -360,12 +368,15 @@ class MemberMachine:
     def _advance(self, now: float) -> None:
         """Do what time asks for; every deadline looked at and not yet over is one to wake for."""
         self._deadlines.clear()
-        if self._link.phase is not Link.OVER:
-            self._watch_lease(now)
-            self._watch_succession(now)
-            self._link.watch(now, may_greet=self._part.phase is not Part.FENCING)
+        link = self._link
+        if link.phase is not Link.OVER:
+            if self._part.has_workers:
+                self._watch_lease(now)
+            if self._succession.is_on and link.phase not in _NO_NEED:
+                self._watch_succession(now)
+            link.watch(now, may_greet=self._part.phase is not Part.FENCING)
             self._watch_contact(now)
-        if self._link.phase is Link.OVER:
+        if link.phase is Link.OVER:
             self._deadlines.clear()
             self._parting.linger(now)
 
@@ -413,8 +424,6 @@ class MemberMachine:
     def _watch_succession(self, now: float) -> None:
         """Follow a coordinator that is lost, or find who does (R11)."""
         succession, link = self._succession, self._link
-        if link.phase in _NO_NEED or not succession.is_on:
-            return
         held_until = link.held_until
         if held_until is None or (
             not link.is_lost(now) and not self._deadlines.is_due(held_until, now)

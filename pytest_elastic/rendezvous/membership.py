@@ -12,7 +12,6 @@ beats by itself; what the rounds must hear of is left in `changes`, in order.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ class Membership:
             self._admit(connection, hello, free_name(hello.node.name, self._by_name), now)
 
     def _admit(self, connection: int, hello: m.Hello, name: str, now: float) -> None:
-        node = dataclasses.replace(hello.node, name=name)
+        node = hello.node.named(name)
         self.newest_round = max(self.newest_round, hello.newest_round)
         self.restarts_used = max(self.restarts_used, hello.restarts_used)
         peer = Peer(
@@ -173,7 +172,7 @@ class Membership:
             self._by_connection.pop(peer.connection, None)
             self._out.disconnect(peer.connection)
         peer.connection = connection
-        peer.node = dataclasses.replace(hello.node, name=peer.node.name)
+        peer.node = hello.node.named(peer.node.name)
         peer.inherited_until = None
         peer.lease = GrantedLease(self._settings, now)
         peer.lease.welcome(now, self._grant_s(now))

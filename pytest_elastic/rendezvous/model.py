@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +37,10 @@ class Node:
     pinned: int | None = None
     is_name_explicit: bool = False
     role: str = "default"
+
+    def named(self, name: str) -> Node:
+        """Return the node under a name."""
+        return self if name == self.name else dataclasses.replace(self, name=name)
 
     def as_entry(self) -> RosterEntry:
         """Return the node as a line of a roster."""

@@ -9,6 +9,7 @@ of their numbers, which are an order and not ranks: gaps are allowed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +20,7 @@ __all__ = ["natural_key", "rank_order"]
 _DIGITS = re.compile(r"(\d+)")
 
 
+@functools.lru_cache(maxsize=1024)  # a job's nodes are put in order again and again
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     return tuple(

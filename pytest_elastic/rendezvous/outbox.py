@@ -48,6 +48,8 @@ class Outbox:
 
     def take(self) -> tuple[CoordinatorCommand, ...]:
         """Return what has been queued since the last call."""
+        if not self._commands:
+            return ()
         commands, self._commands = tuple(self._commands), []
         return commands
 
@@ -76,5 +78,7 @@ class MemberOutbox:
 
     def take(self) -> tuple[MemberCommand, ...]:
         """Return what has been queued since the last call."""
+        if not self._commands:
+            return ()
         commands, self._commands = tuple(self._commands), []
         return commands

@@ -24,6 +24,8 @@ class RoundPart:
         self, incarnation: str, ballot: Ballot, link: CoordinatorLink, out: MemberOutbox
     ) -> None:
         self.phase = Part.NONE
+        self.has_workers = False
+        """Whether workers run, or are being stopped."""
         self.seal: m.Seal | None = None
         self.newest_round = 0
         """The newest round that this node was told of."""
@@ -41,13 +43,9 @@ class RoundPart:
         """Go from one phase to another, as the table has it."""
         assert phase in PART_ALLOWED[self.phase], f"a part cannot go from {self.phase} to {phase}"
         self.phase = phase
-        if phase not in WITH_WORKERS:
+        self.has_workers = phase in WITH_WORKERS
+        if not self.has_workers:
             self.is_held = False
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether workers run, or are being stopped."""
-        return self.phase in WITH_WORKERS
 
     @property
     def is_free(self) -> bool:
@@ -126,12 +124,12 @@ class RoundPart:
         assert seal is not None, "what is committed was sealed"
         self.become(Part.RUNNING)
         self.tell_lease()
-        incarnations = [entry.incarnation for entry in seal.roster]
+        own, roster = self._incarnation, enumerate(seal.roster)
         assignment = Assignment(
             round=seal.round,
             term=seal.term,
             roster=seal.roster,
-            group_rank=incarnations.index(self._incarnation),
+            group_rank=next(rank for rank, entry in roster if entry.incarnation == own),
             restart_count=seal.restart_count,
             max_restarts=seal.max_restarts,
             store_address=commit.store_address,

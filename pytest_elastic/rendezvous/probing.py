@@ -11,12 +11,12 @@ __all__ = ["answer_of", "outcome_of"]
 
 def answer_of(member: MemberMachine) -> ProbeAnswer:
     """Return what the agent of a member says."""
-    job = member.known_job
+    newest_round, restarts_used = member.known_numbers
     return ProbeAnswer(
         incarnation=member.node.incarnation,
         is_tombstone=False,
-        newest_round=0 if job is None else job.round,
-        restarts_used=0 if job is None else job.restarts_used,
+        newest_round=newest_round,
+        restarts_used=restarts_used,
         ended=member.ended,
     )
 

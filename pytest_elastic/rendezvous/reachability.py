@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.messages import CheckPeers, PeersChecked
+from pytest_elastic.rendezvous.model import RosterEntry
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer
 
@@ -119,11 +120,12 @@ class Reachability:
         self._is_stale = False
         self._asked.clear()
         self._waits_for.clear()
+        entries = [peer.as_entry() for peer in roster]
         for position, peer in enumerate(roster):
             dials = neighbours(position, len(roster), is_thorough=is_thorough)
             if dials:
                 self._waits_for.add(peer.node.incarnation)
-                self._ask(peer, [roster[other] for other in dials])
+                self._ask(peer, [entries[other] for other in dials])
 
     def end_sweep(self) -> None:
         """Take what was found for old: the next round wants a sweep of its own."""
@@ -216,14 +218,14 @@ class Reachability:
             peer = members.get(dialler)
             # A suspect would not hear the question; it is asked at a later look, if it comes back.
             if dialler not in self._asked and peer is not None and not peer.is_suspect and here:
-                self._ask(peer, here)
+                self._ask(peer, [target.as_entry() for target in here])
 
-    def _ask(self, peer: Peer, targets: Sequence[Peer]) -> None:
+    def _ask(self, peer: Peer, targets: Sequence[RosterEntry]) -> None:
         self._number += 1
         order = CheckPeers(
             term=self._term,
             number=self._number,
-            peers=tuple(target.as_entry() for target in targets),
+            peers=tuple(targets),
             answer_within_s=self._answer_within_s,
         )
         self._asked[peer.node.incarnation] = order

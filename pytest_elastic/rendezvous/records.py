@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from typing import cast
 
 from pytest_elastic.credentials import Credentials
@@ -17,6 +18,9 @@ from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.wire import BadMessage, read_dataclass
 
 __all__ = ["as_text", "key_of", "read_place", "read_record"]
+
+_PLACE = tuple(field.name for field in dataclasses.fields(Place))
+_values_of = operator.attrgetter(*_PLACE)
 
 
 def key_of(settings: Settings) -> str:
@@ -57,7 +61,7 @@ def as_text(
     place: Place, run_id: str, credentials: Credentials | None, *, claim: Claim | None = None
 ) -> str:
     """Return a record as it is published."""
-    fields = dataclasses.asdict(place)
+    fields: dict[str, object] = dict(zip(_PLACE, _values_of(place), strict=True))
     if claim is not None:
         fields["claim"] = dataclasses.asdict(claim)
     if credentials is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -128,11 +127,14 @@ def by_claim(
     of which has to be in the round (R11.5) goes before who has none; and then who came first (R7).
     """
     old = last.incarnation_set if last is not None else frozenset()
-    voices = Counter(entry.incarnation for each in electorates for entry in each.members)
+    voices: dict[str, int] = {}
+    for electorate in electorates:
+        for entry in electorate.members:
+            voices[entry.incarnation] = voices.get(entry.incarnation, 0) + 1
 
     def claim(peer: Peer) -> tuple[bool, int, float]:
         incarnation = peer.node.incarnation
-        return (incarnation not in old, -voices[incarnation], peer.came_at)
+        return (incarnation not in old, -voices.get(incarnation, 0), peer.came_at)
 
     return sorted(peers, key=claim)
 

@@ -134,13 +134,18 @@ class Succession:
         known.pop(self.ballot.incarnation, None)
         return tuple(known.values())
 
-    def known_job(self, round_: int, *, restarts_used: int) -> KnownJob:
-        """Return what is known of the job, for whoever hosts the endpoint next (R12)."""
+    def known_numbers(self, round_: int, restarts_used: int) -> tuple[int, int]:
+        """Return the newest round, and the restarts used, that this node was told of anywhere."""
         ballot = self.ballot
         if ballot.seal is not None:
             restarts_used = max(restarts_used, ballot.seal.restart_count)
+        return max(round_, ballot.newest_round), restarts_used
+
+    def known_job(self, round_: int, *, restarts_used: int) -> KnownJob:
+        """Return what is known of the job, for whoever hosts the endpoint next (R12)."""
+        ballot = self.ballot
         return KnownJob(
-            round=max(round_, ballot.newest_round),
+            round=round_,
             restarts_used=restarts_used,
             electorates=ballot.voters,
             left=(ballot.incarnation,) if ballot.has_renounced else (),

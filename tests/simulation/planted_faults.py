@@ -85,8 +85,8 @@ _leave_round = MemberMachine._leave_round
 
 
 def _hold_from_now(lease: HeldLease, now: float) -> None:
-    if lease._held_from is not None:
-        lease._held_from = now
+    if lease.held_until is not None:
+        lease.hold_from(now)
 
 
 def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> None:

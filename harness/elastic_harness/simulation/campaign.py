@@ -71,7 +71,10 @@ def complaint_of(
 ) -> Outcome | Finding:
     """Carry a plan out; return how it went, or what is wrong with it."""
     try:
-        return Storm(plan, agent_class=agent_class, checks_wire=checks_wire).run()
+        storm = Storm(plan, agent_class=agent_class, checks_wire=checks_wire)
+        outcome = storm.run()
+        storm.world.dissolve()
+        return outcome
     except Violation as error:
         return Finding(seed=plan.seed, complaint=str(error), where=_where(error))
     except Exception as error:  # noqa: BLE001 (a machine that crashes is a finding, not our end)

@@ -101,6 +101,13 @@ class _Chosen(World):
         self.is_choosing = False
         self.said: list[tuple[float, str]] = []
 
+    def run(self, seconds: float) -> None:
+        """Let time pass, with a choice wherever more than one thing may come next."""
+        end = self.time + seconds
+        while self._queue and self._queue[0][0] <= end:
+            self._next()
+        self.time = max(self.time, end)
+
     def _next(self) -> None:
         if not self.is_choosing:
             super()._next()

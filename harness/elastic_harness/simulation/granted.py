@@ -39,6 +39,7 @@ class _Key:
     """The key that names the coordinator, while its lease lasts."""
 
     value: str
+    holder: str
     created: int
     lease: str
     ttl_s: float
@@ -90,16 +91,18 @@ class _Etcd:
 
     def _campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
         key, now = self._key, self._world.time
+        caller = json.loads(value)["incarnation"]
         if key is None:
             self._revision += 1
             key = self._key = _Key(
                 value=value,
+                holder=caller,
                 created=self._revision,
                 lease=str(self._revision),
                 ttl_s=ttl_s,
                 until=now + ttl_s,
             )
-        is_won = json.loads(key.value)["incarnation"] == json.loads(value)["incarnation"]
+        is_won = key.holder == caller
         if is_won:
             key.until = now + ttl_s
         return {
@@ -277,10 +280,10 @@ class GrantedWorld(World):
         return False
 
     def _registry_of(self, process: Process) -> GrantedRegistry:
-        key = process.node.incarnation
-        if key not in self._agents:
-            self._agents[key] = _Agent(self, process)
-        return self._agents[key].registry
+        agent = self._agents.get(process.node.incarnation)
+        if agent is None:
+            agent = self._agents[process.node.incarnation] = _Agent(self, process)
+        return agent.registry
 
     def _found(self, process: Process) -> None:
         if not process.is_alive or process.is_frozen:

@@ -108,7 +108,9 @@ def _problem_of_heirs(
         living = [p for p in living if p.agent.belongs]  # newcomers find nobody to ask
         if world.endpoints is None:
             living = [p for p in living if _knows_somebody(p, living)]
-    living = [p for p in living if not _is_left_over(p, living)]
+    deciding = [(p.coordinator.term, p.node.incarnation) for p in living if p.coordinator]
+    if deciding:
+        living = [p for p in living if not _is_left_over(p, living, deciding)]
     present = {p.node.incarnation for p in living}
     for roster in _rosters_that_decide(world, living):
         if 2 * len(present & roster) <= len(roster):
@@ -165,15 +167,16 @@ def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:
     return any(p.node.incarnation in known for p in living)
 
 
-def _is_left_over(process: Process, living: Sequence[Process]) -> bool:
+def _is_left_over(
+    process: Process, living: Sequence[Process], deciding: Sequence[tuple[int, str]]
+) -> bool:
     """Tell whether a node stands by a job that nobody can decide any more, as another has begun.
 
     It has promised more than to obey whoever decides now, and of those who would have to agree to
     a successor in its own job, too few are there; as it knows, or hears from them.
     """
     ballot = process.member._succession.ballot  # noqa: SLF001
-    deciding = [(p.coordinator.term, p.node.incarnation) for p in living if p.coordinator]
-    if ballot.seal is None or not deciding or any(ballot.may_obey(*each) for each in deciding):
+    if ballot.seal is None or any(ballot.may_obey(*each) for each in deciding):
         return False
     asked = {entry.incarnation for each in ballot.voters for entry in each.members}
     ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
@@ -196,7 +199,7 @@ def _rosters_that_decide(world: World, living: Sequence[Process]) -> list[set[st
     ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
     seals = [ballot.seal for ballot in ballots if ballot.seal is not None]
     if seals:
-        seal = max(seals, key=lambda each: (each.term, each.round))
+        seal = max(seals, key=rank_of)
         rosters.append({entry.incarnation for entry in seal.roster})
         if not any(b.commit is not None and b.commit.round == seal.round for b in ballots):
             # It may have been committed, or something else that followed the same rounds: R11.5.

@@ -77,7 +77,7 @@ class Process:
         self.is_released = False  # its member answers nobody any more
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
-        self._alarms: dict[str, float] = {}
+        self._alarms = dict.fromkeys(("member", "coordinator", "founding"), math.inf)
 
     def now(self) -> float:
         """Return the time on this node's own clock."""
@@ -148,15 +148,15 @@ class Process:
         self._set_alarm(which, self._wake_at(which))
 
     def _set_alarm(self, which: str, at: float | None) -> None:
-        if at is None or not self.is_alive or self._alarms.get(which, math.inf) <= at:
+        if at is None or at >= self._alarms[which] or not self.is_alive:
             return
         self._alarms[which] = at
         self.world.later(self.until(at), self._ring, which, at)
 
     def _ring(self, which: str, at: float) -> None:
-        if self._alarms.get(which) != at:
+        if self._alarms[which] != at:
             return
-        del self._alarms[which]
+        self._alarms[which] = math.inf
         if self.is_frozen:
             return
         wake = self._wake_at(which)
@@ -194,7 +194,9 @@ class Process:
             member = self.member
             for command in member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_member(self, command)
-            self._set_alarm(which, member.wake_at())
+            wake_at = member.wake_at()
+            if wake_at is not None and wake_at < self._alarms[which]:
+                self._set_alarm(which, wake_at)
         elif which == "agent":
             self.agent.take(given)
         elif which == "founding":

@@ -83,8 +83,8 @@ class Storm:
         plan, world = self.plan, self.world
         world.latency_s = plan.latency_s
         if plan.jitter_s:
-            draw = random.Random(plan.seed)
-            world.draw_jitter_s = lambda: plan.jitter_s * draw.random()
+            world.jitter_s = plan.jitter_s
+            world.draw = random.Random(plan.seed).random
         for number, (arrival_s, rate) in enumerate(
             zip(plan.arrivals_s, plan.clock_rates, strict=True), start=1
         ):
@@ -209,9 +209,9 @@ class Storm:
     def _finish_what_is_done(self) -> None:
         """Let the groups of a round succeed once one of them has: they did the same steps."""
         agents = [process.agent for process in self.world.every_process]
-        done = max((agent.succeeded_in for agent in agents), default=0)
-        for agent in agents:
-            if done:
+        done = max([agent.succeeded_in for agent in agents], default=0)
+        if done:
+            for agent in agents:
                 agent.succeed_in(done)
 
     def _bring_back(self) -> None:
