@@ -156,7 +156,10 @@ class CoordinatorMachine:
                     self._step_down(f"{self.node.name} has voted in the election of term {term}")
             case JobFound(place=place):
                 if place.term > self.term:
-                    self._step_down(f"{place.name} decides, under term {place.term}")
+                    reason = f"{place.name} decides, under term {place.term}"
+                    # Who has committed nothing has nobody who could follow.
+                    has_round = self._running.round is not None
+                    self._step_down(reason, promised=place.term if has_round else None)
             case JobFounded():
                 self._first_round.found()
             case FoundingLost(reason=reason):

@@ -85,7 +85,8 @@ class _Reader:
         elif verb == "heal":
             world.heal()
         elif verb == "part":
-            world.isolate(names[0], names[1:])
+            for name in names[0].split(","):  # `part n1,n2 n3 n4`: a split in halves
+                world.isolate(name, names[1:])
         elif verb == "wait":
             world.run(float(names[0].removesuffix("s")))
             return

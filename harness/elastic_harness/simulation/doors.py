@@ -228,10 +228,9 @@ class Doors:
             if is_older and (host is process or not world.is_apart(process, host)):
                 self.published = place
                 if found is not None and found.incarnation != place.incarnation:
-                    old = next(
-                        p for p in world.every_process if p.node.incarnation == found.incarnation
-                    )
-                    self._elders[process.node.incarnation] = old
+                    for old in world.every_process:  # words of a stranger are nobody's
+                        if old.node.incarnation == found.incarnation:
+                            self._elders[process.node.incarnation] = old
         elder = self._elders.get(process.node.incarnation)
         if elder is not None and not process.is_frozen:
             self._announce(process, elder, place)
