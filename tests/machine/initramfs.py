@@ -25,7 +25,6 @@ LAYOUTS: Mapping[str, str] = {
     "v2": "mount -t cgroup2 -o nsdelegate cgroup2 $PWD",
     "v1": _V1,
     "hybrid": f"{_V1}\nmkdir unified; mount -t cgroup2 cgroup2 unified",
-    "none": "",
 }
 # What distributions keep outside of their kernels. What is not there is built in.
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "ipv6", "tun", "fuse", "sch_netem")
@@ -47,7 +46,7 @@ cd /root/sys/fs/cgroup
 {cgroups}
 cd /
 # As udev has it on most distributions: an ordinary user may open these.
-chmod 0666 /root/dev/net/tun /root/dev/fuse
+for device in net/tun fuse; do [ ! -e /root/dev/$device ] || chmod 0666 /root/dev/$device; done
 ip link set lo up; hostname machine; ulimit -n 1048576
 cp /bin/busybox /root/dev/busybox
 cat > /root/dev/command <<'END OF COMMAND'
