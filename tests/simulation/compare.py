@@ -32,7 +32,6 @@ NOT_COMPARED = {
     "spare-promoted": "which of two nodes that start at once comes first, and who is the spare",
     "deaf-store-host": "how many rounds a deaf coordinator seals alone is a matter of milliseconds",
     "ring": "of two links that heal at once, which is found first: three begin with either",
-    "flapping-link": "a flap of 400 ms ends a round or does not, by when a beat was due",
     "storm": "whom a fault hits depends on when a step is reached",
     "swarm": "whom a fault hits depends on when a step is reached",
 }
