@@ -44,7 +44,7 @@ def describe_event(event: events.Event) -> str | None:
         case events.QuorumMissed():
             return (
                 f"cut off from the majority: {event.reached} of {event.members} members can be "
-                f"reached ({event.reason}); looking for the others"
+                f"reached ({event.reason}); no worker runs here; looking for the others"
             )
         case events.MemberLost():
             return f"lost node {event.member}: {event.detail} ({event.cause})"

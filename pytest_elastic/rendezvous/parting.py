@@ -51,7 +51,8 @@ def why_lost(where: str, settings: Settings, detail: str, seen: str | None) -> s
         )
     return (
         f"lost {where} and was cut off from a majority of run {settings.run_id!r} for "
-        f"{settings.join_timeout_s:g} s ({seen}): {detail}"
+        f"{settings.join_timeout_s:g} s ({seen}): {detail}. "
+        "If others go on with it, start this node again when it can reach them."
     )
 
 

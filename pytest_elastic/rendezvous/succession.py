@@ -211,7 +211,9 @@ class Succession:
             return ()
         candidate.stand(now, lost)
         commands: list[v.MemberCommand] = [*candidate.advance(now)]
-        if candidate.reached is not None and not self._is_told:
+        # Who has voted was reached by a candidate, and may hear of its election in a moment.
+        has_voted = self.ballot.has_voted_since(now - self._settings.lease_s)
+        if candidate.reached is not None and not self._is_told and not has_voted:
             self._is_told = True
             reached, members = candidate.reached
             missed = events.QuorumMissed(reached=reached, members=members, reason=problem)
