@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster import cgroup_layout, cgroups
+from elastic_harness.cluster.handover import hand_down
 
 __all__ = ["limited_memory"]
 
@@ -25,6 +26,16 @@ def limited_memory(limit_bytes: int) -> Iterator[Path]:
 
     Processes are put into it by writing their pids to its `cgroup.procs`.
     """
+    held = hand_down()
+    try:
+        with _made(limit_bytes) as group:
+            yield group
+    finally:
+        held.release()
+
+
+@contextlib.contextmanager
+def _made(limit_bytes: int) -> Iterator[Path]:
     place = cgroups.find_hierarchies().get("memory")
     if place is None:
         pytest.skip("there is no control group for memory below which one could be made")

@@ -172,6 +172,26 @@ def test_an_ordinary_user_has_what_was_delegated_and_no_more(
     assert _is_as_before(group, session)
 
 
+def test_what_may_be_handed_down_beside_processes_is_not(
+    top: Path, group: Path, start: Callable[[], Session]
+) -> None:
+    """Processor and processes may: that makes groups of threads, which take no process of ours."""
+    (group / "cgroup.subtree_control").write_text("+cpu +pids")
+    inner = group / "inner"
+    inner.mkdir()
+    session = start()
+    session.do("join", inner)
+    session.do("container", top)
+    assert session.do("hold") == "able: cpu process"
+    assert (inner / "cgroup.type").read_text() == "domain\n"
+    assert (inner / "cgroup.procs").read_text() == ""
+    session.do("release")
+    assert _is_as_before(inner, session)
+    session.kill()
+    _wait_for(lambda: _is_removed(inner), f"{inner} to have no processes left")
+    (group / "cgroup.subtree_control").write_text("-cpu -pids")
+
+
 def test_the_machines_root_hands_down_what_root_lacks_and_only_for_so_long(
     top: Path, start: Callable[[], Session]
 ) -> None:

@@ -241,7 +241,9 @@ def _find_v2(
     """Return the features of the nearest ancestor that hands down the most controllers."""
     best: Hierarchy | None = None
     for above in _ancestors(top, folder):
-        if _can_have_ours(above, is_writable):
+        # Below a group of another type, which hands down beside processes, are none that take any.
+        is_plain = read(f"{above}/cgroup.type").strip() in {"", "domain"}
+        if is_plain and _can_have_ours(above, is_writable):
             handed_down = read(f"{above}/cgroup.subtree_control").split()
             controllers = tuple(name for name in _CONTROLLERS if name in handed_down)
             if best is None or len(controllers) > len(best.controllers):

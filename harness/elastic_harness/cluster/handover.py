@@ -126,6 +126,11 @@ def _give(handover: Handover) -> bool:
                 else:
                     given = True
                     break
+        # Some controllers are handed down beside processes too, to groups that take none.
+        for _ in range(_ROUNDS if handover.is_crowded else 0):
+            if not cgroups.read_words(f"{folder}/cgroup.procs"):
+                break
+            _move_all(folder, shelter)
     except OSError:
         pass  # a process that is not ours to move: what was done is taken back
     return given

@@ -184,6 +184,21 @@ def test_the_processes_of_other_groups_are_not_ours_to_move() -> None:
     assert find_handover(CI_MOUNTS, CI_CGROUP, groups) is None
 
 
+def test_nothing_goes_below_a_group_that_hands_down_beside_processes() -> None:
+    """It has become the root of threads: groups below it take no processes."""
+    texts = {
+        "/sys/fs/cgroup/cgroup.subtree_control": "cpu pids",
+        "/sys/fs/cgroup/cgroup.type": "domain threaded\n",
+    }
+    found = layout.find(
+        CONTAINER_MOUNTS,
+        CONTAINER_CGROUP,
+        read=lambda path: texts.get(path, ""),
+        is_writable=lambda _: True,
+    )
+    assert found == {}
+
+
 def test_version_2_beside_version_1_has_nothing_to_hand_down() -> None:
     """The controllers are all in the other version."""
     assert find_handover(OLD_MOUNTS, OLD_CGROUP, {}) is None
