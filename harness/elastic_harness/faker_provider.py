@@ -111,6 +111,9 @@ class ElasticProvider(BaseProvider):
         exclude: Sequence[str],
         proxies: Sequence[str],
     ) -> tuple[Sequence[Recipe], Sketch]:
+        for what, number in (("nodes", nodes), ("nproc", nproc)):
+            if type(number) is not int or number < 1:
+                raise UsageError(f"{what}={number!r}: a whole number of at least 1 is expected")
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
         known = known_draws(self.recipes)
         for each in faults:
@@ -131,7 +134,7 @@ class ElasticProvider(BaseProvider):
             proxies=tuple(proxies),
         )
         chosen = usable(self.recipes, faults, sketch)
-        if not chosen or sketch.ranks < 1:
+        if not chosen:
             raise UsageError(
                 f"there is nothing to draw {', '.join(faults) or 'no faults'} from: of "
                 f"{nodes} nodes {len(sketch.nodes)} may be hit, and there are "
