@@ -57,6 +57,7 @@ from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
     FoundingLost,
+    HandOver,
     JobFound,
     JobFounded,
     MandateExtended,
@@ -154,6 +155,8 @@ class CoordinatorMachine:
             case Superseded(term=term):
                 if term > self.term:
                     self._step_down(f"{self.node.name} has voted in the election of term {term}")
+            case HandOver(reason=reason):
+                self._on_own_left(reason)
             case JobFound(place=place):
                 if place.term > self.term:
                     reason = f"{place.name} decides, under term {place.term}"
@@ -408,9 +411,7 @@ class CoordinatorMachine:
     def _let_go(self, peer: Peer, now: float) -> None:
         """Let a member go whose workers are gone; with the coordinator's own goes the job (R4)."""
         if self._desk.is_own(peer) and self.settings.outlives_coordinator:
-            committed = self._running.round
-            roster = committed.roster if committed is not None else ()
-            successor = self._leaving.choose_successor(roster)
+            successor = self._leaving.choose_successor(self._running.roster)
             if successor is not None:
                 self._hand_over(peer, successor)
                 return
@@ -431,6 +432,14 @@ class CoordinatorMachine:
             left=own.node.incarnation,
             successor=successor.node.incarnation,
         )
+
+    def _on_own_left(self, reason: str) -> None:
+        """Go with this node, whose member has left before it found its own coordinator."""
+        if self._farewell.ending is None:
+            next_ = self._leaving.choose_successor(self._running.roster)
+            successor = next_.node.incarnation if next_ is not None else ""
+            why, left = f"{self.node.name} {reason}", self.node.incarnation
+            self._step_down(why, left=left, successor=successor)
 
     def _step_down(
         self,

@@ -157,6 +157,8 @@ class NodeRendezvous:
                 reason=reason,
             )
         )
+        if self._is_over:  # whoever named it had been asked before this node left
+            self.tell_coordinator(v.HandOver(reason="has left"))
 
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost."""
@@ -258,6 +260,8 @@ class NodeRendezvous:
                 self._reception.send(connection, answer)
             case v.Supersede(term=term):
                 self.tell_coordinator(v.Superseded(term=term))
+            case v.HandOver():
+                self.tell_coordinator(command)
             case v.Released():
                 self._is_released = True
                 self._close_when_finished()

@@ -6,8 +6,9 @@ new. But what it has written down on its machine is still there. So whoever host
 a *mark* of the job that it is in; and whoever finds one there begins nothing before
 
 - survivors would have announced themselves at the endpoint, and
-- of those who had a voice, each has ended, or says that it knows no later round, and these are too
-  few to elect somebody. One that does not answer may be in a later round with others.
+- of those who had a voice, each has ended, or says that it knows no later round and of no end, and
+  these are too few to elect somebody. One that does not answer may be in a later round with others,
+  one that was told of the end goes by that when it finds nobody.
 
 Each of them is asked, once a beat, whether its agent lives. A refused port counts as its end by
 then. Those who may go on are waited for three times as long.
@@ -77,6 +78,7 @@ class Survivors:
             if entry.incarnation not in mark.job.left
         }
         self._outcomes = dict.fromkeys(self._entries, Outcome.SILENT)
+        self._told_of_end: set[str] = set()
         self._asked: set[str] = set()
         self._round, self._restarts_used = mark.job.round, mark.job.restarts_used
         self._ask_at = now
@@ -125,6 +127,8 @@ class Survivors:
         self._asked.discard(incarnation)
         if self._outcomes[incarnation] is not Outcome.TOMBSTONE:
             self._outcomes[incarnation] = answer.outcome
+        if answer.is_ending:
+            self._told_of_end.add(incarnation)
         self._round = max(self._round, answer.newest_round)
         self._restarts_used = max(self._restarts_used, answer.restarts_used)
 
@@ -160,7 +164,8 @@ class Survivors:
         can_elect = any(
             has_quorum(electorate, alive, self._job.left) for electorate in self._job.electorates
         )
-        return not alive or (not can_elect and self._round <= self._job.round)
+        may_go_on = can_elect or bool(alive & self._told_of_end) or self._round > self._job.round
+        return not (alive and may_go_on)
 
     def _left(self, here: Collection[str]) -> Sequence[RosterEntry]:
         return [

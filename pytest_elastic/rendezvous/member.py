@@ -525,3 +525,5 @@ class MemberMachine:
             self._out.add(v.Hangup())
         self._link.become(Link.OVER)
         self._parting.say("drained" if self._drain is not None else result, reason, first_failure)
+        if self._drain is not None and self.settings.outlives_coordinator:
+            self._out.add(v.HandOver(reason=reason))

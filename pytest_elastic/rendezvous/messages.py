@@ -335,15 +335,15 @@ class ProbeRequest:
 class ProbeAnswer:
     """What lives behind this port: `incarnation`, and whether it has ended (a tombstone).
 
-    A tombstone is given by the keeper that outlived its agent, once every worker is gone. An agent
-    says which round it has heard of, how many restarts were used by then, and how the job has
-    ended, if it knows that it has.
+    A tombstone is given by the keeper that outlived its agent, once no worker is left. An agent
+    says what it has heard of: a round, restarts used by then, that the job ends, how it has ended.
     """
 
     incarnation: str
     is_tombstone: bool
     newest_round: int = 0
     restarts_used: int = 0
+    is_ending: bool = False
     ended: JobEnding | None = None
 
 

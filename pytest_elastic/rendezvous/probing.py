@@ -17,6 +17,7 @@ def answer_of(member: MemberMachine) -> ProbeAnswer:
         is_tombstone=False,
         newest_round=newest_round,
         restarts_used=restarts_used,
+        is_ending=member.ending is not None,
         ended=member.ended,
     )
 
@@ -29,5 +30,6 @@ def outcome_of(probe: Probe, outcome: Outcome, said: ProbeAnswer | None) -> Prob
         outcome=outcome,
         newest_round=0 if said is None else said.newest_round,
         restarts_used=0 if said is None else said.restarts_used,
+        is_ending=said is not None and said.is_ending,
         ended=None if said is None else said.ended,
     )

@@ -40,6 +40,11 @@ class Running:
         assert self.round is not None, "there is a committed round while it runs, or is stopped"
         return self.round
 
+    @property
+    def roster(self) -> Sequence[Peer]:
+        """Who is in it; nobody before the first commit."""
+        return self.round.roster if self.round is not None else ()
+
     def _concerns(self, round_: int) -> CommittedRound | None:
         """Return the round if it has that number."""
         return self.round if self.round is not None and self.round.number == round_ else None

@@ -59,6 +59,7 @@ __all__ = [
     "Finished",
     "FoundJob",
     "FoundingLost",
+    "HandOver",
     "Hangup",
     "JobFound",
     "JobFounded",
@@ -136,7 +137,8 @@ class Probe:
 class ProbeAnswered:
     """What dialling an agent showed; `name` and `incarnation` as in the `Probe`.
 
-    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `ended`: an end it knows.
+    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `is_ending`: it was told
+    of an end; `ended`: an end it knows.
     """
 
     name: str
@@ -144,6 +146,7 @@ class ProbeAnswered:
     outcome: Outcome
     newest_round: int = 0
     restarts_used: int = 0
+    is_ending: bool = False
     ended: JobEnding | None = None
 
 
@@ -324,6 +327,16 @@ class Supersede:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """This node has left, without a word to a coordinator here if there is one: that goes, too.
+
+    It is an input of that coordinator as well.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
     """This node was elected: run the coordinator, with this heritage, and announce it."""
 
@@ -341,6 +354,7 @@ MemberCommand = (
     | AskVote
     | AnswerTo
     | Supersede
+    | HandOver
     | Lead
     | Released
 )
@@ -402,7 +416,7 @@ class MandateExtended:
     until: float
 
 
-_Rights = Superseded | JobFound | JobFounded | FoundingLost | MandateExtended
+_Rights = Superseded | HandOver | JobFound | JobFounded | FoundingLost | MandateExtended
 CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | TimePassed | _Rights
 
 

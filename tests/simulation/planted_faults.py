@@ -317,12 +317,14 @@ PLANTED: dict[str, Planted] = {
         what="a spare that was told of the end begins another job with a host that is back",
         breaks=_UNAWARE,
         patches=((Ballot, "hear_of_end", nothing),),
-        options=_BRISK,
+        options=drawn("succeed", "freeze", "isolate", "back", nodes=3, is_brisk=False),
     ),
     "decider-goes-alone": Planted(
         what="a node that leaves while it has lost the contact to its own coordinator just goes",
         breaks="have left, and still decide",
         patches=((CoordinatorLink, "must_hand_over", property(lambda _: False)),),
+        # It tells its coordinator when it has gone.
+        guards=((CoordinatorMachine, "_on_own_left", nothing),),
         options=drawn("drain", "break", "fail", nodes=3, is_brisk=False),
     ),
     "terms-race": Planted(

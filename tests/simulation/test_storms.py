@@ -208,6 +208,22 @@ FOUND_OTHERWISE = {
         PlayedAgent,
     ),
     "and one whose coordinator was killed, from a spare": (15096592, _BRISK, PlayedAgent),
+    "a host that is back waits for a survivor that was told of the end, and can elect nobody": (
+        1343,
+        drawn("succeed", "freeze", "isolate", "lose host", "back", nodes=3, is_brisk=False),
+        PlayedAgent,
+    ),
+    "a node that has left before it hears that it decides does not": (
+        37012857,
+        _BRISK_GRANTED,
+        PlayedAgent,
+    ),
+    "nor one that has left while it was named": (37011207, _BRISK_GRANTED, PlayedAgent),
+    "nor one that leaves before it has found its own coordinator": (
+        203,
+        drawn("drain", "break", "fail", nodes=3),
+        PlayedAgent,
+    ),
     "a spare that hears of an announcement begins nothing with a host that is back": (
         11901415,
         _BRISK,

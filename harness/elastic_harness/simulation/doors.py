@@ -58,6 +58,8 @@ class Doors:
                 self._answer(process, connection, message)
             case v.Supersede(term=term):
                 process.feed("coordinator", v.Superseded(term=term))
+            case v.HandOver():
+                process.feed("coordinator", command)
             case v.Lead(heritage=heritage):
                 self._lead(process, heritage)
             case _:

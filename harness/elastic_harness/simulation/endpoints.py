@@ -124,6 +124,8 @@ class Endpoints:
                     settings=process.member.settings, node=process.node, term=1, now=process.now()
                 )
                 process.set_alarm("coordinator")
+                if process.agent.over is not None:
+                    process.feed("coordinator", v.HandOver(reason="has left"))
             case f.Yield(reason=reason):
                 # The real driver is told of a store's answer when it is doing nothing else.
                 process.tell_at_once("coordinator", v.FoundingLost(reason=reason))

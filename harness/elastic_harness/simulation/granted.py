@@ -255,6 +255,8 @@ class _Agent:
             heritage=heritage,
         )
         process.set_alarm("coordinator")
+        if process.agent.over is not None:
+            process.feed("coordinator", v.HandOver(reason="has left"))
 
     def perform(self, command: v.CoordinatorCommand) -> None:
         self._world.perform_decided(self._process, command)

@@ -119,12 +119,11 @@ def _problem_of_heirs(
 
 
 def _decides_after_it_left(process: Process) -> bool:
-    """Tell whether a member was let go that decides, and goes on with that without a node (R4)."""
+    """Tell whether a node was let go that decides, and goes on with that without a member (R4)."""
     over, coordinator = process.agent.over, process.coordinator
-    was_member = process.member._link.was_welcome  # noqa: SLF001
-    if not was_member or over is None or over.result != "drained":
+    if over is None or over.result != "drained" or coordinator is None:
         return False
-    return process.is_alive and coordinator is not None and coordinator.phase not in _DONE
+    return process.is_alive and coordinator.phase not in _DONE
 
 
 def _came_after_the_end(process: Process, healed_at: float) -> bool:

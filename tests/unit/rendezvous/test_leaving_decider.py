@@ -1,4 +1,4 @@
-"""A node that decides and is to leave: it goes by its own coordinator while that is here."""
+"""A node that decides and is to leave: it goes by its own coordinator, or takes that with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.coordinator import Phase
 from pytest_elastic.rendezvous.member import Link
+from tests.unit.rendezvous.test_coordinator import Bench as CoordinatorBench
 from tests.unit.rendezvous.test_member import FOUND, SETTINGS, Bench
 
 OWN = v.CoordinatorFound(address="n2", port=2, term=4, is_here=True, incarnation="i2")
@@ -40,3 +42,40 @@ def test_it_goes_alone_when_no_coordinator_is_here(answer: v.MemberInput) -> Non
     bench = leaving()
     bench.give(answer)
     assert bench.member.link is Link.OVER
+
+
+def test_it_takes_a_coordinator_with_it_that_it_has_not_found_yet() -> None:
+    """Else that would go on without a node, and its agent with it."""
+    bench = Bench(dataclasses.replace(SETTINGS, quorum="majority"))
+    bench.give(v.Start(), ports.DrainRequested(reason="SIGTERM", grace_s=5.0))
+    assert bench.member.link is Link.OVER
+    assert v.HandOver(reason="left before taking part: SIGTERM") in bench.taken()
+
+
+def test_without_succession_there_is_nothing_to_hand_over() -> None:
+    """The job ends with its coordinator, and the others say so."""
+    bench = Bench()
+    bench.give(v.Start(), ports.DrainRequested(reason="SIGTERM", grace_s=5.0))
+    assert not [command for command in bench.taken() if isinstance(command, v.HandOver)]
+
+
+def test_a_coordinator_whose_node_has_left_names_who_follows() -> None:
+    """And says that this node's voice counts no more."""
+    bench = CoordinatorBench(2, 3, quorum="majority")
+    bench.greet(1, 2, 3)
+    bench.run_round(1, 2, 3)
+    bench.give(v.HandOver(reason="left before taking part: SIGTERM"))
+    said = [c.message for c in bench.commands if isinstance(c, v.SendTo)]
+    orders = [message for message in said if isinstance(message, m.StepDown)]
+    assert {(order.left, order.successor) for order in orders} == {("i1", "i2")}
+    assert bench.machine.phase is Phase.DEPOSED
+
+
+def test_a_coordinator_that_says_how_the_job_ends_stays_for_that() -> None:
+    """The node may go: its member was told, and others may still ask."""
+    bench = CoordinatorBench(1, 1, quorum="majority")
+    bench.greet(1)
+    bench.say(1, ports.GroupSucceeded(round=bench.run_round(1)))
+    assert bench.machine.phase is Phase.ENDING
+    bench.give(v.HandOver(reason="left: SIGTERM"))
+    assert bench.machine.phase is Phase.ENDING
