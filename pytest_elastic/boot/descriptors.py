@@ -1,13 +1,14 @@
-"""Which descriptors this process has, and leaving a parent's behind after a fork."""
+"""The descriptors of this process, those of processes, and leaving a parent's behind after a fork."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 from collections.abc import Collection
 
-__all__ = ["close_all_but", "open_descriptors"]
+__all__ = ["close_all_but", "open_descriptors", "open_pidfd"]
 
 _END = 1 << 20
 
@@ -33,3 +34,16 @@ def open_descriptors() -> dict[int, str]:
         with contextlib.suppress(OSError):  # the one that the folder itself was read by
             found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
     return found
+
+
+def open_pidfd(pid: int) -> int:
+    """Return a descriptor of a process; raises ProcessLookupError when it is gone.
+
+    Older kernels (seen: 6.1) say EINVAL of one whose process group or session has outlived it.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+        raise

@@ -23,7 +23,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from pytest_elastic.boot import host, proc_title
-from pytest_elastic.boot.descriptors import close_all_but
+from pytest_elastic.boot.descriptors import close_all_but, open_pidfd
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
@@ -134,7 +134,7 @@ class KeeperRole:
         """Learn of the agent's death even where its end of the channel lives on in a child."""
         agent = self._settings.agent_pid
         try:
-            pidfd = os.pidfd_open(agent)
+            pidfd = open_pidfd(agent)
         except ProcessLookupError:
             self._loop.call_soon(self._end)
             return

@@ -17,6 +17,7 @@ from elastic_harness.cluster import cgroups, leftovers
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ServerLost
 
+from pytest_elastic.boot.descriptors import open_pidfd
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import ROOT, Bench
 
@@ -119,7 +120,7 @@ def open_pidfds(pids: Sequence[int]) -> Iterator[int]:
     """Yield a descriptor of each process that is there; a shell's helper may have gone since."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            yield os.pidfd_open(pid)
+            yield open_pidfd(pid)
 
 
 def child_of(parent: int, among: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.cluster import ProcessHandle, ProcessInfo
+from pytest_elastic.boot.descriptors import open_pidfd
 
 __all__ = ["NodeProcesses", "list_processes", "send_signal"]
 
@@ -77,7 +78,7 @@ def send_signal(process: ProcessHandle | ProcessInfo, signum: int) -> bool:
     if isinstance(process, ProcessHandle):
         return _signal_pidfd(process.pidfd, signum)
     try:
-        pidfd = os.pidfd_open(process.pid)
+        pidfd = open_pidfd(process.pid)
     except ProcessLookupError:
         return False
     try:
