@@ -1,4 +1,4 @@
-"""The descriptors of this process, those of processes, and leaving a parent's behind after a fork."""
+"""Descriptors: those that this process has, those of processes, and a parent's after a fork."""
 
 from __future__ import annotations
 
