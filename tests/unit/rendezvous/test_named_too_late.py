@@ -57,11 +57,11 @@ class _Slow:
 def test_it_resigns_at_once_and_waits_for_nobody() -> None:
     """Else it would decide for the others without a node, for as long as they go on."""
     registry, told, closed = _Slow(), list[object](), list[bool]()
-    listener = socket.create_server(("127.0.0.1", 0))
+    loop, listener = Loop(), socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     port = listener.getsockname()[1]
     rendezvous = NodeRendezvous(
-        Loop(),
+        loop,
         node=Node(name="n1", incarnation="i1", address="127.0.0.1", port=port, slots=1),
         settings=SETTINGS,
         registry=registry,
@@ -77,3 +77,5 @@ def test_it_resigns_at_once_and_waits_for_nobody() -> None:
     assert registry.resigned == 1
     rendezvous.close(lambda: closed.append(True))
     assert closed
+    listener.close()
+    loop.close()
