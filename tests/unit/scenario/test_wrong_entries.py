@@ -105,7 +105,7 @@ ACTIONS = [
     ("degrade: {jitter: -1ms}", "11:23: '-1ms' is not a duration: write for example 10s, 500ms or"),
     ("degrade: {rate: 0mbit}", "11:14: cannot give a link a rate of 0.0 bytes per second: more th"),
     ("degrade: {burst_loss: {enter: 1%}}", "11:15: `leave` is missing here"),
-    ("degrade: {burst_loss: {enter: 0%, leave: 1%}}", "11:27: bursts that never begin, or lose not"),
+    ("degrade: {burst_loss: {enter: 0%, leave: 1%}}", "11:27: bursts that never begin, or lose no"),
     ("degrade: {burst_loss: {enter: 1%, leave: 1%, loss: 0%}}", "11:27: bursts that never begin,"),
     ("degrade: {burst_loss: {enter: 1%, leave: 0%}}", "11:14: cannot give a link burst loss whose"),
     ("degrade: {distribution: normal, loss: 1%}", "11:14: `distribution` is that of the `jitter`:"),
