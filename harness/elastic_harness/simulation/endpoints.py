@@ -88,6 +88,11 @@ class Endpoints:
             free += record is None or not is_final or self._is_well(record.place)
         return free >= majority_of(len(self.names))
 
+    def is_served(self, left_out: str) -> bool:
+        """Tell whether a new node can ask at an endpoint, but for one that nobody reaches."""
+        hosts = [self._host(endpoint) for endpoint in range(len(self.names))]
+        return any(host is not None and host.name != left_out for host in hosts)
+
     def _is_well(self, place: m.Place) -> bool:
         every = self._world.every_process
         founder = next(p for p in every if p.node.incarnation == place.incarnation)

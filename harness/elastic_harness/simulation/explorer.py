@@ -22,7 +22,7 @@ from functools import partial
 from types import FunctionType, MethodType
 
 from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.health import problem_of, seems_over
+from elastic_harness.simulation.health import health_of, seems_over
 from elastic_harness.simulation.process import Direction, Pipe, Process
 from elastic_harness.simulation.world import World, settings
 
@@ -268,7 +268,7 @@ def _judge(world: World, watch: Watch) -> str:
     while world.time < deadline:
         world.run(0.25)
         _finish(world)
-        problem = problem_of(world)
+        problem = health_of(world).problem
         well_since = min(well_since, world.time) if problem is None else float("inf")
         if problem is None and (seems_over(world) or world.time >= well_since + _WELL_S):
             break

@@ -23,10 +23,15 @@ class Marks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._left: dict[str, tuple[KnownJob, float]] = {}
+        self._found: dict[str, KnownJob] = {}  # by the incarnation of who found it
 
     def is_at(self, name: str) -> bool:
         """Tell whether a machine has one."""
         return name in self._left
+
+    def found_by(self, process: Process) -> KnownJob | None:
+        """Return of which job the mark told that a host found as it began."""
+        return self._found.get(process.node.incarnation)
 
     def open(self, process: Process) -> Mark | None:
         """Return what a host finds, and renew its own once a beat from now on."""
@@ -36,6 +41,7 @@ class Marks:
         if process.name not in self._left:
             return None
         job, at = self._left[process.name]
+        self._found[process.node.incarnation] = job
         return Mark(job=job, renewed_at=process.moment(at))
 
     def remember(self, process: Process) -> None:

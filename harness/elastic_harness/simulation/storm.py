@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import Target, can_boot, may_come, strike
 from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.health import SLOWEST_CLOCK, problem_of, seems_over
+from elastic_harness.simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
 from elastic_harness.simulation.world import World
@@ -28,8 +28,8 @@ _LAST_WITHIN_S = 3.0
 class Outcome:
     """How a storm went: how many blows did something, how many rounds were committed, the end.
 
-    `ending` is "runs", "waits" (for more nodes) or how the job ended. `virtual_s` is the time that
-    passed in the world.
+    `ending` is how the job ended, or "runs", or "waits" with the excuse for that; `virtual_s` is
+    the time that passed in the world.
     """
 
     blows: int
@@ -68,6 +68,7 @@ class Storm:
         self._has_struck_last = False
         self._left_out = ""  # a node that others must do without
         self._healed_at = float("-inf")
+        self._health = Health()
         self._target = Target(
             self.world,
             self.watch,
@@ -165,7 +166,8 @@ class Storm:
         while True:
             self._finish_what_is_done()
             world.run(_LOOK_S)
-            problem = self._problem()
+            self._health = self._look()
+            problem = self._health.problem
             if problem is not None:
                 well_since = None
             elif seems_over(world):
@@ -267,8 +269,8 @@ class Storm:
         self._left_out = name
         self.said.append((world.time, f"{name} stays {self.plan.damage}"))
 
-    def _problem(self) -> str | None:
-        return problem_of(
+    def _look(self) -> Health:
+        return health_of(
             self.world,
             left_out=self._left_out,
             is_host_lost=self._target.is_host_hit,
@@ -280,7 +282,10 @@ class Storm:
         for result in ("failed", "succeeded", "lost"):
             if result in over:
                 return result
-        return "runs" if any(p.agent.progresses for p in self.world.every_process) else "waits"
+        if any(p.agent.progresses for p in self.world.every_process):
+            return "runs"
+        excuse = self._health.excuse
+        return f"waits ({excuse.name.lower()})" if excuse is not None else "waits"
 
 
 def run_storm(plan: Plan, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
