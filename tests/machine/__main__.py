@@ -15,6 +15,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ _PROCESSOR = "max,arch-capabilities=off"
 def main() -> int:
     """Boot, run the command, and return its exit code; 125 when the machine did not get so far."""
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     is_program = options.kernel.read_bytes()[:4] == b"\x7fELF"
     modules = initramfs.modules_with_needs(options.modules, options.without)
     busybox = options.busybox and Path(options.busybox)
@@ -63,7 +65,10 @@ def main() -> int:
             env={**os.environ, "TMPDIR": folder},
         ) as machine:
             assert machine.stdout is not None, "it is a pipe"
-            return _pass_on(machine.stdout.fileno())
+            try:
+                return _pass_on(machine.stdout.fileno())
+            finally:
+                machine.terminate()
 
 
 def _pass_on(output: int) -> int:
