@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from elastic_harness.simulation.endpoints import place_under
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry
 
@@ -151,13 +150,8 @@ class Doors:
     def _lead(self, process: Process, heritage: Heritage) -> None:
         world = self._world
         world.end_coordinator(process)
-        process.coordinator = CoordinatorMachine(
-            settings=world.config,
-            node=process.node,
-            term=heritage.term,
-            now=process.now(),
-            heritage=heritage,
-        )
+        reason = f"{heritage.lost} was lost; this node was elected"
+        process.coordinate(heritage.term, reason, heritage=heritage)
         process.feed("coordinator", v.TimePassed())
         place = place_of(process)
         process.feed("member", v.Announced(place=place))

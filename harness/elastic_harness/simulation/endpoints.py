@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pytest_elastic.rendezvous import founding_vocabulary as f
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.founding import FoundingMachine, best_of, majority_of
 from pytest_elastic.rendezvous.model import Node
 
@@ -123,11 +122,9 @@ class Endpoints:
             case f.Swap(endpoint=endpoint, expected=expected, record=record):
                 text = _RELEASED if record is None else self._as_text(record)
                 self._ask(process, endpoint, text, expected)
-            case f.Begin():
+            case f.Begin(reason=reason):
                 world.host = process
-                process.coordinator = CoordinatorMachine(
-                    settings=process.member.settings, node=process.node, term=1, now=process.now()
-                )
+                process.coordinate(1, reason)
                 process.set_alarm("coordinator")
                 if process.agent.over is not None:
                     process.feed("coordinator", v.HandOver(reason="has left"))

@@ -18,7 +18,6 @@ from elastic_harness.simulation.world import World
 from pytest_elastic.backends.granted_registry import GrantedRegistry, Where
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
@@ -242,18 +241,10 @@ class _Agent:
         mandate: Mandate | None = None,
         mark: Mark | None = None,
     ) -> None:
-        del reason, mark
         process = self._process
         self._world.end_coordinator(process)
         self._world.host = process
-        process.coordinator = CoordinatorMachine(
-            settings=self._world.config,
-            node=process.node,
-            term=term,
-            now=process.now(),
-            mandate=mandate,
-            heritage=heritage,
-        )
+        process.coordinate(term, reason, mandate=mandate, heritage=heritage, mark=mark)
         process.set_alarm("coordinator")
         if process.agent.over is not None:
             process.feed("coordinator", v.HandOver(reason="has left"))

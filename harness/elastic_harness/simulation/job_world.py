@@ -11,7 +11,6 @@ from elastic_harness.simulation.training import Script, Training
 from elastic_harness.simulation.world import World
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["JobWorld"]
@@ -59,21 +58,9 @@ class JobWorld(World):
         return self._newest_pid
 
     def state(self, process: Process, event: Event) -> None:
-        """Report a fact that a node states."""
-        self.events.append((self.time, process.name, event))
+        """Report a fact that a node states, too."""
+        super().state(process, event)
         self._on_event("agent", process.name, event)
-
-    def perform_member(self, process: Process, command: v.MemberCommand) -> None:
-        if isinstance(command, v.Emit):
-            self.state(process, command.event)
-        else:
-            super().perform_member(process, command)
-
-    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
-        if isinstance(command, v.Emit):
-            self.state(process, command.event)
-        else:
-            super().perform_coordinator(process, command)
 
     # --- ends --------------------------------------------------------------------------------
 

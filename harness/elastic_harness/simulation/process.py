@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_elastic.agent.messages import AgentInput
+from pytest_elastic.events.model import CoordinatorStarted
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.founding import FoundingMachine
 from pytest_elastic.rendezvous.founding_vocabulary import FoundingInput
+from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.mandate import Mandate
+from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 
@@ -78,6 +82,37 @@ class Process:
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
         self._alarms = dict.fromkeys(("member", "coordinator", "founding"), math.inf)
+
+    def coordinate(
+        self,
+        term: int,
+        reason: str,
+        *,
+        heritage: Heritage | None = None,
+        mandate: Mandate | None = None,
+        mark: Mark | None = None,
+    ) -> None:
+        """Run the coordinator of a term here, and say so, as the real driver does."""
+        settings, node = self.member.settings, self.node
+        self.coordinator = CoordinatorMachine(
+            settings=settings,
+            node=node,
+            term=term,
+            now=self.now(),
+            mandate=mandate,
+            heritage=heritage,
+            mark=mark,
+        )
+        self.world.state(
+            self,
+            CoordinatorStarted(
+                term=term,
+                address=node.address,
+                port=node.port,
+                quorum=settings.quorum,
+                reason=reason,
+            ),
+        )
 
     def now(self) -> float:
         """Return the time on this node's own clock."""

@@ -28,7 +28,6 @@ from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
 from pytest_elastic.rendezvous.founding_vocabulary import Joined
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
@@ -216,13 +215,8 @@ class World(Sights):
         """Let a process host the rendezvous."""
         self._terms = 1 if self.config.has_succession else self._terms + 1
         self.host = process
-        process.coordinator = CoordinatorMachine(
-            settings=self.config,
-            node=process.node,
-            term=self._terms,
-            now=process.now(),
-            mark=self.marks.open(process),
-        )
+        reason = "the endpoint is an address of this node"
+        process.coordinate(self._terms, reason, mark=self.marks.open(process))
         process.set_alarm("coordinator")
         self.doors.publish_first(process)
 
@@ -401,6 +395,10 @@ class World(Sights):
             elif pipe.down.source is process:
                 self.close(pipe.down, pipe.up, reason)
 
+    def state(self, process: Process, event: Event) -> None:
+        """Take note of a fact that a node states."""
+        self.events.append((self.time, process.name, event))
+
     # --- what members do ---------------------------------------------------------------------
 
     def perform_member(self, process: Process, command: v.MemberCommand) -> None:
@@ -417,7 +415,7 @@ class World(Sights):
                 if isinstance(notice, ports.JobOver):
                     self.marks.part(process)
             case v.Emit(event=event):
-                self.events.append((self.time, process.name, event))
+                self.state(process, event)
             case v.FindCoordinator(peers=peers):
                 self.later(self.draw_latency_s(), self._found, process)
                 if peers:
@@ -503,7 +501,7 @@ class World(Sights):
             case v.Probe():
                 self.dials.probe(process, command, "coordinator")
             case v.Emit(event=event):
-                self.events.append((self.time, process.name, event))
+                self.state(process, event)
             case v.Finished(result=result):
                 process.finished = result
                 self.later(2 * KEEPER_S, lambda: self.leave(process))
