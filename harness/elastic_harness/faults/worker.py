@@ -51,9 +51,13 @@ _STOPPING: Final = frozenset({"SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU"})
 
 def _signal_name(value: object) -> str:
     name = str(value).upper()
+    if name.isascii() and name.isdigit():
+        if len(name) > 2 or int(name) not in signal.Signals.__members__.values():
+            raise ValueError(f"{value!r} is not the number of a signal with a name: try SIGTERM")
+        name = signal.Signals(int(name)).name
     name = name if name.startswith("SIG") else f"SIG{name}"
     if isinstance(value, bool) or name not in signal.Signals.__members__:
-        raise ValueError(f"{value!r} is not a signal: write for example SIGTERM")
+        raise ValueError(f"{value!r} is not a signal: write for example SIGTERM, or 15")
     if name in _STOPPING:
         raise ValueError(f"{name} stops a process and does not end it: use `pause`")
     return name
@@ -63,7 +67,14 @@ SignalName = Annotated[
     str,
     BeforeValidator(_signal_name),
     PlainSerializer(str),
-    WithJsonSchema({"type": "string", "pattern": "^(SIG)?[A-Z0-9]+$"}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": "^(SIG)?[A-Z0-9]+$"},
+                {"type": "integer", "minimum": 1, "maximum": 64},
+            ]
+        }
+    ),
 ]
 
 

@@ -212,9 +212,15 @@ def test_a_bug_in_a_fault_is_that_faults_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"worker": "rank 1", "signal": "SIGSTOP"}, {"worker": "rank 1", "signal": 9}, {}]
+    "value", [{"worker": "rank 1", "signal": "SIGSTOP"}, {"worker": "rank 1", "signal": 0}, {}]
 )
 def test_a_kill_takes_signals_that_end(value: object) -> None:
-    """Stopping is `pause`; numbers differ between machines."""
+    """Stopping is `pause`, and 0 is none."""
     with pytest.raises(ValidationError):
         built_in_faults().parse("kill", value)
+
+
+def test_the_number_of_a_signal_is_read_as_its_name() -> None:
+    """Numbers differ between machines: a plan that is repeated elsewhere has the name."""
+    fault = built_in_faults().parse("kill", {"worker": "rank 1", "signal": 9})
+    assert fault.describe()["signal"] == "SIGKILL"
