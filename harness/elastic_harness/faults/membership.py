@@ -63,7 +63,7 @@ class JoinNodes(Fault):
     stagger: Seconds = 0.0
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        up = {node.name for node in situation.nodes}
+        up = {node.name: node for node in situation.nodes}
         if isinstance(self.nodes, int):
             used = {*situation.used_names, *up}
             fresh = (f"n{i}" for i in range(1, _MAX_NODES + 1))
@@ -71,7 +71,9 @@ class JoinNodes(Fault):
         else:
             names = sorted(self.nodes, key=natural_key)
         if there := [name for name in names if name in up]:
-            raise SelectionEmpty(f"{', '.join(there)} cannot join: it is up already")
+            idle = [name for name in there if up[name].launcher is None]
+            hint = f", without its launcher: `reboot: {idle[0]}` starts that again" if idle else ""
+            raise SelectionEmpty(f"{', '.join(there)} cannot join: it is up already{hint}")
         if not names:
             raise SelectionEmpty("no node is to join")
         return Targets(new_nodes=tuple(names))

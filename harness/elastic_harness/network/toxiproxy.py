@@ -11,6 +11,7 @@ The files beside this one: `toxiproxy_toxics` and `toxiproxy_stream` decide what
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,11 @@ _READ_BYTES = 64 << 10
 _MAX_CLIENTS = 256
 # A client that is silent for so long, in the middle of a request or between two, is dropped.
 _IDLE_S = 120.0
+_HINT_ON_PORT = "Take another --port; 0 picks one that is free."
+_HINT_ON_HOST = (
+    "Take another --host: an address of this machine, such as 127.0.0.1 (0.0.0.0 for all), or a "
+    "name that /etc/hosts lists with one; no name server is asked."
+)
 
 
 class Toxiproxy:
@@ -41,6 +47,7 @@ class Toxiproxy:
     ) -> None:
         self._loop = loop
         self._wanted = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._port = port
         self._seed = Seed(value=seed)
         self._listener: Listener | None = None
         self._clients: list[_Client] = []
@@ -60,7 +67,7 @@ class Toxiproxy:
         except AddressError as error:
             raise UsageError(
                 f"cannot serve the Toxiproxy API at {self._wanted}: {error}",
-                hint="Take another --port; 0 picks one that is free.",
+                hint=_HINT_ON_PORT if _is_about_port(error, self._port) else _HINT_ON_HOST,
             ) from error
         self.address = self._listener.address
 
@@ -186,6 +193,13 @@ class _Client:
         """Send the rest of an answer, and look whether the next request is there already."""
         self._write()
         self._answer()
+
+
+def _is_about_port(error: AddressError, port: int) -> bool:
+    """Tell whether another port would help, and not another host."""
+    cause = error.__cause__
+    is_had = isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES)
+    return is_had or not 0 <= port <= 65535
 
 
 @contextmanager

@@ -25,6 +25,7 @@ _NODES_OF_SHAPE = {"ring": 4, "halves": 2}
 _SIDES = frozenset({"from", "to", "between", "node", "of"})
 # After these a node of the same name can start.
 _ENDING_NODES = frozenset({"crash", "power_cut", "preempt", "reboot", "replace"})
+_ENDING_LAUNCHERS = frozenset({"kill_agent", "leave"})
 
 
 def check_targets(
@@ -228,12 +229,27 @@ def _check_joins_of_those_up(
             if why is None and entry.every is not None and entry.every.max > 1:
                 why = "would join more than once"
             if why is not None and gone is not None and name not in gone and not entry.optional:
+                stays = "no fault takes it away: choose another name, or say how many"
+                if _may_lose_launcher(name, actions):
+                    stays = (
+                        f"stays up without its launcher: `reboot: {name}` starts that again, "
+                        f"`replace: {name}` with an empty disk"
+                    )
                 yield Finding(
-                    path=("timeline", index, "join", "nodes"),
-                    message=f"{name} {why}, and no fault takes it away: choose another name, or "
-                    "say how many",
+                    path=("timeline", index, "join", "nodes"), message=f"{name} {why}, and {stays}"
                 )
             there.setdefault(name, "joins in an earlier entry already")
+
+
+def _may_lose_launcher(name: str, actions: Sequence[PlannedAction | None]) -> bool:
+    """Tell whether some fault can end the launcher of a node, and leaves the node itself up."""
+    for action in actions:
+        if action is None or getattr(action, "name", "") not in _ENDING_LAUNCHERS:
+            continue
+        terms = [term for key, each in action.selectors() if key == "node" for term in each.terms]
+        if any(term.kind != "node" or term.name == name for term in terms):
+            return True
+    return False
 
 
 def _may_be_gone(

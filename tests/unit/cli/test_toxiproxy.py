@@ -13,7 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from elastic_harness.network.toxiproxy import Toxiproxy
 from elastic_harness.network.toxiproxy_client import ToxiproxyClient, ToxiproxyError
+
+from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
 
 COMMAND = (sys.executable, "-m", "pytest_elastic", "toxiproxy", "--host=127.0.0.1")
 
@@ -62,6 +66,34 @@ def test_a_port_that_is_taken_is_the_users_to_change(tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert "missing required field: name at proxy 1" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("192.0.2.1", "listen tcp 192.0.2.1:0: bind: cannot assign requested address"),
+        ("no-such-host.invalid", "listen tcp: lookup no-such-host.invalid: no such host"),
+        ("localhost:8474", "listen tcp: lookup localhost:8474: no such host"),
+    ],
+)
+def test_a_host_that_is_not_ours_is_the_users_to_change(host: str, why: str) -> None:
+    """Another port would not help, and what would is said."""
+    loop = Loop()
+    with pytest.raises(UsageError) as raised:
+        Toxiproxy(loop, host=host).start()
+    loop.close()
+    assert str(raised.value).endswith(
+        f": {why}\nTake another --host: an address of this machine, such as 127.0.0.1 (0.0.0.0 for "
+        "all), or a name that /etc/hosts lists with one; no name server is asked."
+    )
+
+
+def test_a_port_that_nobody_has_is_the_users_to_change() -> None:
+    """The host is well then."""
+    loop = Loop()
+    with pytest.raises(UsageError, match="invalid port\nTake another --port; 0 picks"):
+        Toxiproxy(loop, host="127.0.0.1", port=65536).start()
+    loop.close()
 
 
 def test_a_server_without_descriptors_waits_for_some(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_signal_that_can_be_handled_is_proven_by_its_delivery() -> None:
     """What a program makes of SIGTERM is the program's business."""
     world = World()
     world.processes[1002].ignores = {signal.SIGTERM}
-    world.fire("kill", {"worker": "rank 1", "signal": "term"})
+    world.fire("kill", {"worker": "rank 1", "signal": 15})
     assert world.story[-1] == "proved: SIGTERM was delivered to rank 1 (n2, pid 1002)"
 
 
@@ -183,6 +183,15 @@ def test_a_node_that_is_up_cannot_join() -> None:
     """By name, the scenario must know what it does."""
     with pytest.raises(SelectionEmpty, match="n2 cannot join: it is up already"):
         World().fire("join", ["n2", "n9"])
+
+
+def test_a_node_without_its_launcher_is_rebooted_and_does_not_join() -> None:
+    """Its launcher was killed, and the node is up: the complaint says what would help."""
+    world = World()
+    world.fire("kill_agent", "n2")
+    world.pass_time(0.1)
+    with pytest.raises(SelectionEmpty, match="without its launcher: `reboot: n2` starts that ag"):
+        world.fire("join", ["n2"])
 
 
 def test_a_replaced_node_comes_back_empty_and_a_rebooted_one_with_its_disk() -> None:
