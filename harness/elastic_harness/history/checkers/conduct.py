@@ -184,7 +184,14 @@ def job(history: History, parameters: JobParameters) -> Verdict:
     if (decided := history.last(JobEnded)) is not None:
         reason += f": {decided.event.reason}"
         proof.insert(0, decided.seq)
-    return invalid(f"{reason} (exit codes: {codes or 'none'})", proof)
+    reason += f" (exit codes: {codes or 'none'})"
+    excused = nodes_ended_by_faults(history)
+    if 0 in (code for node, code in ended.event.exit_codes.items() if node not in excused):
+        reason += (
+            "; it asks this of every launcher that no fault has ended: where one side goes on and "
+            "the other is lost, `exit_codes` says it node by node"
+        )
+    return invalid(reason, proof)
 
 
 def _with_was(outcome: str) -> str:

@@ -1,0 +1,111 @@
+"""Scenarios as somebody might write them that are not in the library, in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.events import FaultFired
+from elastic_harness.scenario.loader import load_file
+from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.runner import RunResult
+from elastic_harness.simulation.run import SimulatedRun
+
+from pytest_elastic.events.model import CoordinatorStarted
+from tests.simulation.compare import CATALOG
+
+# Of a tie, the half goes on that has the node that decided (R12); the other one is lost.
+TIE = """
+nodes: {initial: 4, min: 2, max: 4}
+timeline:
+  - at: {step: 12, rank: 0}
+    id: cut
+    partition: {shape: halves}
+    until: end
+expect:
+  eventually:
+    - {world_size: 2, within: 20s, after: cut}
+  finally:
+"""
+# Whoever follows is told of by an event, and is the store's host from then on.
+FOLLOWED = """
+nodes: {initial: 3, min: 2, max: 3}
+timeline:
+  - at: {step: 12, rank: 0}
+    crash: n1
+  - when: {event: coordinator_started, count: 2}
+    pause: {agent: store host}
+    for: 200ms
+expect:
+  sometimes:
+    - {event: coordinator_started, node: n2}
+  finally:
+    - job: succeeded
+"""
+# The launcher is gone and its node is not: nobody can join under its name.
+BACK = """
+nodes: {initial: 3, min: 2, max: 3}
+timeline:
+  - at: {step: 12, rank: 0}
+    id: gone
+    kill_agent: n3
+  - after: gone + 1s
+    id: back
+    reboot: n3
+expect:
+  eventually:
+    - {world_size: 3, within: 20s, after: back}
+  finally:
+    - job: succeeded
+"""
+
+
+def _ran(folder: Path, text: str) -> RunResult:
+    """Run a scenario with four workers' worth of steps, and a majority that goes on."""
+    path = folder / "written.elastic.yaml"
+    folder.joinpath("train.py").touch()  # nobody runs it
+    path.write_text(
+        "version: 1\nid: written\ntitle: t\nlimit: 90s\n"
+        "job: {script: train.py, args: [--steps=300], max_restarts: 3, "
+        "rdzv: {conf: {quorum: majority, join_timeout: 8}}}\n" + text.lstrip(),
+        encoding="utf-8",
+    )
+    (loaded,) = load_file(str(path), CATALOG, check_clause=lambda _, name, value: bind(name, value))
+    return SimulatedRun(make_plan(loaded.scenario, seed=0), CATALOG, CATALOG).run()
+
+
+def _complaints(result: RunResult) -> list[str]:
+    unmet = [each for each in result.judgements if not each.verdict.is_valid]
+    return [*(f"{each.name}: {each.verdict.reason}" for each in unmet), *result.problems]
+
+
+def test_one_side_may_be_expected_to_go_on_and_the_other_to_be_lost(tmp_path: Path) -> None:
+    """`exit_codes` says of each node how its launcher ends; 3 is what a lost one ends with."""
+    expected = "    - exit_codes: {n1: 0, n2: 0, n3: 3, n4: 3}\n"
+    assert _complaints(_ran(tmp_path, TIE + expected)) == []
+
+
+def test_a_job_of_which_a_part_is_lost_has_not_succeeded(tmp_path: Path) -> None:
+    """`job` asks every launcher that no fault has ended, and says how each has, and what to ask."""
+    (complaint,) = _complaints(_ran(tmp_path, TIE + "    - job: succeeded\n"))
+    assert "n1 0, n2 0, n3 3, n4 3" in complaint
+    assert "`exit_codes` says it node by node" in complaint
+
+
+def test_a_scenario_may_wait_for_whoever_decides_next(tmp_path: Path) -> None:
+    """The event is there as on real nodes: once a term, with the reason, from whoever decides."""
+    result = _ran(tmp_path, FOLLOWED)
+    assert _complaints(result) == []
+    started = result.history.of_kind(CoordinatorStarted)
+    assert [entry.node for entry in started] == ["n1", "n2"]
+    assert {entry.event.quorum for entry in started} == {"majority"}
+    assert started[0].event.term < started[1].event.term
+    assert "was lost; this node was elected" in started[1].event.reason
+    (paused,) = [e for e in result.history.of_kind(FaultFired) if e.event.fault == "pause"]
+    assert paused.at >= started[1].at
+    assert paused.event.targets == ("n2",)
+
+
+def test_a_launcher_that_was_killed_is_brought_back_by_a_reboot(tmp_path: Path) -> None:
+    """As the complaint about a `join` says."""
+    assert _complaints(_ran(tmp_path, BACK)) == []
