@@ -18,10 +18,17 @@ NO_CLUSTER = cast("Cluster", None)
 
 @pytest.fixture
 def process() -> Iterator[ProcessRef]:
-    """A process that waits for the end of its input."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        yield ProcessRef(pid=cat.pid)
+    """A process that waits for the end of its input.
+
+    It has begun to: while a program is being loaded, its libraries are open for a moment each.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0) as cat:
         assert cat.stdin is not None
+        assert cat.stdout is not None
+        cat.stdin.write(b"loaded\n")
+        assert cat.stdout.readline() == b"loaded\n"
+        yield ProcessRef(pid=cat.pid)
         cat.stdin.close()
 
 
