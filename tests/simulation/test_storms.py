@@ -58,6 +58,18 @@ FOUND_IN_THE_SIMULATOR = {
         drawn("isolate", "succeed", "lose host", nodes=3, is_brisk=False),
         "who has voted for one who is lost before any round was committed follows nobody (R12)",
     ),
+    52044124: (
+        Options(quorum="majority", is_swarm=True, is_brisk=True),
+        "who comes back at the endpoint knows what was charged, and not what was free since",
+    ),
+    54063793: (
+        Options(quorum="granted", is_swarm=True, is_brisk=True),
+        "nor does one whose grant ran out know, under the same term again, why a round has ended",
+    ),
+    54013763: (
+        Options(quorum="granted", is_swarm=True, is_brisk=True),
+        "groups of a round succeed together in a second job, too, that counts from 1 again",
+    ),
     5070882: (_MAJORITY, "nor is one before another node than the one that is frozen"),
     15043064: (
         _MAJORITY,

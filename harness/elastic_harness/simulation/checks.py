@@ -129,7 +129,7 @@ class Watch:
         """Judge what each round cost, from rosters and losses alone (R3)."""
         rounds = sorted(self._assignments.values(), key=lambda each: each.round)
         for ended, following in itertools.pairwise(rounds):
-            if ended.term != following.term:
+            if self._was_followed(ended, following):
                 continue  # what its coordinator knew of the end of a round may be lost with it
             if self._was_committed_between(ended.round, following.round):
                 continue  # nobody lived to start it, so that its roster is not known here
@@ -140,6 +140,18 @@ class Watch:
                     raise Violation(f"round {ended.round} cost {cost}, and its members changed")
             elif cost != 1 and not self._has_changed(ended, following):
                 raise Violation(f"round {ended.round} cost {cost}, and nothing had changed")
+
+    def _was_followed(self, ended: Assignment, following: Assignment) -> bool:
+        """Tell whether somebody else decided the later round, under that term or another.
+
+        A node whose grant ran out may be granted the same term again, and one that comes back at the
+        endpoint begins under the first.
+        """
+        since, until = self._sealed_at(ended, following), self._started_at[following.round]
+        return ended.term != following.term or any(
+            isinstance(event, events.CoordinatorStarted) and since < at <= until
+            for at, _, event in self.world.events
+        )
 
     def _was_committed_between(self, first: int, last: int) -> bool:
         """Tell whether a round was committed that no node was there to start."""
@@ -152,12 +164,7 @@ class Watch:
         """Tell whether a member of a round went, or somebody came to end it, before the next."""
         names = {entry.name for entry in ended.roster}
         until = self._started_at[following.round]
-        # It is committed a moment before anybody starts: where the commit is written down first.
-        since = max(
-            at
-            for at, _, event in self.world.events
-            if isinstance(event, events.RoundSealed) and event.round == ended.round and at <= until
-        )
+        since = self._sealed_at(ended, following)
         for at, _, event in self.world.events:
             if not since <= at <= until:
                 continue
@@ -166,6 +173,15 @@ class Watch:
             if isinstance(event, events.RoundEnded) and event.reason.endswith("came"):
                 return True
         return False
+
+    def _sealed_at(self, ended: Assignment, following: Assignment) -> float:
+        """Return when a round was sealed; it is committed a moment before anybody starts."""
+        until = self._started_at[following.round]
+        return max(
+            at
+            for at, _, event in self.world.events
+            if isinstance(event, events.RoundSealed) and event.round == ended.round and at <= until
+        )
 
     def judge_evictions(self) -> None:
         """Nobody is given up for being slow, if nobody was made slow."""

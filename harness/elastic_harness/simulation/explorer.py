@@ -24,6 +24,7 @@ from types import FunctionType, MethodType
 from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.health import health_of, seems_over
 from elastic_harness.simulation.process import Direction, Pipe, Process
+from elastic_harness.simulation.storm import finish_what_is_done
 from elastic_harness.simulation.world import World, settings
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
@@ -267,21 +268,13 @@ def _judge(world: World, watch: Watch) -> str:
     problem: str | None = "it was never looked at"
     while world.time < deadline:
         world.run(0.25)
-        _finish(world)
+        finish_what_is_done(world)
         problem = health_of(world).problem
         well_since = min(well_since, world.time) if problem is None else float("inf")
         if problem is None and (seems_over(world) or world.time >= well_since + _WELL_S):
             break
     watch.judge_ends()
     return f"{_CALM_S:g} s later: {problem}" if problem is not None else ""
-
-
-def _finish(world: World) -> None:
-    agents = [process.agent for process in world.every_process]
-    done = max((agent.succeeded_in for agent in agents), default=0)
-    for agent in agents:
-        if done:
-            agent.succeed_in(done)
 
 
 def explore(

@@ -177,7 +177,7 @@ class MachineAgent(PlayedAgent):
     def succeed(self) -> None:
         """Let all workers end with status 0."""
         if self.progresses and self.assignment is not None:
-            self.succeeded_in = self.assignment.round
+            self.succeeded = self.assignment
             self._end_all(self.assignment.round, 0)
 
     def drain(self, grace_s: float, takes_s: float = 0.1) -> None:

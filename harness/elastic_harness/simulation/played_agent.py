@@ -42,7 +42,7 @@ class PlayedAgent:
         self.lease_until: float | None = None
         self.has_lease_notice = False
         self._is_lease_watched = False
-        self.succeeded_in = 0  # the newest round whose workers ended with status 0
+        self.succeeded: Assignment | None = None  # whose workers ended with status 0 last
         self.belongs_since: float | None = None  # when it was first told of a round
         self.is_hung = False  # the workers neither go on nor heed SIGTERM
         self._put_off: list[Callable[[], None]] = []  # until the machine is awake again
@@ -301,7 +301,7 @@ class PlayedAgent:
     def succeed(self) -> None:
         """Let all workers end with status 0."""
         if self.progresses and self.assignment is not None:
-            self.succeeded_in = self.assignment.round
+            self.succeeded = self.assignment
             self.is_running = False
             self._ask(ports.GroupSucceeded(round=self.assignment.round))
 

@@ -15,7 +15,7 @@ from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
 from elastic_harness.simulation.world import World
 from pytest_elastic.events import model as events
 
-__all__ = ["Outcome", "Storm", "run_storm", "weather"]
+__all__ = ["Outcome", "Storm", "finish_what_is_done", "run_storm", "weather"]
 
 # The longest honest way back: a lease, a stop with its eviction, a join window, and some rounds.
 CALM_S = 25.0
@@ -164,7 +164,7 @@ class Storm:
         deadline = world.time + CALM_S
         well_since: float | None = None
         while True:
-            self._finish_what_is_done()
+            finish_what_is_done(world)
             world.run(_LOOK_S)
             self._health = self._look()
             problem = self._health.problem
@@ -207,14 +207,6 @@ class Storm:
             and event.wait_s < self.world.config.join_timeout_s
         ]
         return max(delayed, default=0.0)
-
-    def _finish_what_is_done(self) -> None:
-        """Let the groups of a round succeed once one of them has: they did the same steps."""
-        agents = [process.agent for process in self.world.every_process]
-        done = max([agent.succeeded_in for agent in agents], default=0)
-        if done:
-            for agent in agents:
-                agent.succeed_in(done)
 
     def _bring_back(self) -> None:
         """Start as many dead nodes again as the job needs at least."""
@@ -286,6 +278,21 @@ class Storm:
             return "runs"
         excuse = self._health.excuse
         return f"waits ({excuse.name.lower()})" if excuse is not None else "waits"
+
+
+def finish_what_is_done(world: World) -> None:
+    """Let the groups of a round succeed once one of them has: they did the same steps.
+
+    There may have been another job before, with rounds of higher numbers but of lower terms.
+    """
+    agents = [process.agent for process in world.every_process]
+    done = [agent.succeeded for agent in agents if agent.succeeded is not None]
+    if not done:
+        return
+    newest = max(done, key=lambda each: (each.term, each.round))
+    for agent in agents:
+        if agent.assignment is not None and agent.assignment.term == newest.term:
+            agent.succeed_in(newest.round)
 
 
 def run_storm(plan: Plan, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
