@@ -144,8 +144,8 @@ class Watch:
     def _was_followed(self, ended: Assignment, following: Assignment) -> bool:
         """Tell whether somebody else decided the later round, under that term or another.
 
-        A node whose grant ran out may be granted the same term again, and one that comes back at the
-        endpoint begins under the first.
+        A node whose grant ran out may be granted the same term again, and one that comes back at
+        the endpoint begins under the first.
         """
         since, until = self._sealed_at(ended, following), self._started_at[following.round]
         return ended.term != following.term or any(
