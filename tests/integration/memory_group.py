@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster import cgroup_layout, cgroups
-from elastic_harness.cluster.handover import hand_down
+from elastic_harness.cluster.handing_down import hand_down
 
 __all__ = ["limited_memory"]
 

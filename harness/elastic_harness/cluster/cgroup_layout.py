@@ -6,7 +6,8 @@ In version 1 each controller has a hierarchy of its own, and a group below the o
 will do. In version 2 a process is in exactly one group, whose parent must hand the controllers down
 (`cgroup.subtree_control`) and may then have no processes itself; so our groups go below the nearest
 ancestor that hands down the most, and a session's own group hands them down once more. Where none
-does, we can make one that is ours hand them down: `find_handover` says which, and at what price.
+does, we can make one that is ours hand them down: `find_handing_down` says which, and at what
+price.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dataclasses import dataclass
 __all__ = [
     "FEATURES",
     "GroupReadings",
-    "Handover",
+    "HandingDown",
     "Hierarchy",
     "explain",
     "files_to_read",
     "find",
-    "find_handover",
+    "find_handing_down",
     "limit_cpu",
     "limit_memory",
     "limit_processes",
@@ -59,7 +60,7 @@ class Hierarchy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
+class HandingDown:
     """A group of version 2 that can be made to hand down `controllers`.
 
     `is_crowded`: its processes, ours among them, have to move to a group below it first.
@@ -116,13 +117,13 @@ def find(
     return found
 
 
-def find_handover(
+def find_handing_down(
     mountinfo: str,
     cgroup: str,
     *,
     read: Callable[[str], str],
     is_writable: Callable[[str], bool],
-) -> Handover | None:
+) -> HandingDown | None:
     """Return what has to be done for more features than `find` finds, None where nothing helps.
 
     Takes what `find` takes. A group that has no processes is preferred (the machine's own root may
@@ -134,7 +135,7 @@ def find_handover(
     own = _own_folder(mountinfo, cgroup)
     if not missing or own is None:
         return None
-    best: Handover | None = None
+    best: HandingDown | None = None
     for folder in _ancestors(*own):
         there = read(f"{folder}/cgroup.controllers").split()
         controllers = tuple(name for name in _CONTROLLERS if name in there)
@@ -149,7 +150,7 @@ def find_handover(
             or (is_crowded and folder != own[1])
         ):
             continue
-        new = Handover(folder=folder, controllers=controllers, is_crowded=is_crowded)
+        new = HandingDown(folder=folder, controllers=controllers, is_crowded=is_crowded)
         if best is None or _worth(new) > _worth(best):
             best = new
     return best
@@ -182,8 +183,8 @@ def explain(
     return f"the controller '{version_2}' is not handed down to {folder}"
 
 
-def _worth(handover: Handover) -> tuple[int, bool]:
-    return len(handover.controllers), not handover.is_crowded
+def _worth(handing_down: HandingDown) -> tuple[int, bool]:
+    return len(handing_down.controllers), not handing_down.is_crowded
 
 
 def _can_have_ours(folder: str, is_writable: Callable[[str], bool]) -> bool:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from elastic_harness.cluster import cgroup_layout, process_table
-from elastic_harness.cluster.cgroup_layout import GroupReadings, Handover, Hierarchy
+from elastic_harness.cluster.cgroup_layout import GroupReadings, HandingDown, Hierarchy
 
 __all__ = [
     "NodeGroup",
-    "find_handover",
+    "find_handing_down",
     "find_hierarchies",
     "is_stale",
     "owner_of",
@@ -39,9 +39,11 @@ def find_hierarchies() -> dict[str, Hierarchy]:
     return cgroup_layout.find(*_tables(), read=_read_if_there, is_writable=_is_writable)
 
 
-def find_handover() -> Handover | None:
+def find_handing_down() -> HandingDown | None:
     """Return what has to be done so that groups for more features can be made."""
-    return cgroup_layout.find_handover(*_tables(), read=_read_if_there, is_writable=_is_writable)
+    return cgroup_layout.find_handing_down(
+        *_tables(), read=_read_if_there, is_writable=_is_writable
+    )
 
 
 def _tables() -> tuple[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from elastic_harness.cluster import cgroup_layout, cgroups
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.handover import hand_down
+from elastic_harness.cluster.handing_down import hand_down
 from elastic_harness.cluster.node_world import NodePlan, build
 from elastic_harness.cluster.scratch import Scratch
 

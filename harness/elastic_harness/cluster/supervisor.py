@@ -21,7 +21,7 @@ from typing import Any
 
 from elastic_harness.cluster import cgroups, leftovers, process_table
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.handover import hand_down
+from elastic_harness.cluster.handing_down import hand_down
 from elastic_harness.cluster.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from elastic_harness.cluster import cgroup_layout as layout
-from elastic_harness.cluster.cgroup_layout import GroupReadings, Handover, Hierarchy
+from elastic_harness.cluster.cgroup_layout import GroupReadings, HandingDown, Hierarchy
 
 # A virtual machine of a CI service: systemd, version 2 only, a job below a service.
 CI_MOUNTS = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -63,20 +63,20 @@ def below(folder: str) -> Callable[[str], bool]:
     return lambda path: path == folder or path.startswith(f"{folder}/")
 
 
-def find_handover(
+def find_handing_down(
     mounts: str,
     cgroup: str,
     groups: Mapping[str, Mapping[str, str]],
     *,
     is_writable: Callable[[str], bool] = lambda _: True,
-) -> Handover | None:
+) -> HandingDown | None:
     """Look for what can be made to hand down on a recorded machine, by its groups' files."""
     texts = {
         f"{folder}/cgroup.{name}": text
         for folder, files in groups.items()
         for name, text in files.items()
     }
-    return layout.find_handover(
+    return layout.find_handing_down(
         mounts, cgroup, read=lambda path: texts.get(path, ""), is_writable=is_writable
     )
 
@@ -130,7 +130,7 @@ SYSTEMD: Mapping[str, Mapping[str, str]] = {
 
 def test_what_root_lacks_the_machines_own_root_hands_down() -> None:
     """Nothing has to move for it."""
-    assert find_handover(CI_MOUNTS, CI_CGROUP, SYSTEMD) == Handover(
+    assert find_handing_down(CI_MOUNTS, CI_CGROUP, SYSTEMD) == HandingDown(
         folder="/sys/fs/cgroup", controllers=("cpu", "memory", "pids"), is_crowded=False
     )
 
@@ -138,16 +138,16 @@ def test_what_root_lacks_the_machines_own_root_hands_down() -> None:
 def test_nothing_has_to_be_done_where_everything_is_handed_down() -> None:
     """As on most machines, for root."""
     root = {**SYSTEMD["/sys/fs/cgroup"], "subtree_control": "cpu memory pids"}
-    assert find_handover(CI_MOUNTS, CI_CGROUP, {**SYSTEMD, "/sys/fs/cgroup": root}) is None
+    assert find_handing_down(CI_MOUNTS, CI_CGROUP, {**SYSTEMD, "/sys/fs/cgroup": root}) is None
 
 
 def test_a_delegated_service_has_its_own_processes_in_the_way() -> None:
     """Version 2 lets no group have processes and hand down; ours can move, as far as it goes."""
     mine = "/sys/fs/cgroup/system.slice/runner.service"
-    found = find_handover(CI_MOUNTS, CI_CGROUP, SYSTEMD, is_writable=below(mine))
-    assert found == Handover(folder=mine, controllers=("memory", "pids"), is_crowded=True)
+    found = find_handing_down(CI_MOUNTS, CI_CGROUP, SYSTEMD, is_writable=below(mine))
+    assert found == HandingDown(folder=mine, controllers=("memory", "pids"), is_crowded=True)
     for closed in ("cgroup.procs", "cgroup.subtree_control"):
-        found = find_handover(
+        found = find_handing_down(
             CI_MOUNTS,
             CI_CGROUP,
             SYSTEMD,
@@ -165,12 +165,12 @@ def test_a_container_that_may_write_has_its_processes_in_the_way() -> None:
         "subtree_control": "",
     }
     top = "/sys/fs/cgroup"
-    assert find_handover(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: files}) == Handover(
+    assert find_handing_down(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: files}) == HandingDown(
         folder=top, controllers=("cpu", "memory", "pids"), is_crowded=True
     )
     for kind in ("domain threaded", "domain invalid", "threaded"):
         assert (
-            find_handover(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: {**files, "type": kind}})
+            find_handing_down(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: {**files, "type": kind}})
             is None
         )
 
@@ -181,7 +181,7 @@ def test_the_processes_of_other_groups_are_not_ours_to_move() -> None:
         "/sys/fs/cgroup/system.slice": {**SYSTEMD["/sys/fs/cgroup/system.slice"], "procs": "9\n"},
         "/sys/fs/cgroup/system.slice/runner.service": {"type": "domain"},
     }
-    assert find_handover(CI_MOUNTS, CI_CGROUP, groups) is None
+    assert find_handing_down(CI_MOUNTS, CI_CGROUP, groups) is None
 
 
 def test_nothing_goes_below_a_group_that_hands_down_beside_processes() -> None:
@@ -201,7 +201,7 @@ def test_nothing_goes_below_a_group_that_hands_down_beside_processes() -> None:
 
 def test_version_2_beside_version_1_has_nothing_to_hand_down() -> None:
     """The controllers are all in the other version."""
-    assert find_handover(OLD_MOUNTS, OLD_CGROUP, {}) is None
+    assert find_handing_down(OLD_MOUNTS, OLD_CGROUP, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import os
 import time
 
 from elastic_harness.cluster import cgroups
-from elastic_harness.cluster.cgroup_layout import Handover
+from elastic_harness.cluster.cgroup_layout import HandingDown
 
-__all__ = ["HeldHandover", "hand_down"]
+__all__ = ["HeldGroup", "hand_down"]
 
 _SHELTER = "pytest-elastic-shelter"
 # Processes that fork as fast as they can were all moved after three rounds.
@@ -28,7 +28,7 @@ _LOCK_LIMIT_S = 5.0
 _LOOK_AGAIN_S = 0.005
 
 
-class HeldHandover:
+class HeldGroup:
     """What a session has of groups that hand down: nothing of it changes until `release`."""
 
     def __init__(self, folder: str = "", lock: int = -1) -> None:
@@ -51,7 +51,7 @@ class HeldHandover:
             self._lock = -1
 
 
-def hand_down() -> HeldHandover:
+def hand_down() -> HeldGroup:
     """Have controllers handed down that are not, where that can be done; else nothing changes.
 
     Groups are found by `cgroups.find_hierarchies` afterwards. Never raises for lack of rights.
@@ -67,23 +67,23 @@ def hand_down() -> HeldHandover:
         if not _lock_shared(lock):
             os.close(lock)
             break
-        held = HeldHandover(folder, lock)
+        held = HeldGroup(folder, lock)
         if _wanted() != folder:  # whoever had the lock has changed something
             held.forget()
             continue
-        handover = cgroups.find_handover()
-        if handover is not None and not _give(handover):
+        handing_down = cgroups.find_handing_down()
+        if handing_down is not None and not _give(handing_down):
             held.release()
             break
         return held
-    return HeldHandover()
+    return HeldGroup()
 
 
 def _wanted() -> str | None:
     """Return the group that has to hand down, or that does because of us."""
-    handover = cgroups.find_handover()
-    if handover is not None:
-        return handover.folder
+    handing_down = cgroups.find_handing_down()
+    if handing_down is not None:
+        return handing_down.folder
     for hierarchy in cgroups.find_hierarchies().values():
         if hierarchy.version == 2 and _shelters(hierarchy.folder):
             return hierarchy.folder
@@ -105,18 +105,18 @@ def _lock_shared(lock: int) -> bool:
             return True
 
 
-def _give(handover: Handover) -> bool:
+def _give(handing_down: HandingDown) -> bool:
     """Make the shelter, move processes there, hand down; tell whether anything is handed down."""
-    folder = handover.folder
+    folder = handing_down.folder
     handed_down = cgroups.read_words(f"{folder}/cgroup.subtree_control")
-    new = [name for name in handover.controllers if name not in handed_down]
+    new = [name for name in handing_down.controllers if name not in handed_down]
     shelter = f"{folder}/{'-'.join((_SHELTER, *new))}"
     given = False
     try:
         os.makedirs(shelter, exist_ok=True)
         for name in new:
             for _ in range(_ROUNDS):
-                if handover.is_crowded:
+                if handing_down.is_crowded:
                     _move_all(folder, shelter)
                 try:
                     cgroups.write(f"{folder}/cgroup.subtree_control", f"+{name}")
@@ -127,7 +127,7 @@ def _give(handover: Handover) -> bool:
                     given = True
                     break
         # Some controllers are handed down beside processes too, to groups that take none.
-        for _ in range(_ROUNDS if handover.is_crowded else 0):
+        for _ in range(_ROUNDS if handing_down.is_crowded else 0):
             if not cgroups.read_words(f"{folder}/cgroup.procs"):
                 break
             _move_all(folder, shelter)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-_PROGRAM = Path(__file__).with_name("handover_program.py")
+_PROGRAM = Path(__file__).with_name("handing_down_program.py")
 _LIMIT_S = 30.0
 _NOBODY = 65534
 _ALL = "able: cpu memory process"

@@ -1,6 +1,6 @@
-"""A session's part in handing down, for `test_handover.py`: each line of input is one step.
+"""A session's part in handing down, for `test_handing_down.py`: each line of input is one step.
 
-    python handover_program.py
+    python handing_down_program.py
 
 In a container's surroundings if it is told "container": a cgroup namespace whose root is the group
 that this process was put into, and nothing else of the hierarchy to be seen.
@@ -14,7 +14,7 @@ import sys
 
 from elastic_harness.cluster import cgroups
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.handover import hand_down
+from elastic_harness.cluster.handing_down import hand_down
 
 _NEW_CGROUP = 0x02000000
 _MNT_DETACH = 2
