@@ -15,7 +15,7 @@ over is what `wake_at` returns.
                 its node lost (R2)                                               running.py
     ENDING      the end of the job is decided; waits until everybody has heard
                 of it (R10)                                                      farewell.py
-    OVER        everybody has; answers late comers for a while                   farewell.py
+    OVER        everybody has; answers late comers as long as its agent stays    farewell.py
     DEPOSED     decides no more: its mandate is lost, or it leaves and has
                 handed over (R11)
 
@@ -126,13 +126,13 @@ class CoordinatorMachine:
         self._first_round = FirstRound(
             settings, self._out, self._deadlines, now, is_heir=self._is_heir, mark=mark
         )
-        self._is_finished = False
+        self._is_deposed = False
         if heritage is not None:
             self._inherit(heritage, now)
 
     def step(self, input: CoordinatorInput, now: float) -> tuple[CoordinatorCommand, ...]:
         """Take one input in; return what is to be done, in order."""
-        if self._is_finished:
+        if self._is_deposed:
             return ()
         wake_at = self._deadlines.wake_at
         if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
@@ -172,13 +172,13 @@ class CoordinatorMachine:
                 pass
             case _:
                 assert_never(input)
-        if not self._is_finished:
+        if not self._is_deposed:
             self._advance(now)
         return self._out.take()
 
     def wake_at(self) -> float | None:
         """Return when `TimePassed` is wanted, or None."""
-        return None if self._is_finished else self._deadlines.wake_at
+        return None if self._is_deposed else self._deadlines.wake_at
 
     # --- going on ----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class CoordinatorMachine:
             case Phase.ENDING:
                 self._watch_ending(now)
             case Phase.OVER:
-                self._is_finished = self._farewell.linger(now)
+                self._farewell.linger(now)
             case Phase.DEPOSED:
                 pass
             case _:
@@ -466,7 +466,7 @@ class CoordinatorMachine:
         self._out.emit(events.CoordinatorSteppedDown(term=self.term, reason=reason))
         self._out.add(SteppedDown(reason=reason))
         self._become(Phase.DEPOSED)
-        self._is_finished = True
+        self._is_deposed = True
 
     # --- what became of members --------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Farewell:
         self._deadlines = desk.deadlines
         self._decided_at = 0.0
         self._over_at: float | None = None
+        self._is_finished = False
         self._unaware: dict[str, RosterEntry] = {}
         self._aware: set[str] = set()
         self._may_return: dict[str, float] = {}
@@ -152,8 +153,7 @@ class Farewell:
         for peer in self._members.peers.values():
             self._out.send(peer, last_word)
         self._over_at = now
-        # The end holds, whoever decides later: nobody has to allow it to be told to late comers.
-        self._mandate.rest_on(())
+        self._mandate.conclude()
         return Heard.BY_ALL
 
     def _awaited(self, now: float) -> Sequence[str]:
@@ -168,13 +168,17 @@ class Farewell:
     def _patience_s(self) -> float:
         return self._settings.lease_s + _MAY_RETURN_S
 
-    def linger(self, now: float) -> bool:
-        """Stay for those who may come to ask; tell whether there are none any more."""
+    def linger(self, now: float) -> None:
+        """Stay for those who may come to ask; say so once when there are none any more.
+
+        The agent may have to stay for longer, for its own member: who comes then is told, too.
+        """
+        if self._is_finished:
+            return
         assert self.ending is not None, "the end is decided"
         assert self._over_at is not None, "the last word was said"
         last = max(self._may_return.values(), default=self._over_at - self._patience_s)
         until = min(last + self._patience_s, self._over_at + self._settings.linger_s)
-        is_over = self._deadlines.is_due(until, now)
-        if is_over:
+        if self._deadlines.is_due(until, now):
+            self._is_finished = True
             self._out.add(Finished(result=self.ending.result))
-        return is_over

@@ -48,6 +48,9 @@ class Mandate(Protocol):
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Take note that the mandate comes from these rosters from now on."""
 
+    def conclude(self) -> None:
+        """Take note that the end holds, whoever decides later: to tell it, nobody is needed."""
+
 
 class Unlimited:
     """Everything is allowed, for ever."""
@@ -72,16 +75,20 @@ class Unlimited:
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Rest on nobody."""
 
+    def conclude(self) -> None:
+        """Need nobody for that, either."""
+
 
 class GrantedMandate(Unlimited):
     """Holds until the moment that somebody outside has granted; `extend` when that moves on."""
 
     def __init__(self, until: float) -> None:
         self._until = until
+        self._is_concluded = False
 
     def until(self, now: float) -> float:
         """Return what was granted."""
-        return self._until
+        return _NEVER if self._is_concluded else self._until
 
     def allows(self, roster: Collection[str]) -> bool:
         """Allow whatever somebody has heard of: that is written down where the grant comes from."""
@@ -90,6 +97,10 @@ class GrantedMandate(Unlimited):
     def extend(self, until: float) -> None:
         """Take note of a new grant; it may also be taken back."""
         self._until = until
+
+    def conclude(self) -> None:
+        """Need no grant any more."""
+        self._is_concluded = True
 
 
 class MembersMandate:
@@ -139,6 +150,10 @@ class MembersMandate:
         """Count with these from now on."""
         self.electorates = tuple(electorates)
         self._looked_at = float("-inf")
+
+    def conclude(self) -> None:
+        """Rest on nobody any more."""
+        self.rest_on(())
 
 
 def mandate_for(settings: Settings) -> Mandate:

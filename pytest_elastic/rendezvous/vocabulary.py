@@ -440,10 +440,10 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Nobody needs this coordinator any more (R10): the agent may go. The last command.
+    """This coordinator waits for nobody any more (R10): the agent may go. Said once.
 
-    `result` is the job's. The agent that hosts the coordinator stays until this is said, however
-    early its own `JobOver` came.
+    `result` is the job's. The agent that hosts the coordinator stays until this is said and its own
+    `JobOver` came, whichever is later; whoever greets meanwhile is told of the end.
     """
 
     result: str

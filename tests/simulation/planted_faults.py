@@ -28,7 +28,6 @@ from pytest_elastic.rendezvous.mandate import GrantedMandate, MembersMandate
 from pytest_elastic.rendezvous.mark import Survivors
 from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.membership import Membership
-from pytest_elastic.rendezvous.model import Electorate
 from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.parting import Parting
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
@@ -96,11 +95,6 @@ def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> N
     del last, now
 
 
-def _keep_resting(mandate_: MembersMandate, electorates: Sequence[Electorate]) -> None:
-    if electorates:
-        _rest_on(mandate_, electorates)
-
-
 def _tell_nobody(parting: Parting, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
     del ending, unaware
     parting._may_be_asked = False
@@ -111,7 +105,7 @@ def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
 
 
 _by_claim = round_.by_claim
-_rest_on = MembersMandate.rest_on
+_meet = Farewell.meet
 # Few kinds of faults each, with succession.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
 
@@ -383,8 +377,14 @@ PLANTED: dict[str, Planted] = {
     "end-needs-mandate": Planted(
         what="whoever comes after the end gets no lease, as nobody answers any more",
         breaks=_UNAWARE,
-        patches=((MembersMandate, "rest_on", _keep_resting),),
+        patches=((MembersMandate, "conclude", nothing),),
         options=drawn("isolate", "join", "succeed", nodes=3),
+    ),
+    "finished-is-silent": Planted(
+        what="a coordinator that waits for nobody any more tells nobody, its own member included",
+        breaks=_STUCK,
+        patches=((Farewell, "meet", lambda own, peer: not own._is_finished and _meet(own, peer)),),
+        options=drawn("freeze", "succeed", nodes=2, quorum="granted", is_brisk=False),
     ),
     "endless-mandate": Planted(
         what="a coordinator that no quorum answers goes on deciding",

@@ -229,8 +229,8 @@ def test_a_second_connection_of_a_member_replaces_the_first() -> None:
     assert not [c for c in bench.commands if isinstance(c, v.Probe)]
 
 
-def test_finished_is_the_last_word() -> None:
-    """After it the machine is silent, whatever arrives."""
+def test_who_greets_after_finished_is_told_how_the_job_has_ended() -> None:
+    """Nobody is waited for any more; whoever comes while the agent stays is told all the same."""
     bench = running(1, 2)
     for number in (1, 2):
         bench.say(number, ports.GroupSucceeded(round=1))
@@ -240,7 +240,11 @@ def test_finished_is_the_last_word() -> None:
     assert bench.machine.wake_at() is None
     bench.commands.clear()
     bench.greet(3)
-    assert bench.commands == []
+    assert [bench.sent(kind) for kind in (m.JobEnding, m.JobEnded)] == [[3], [3]]
+    bench.say(3, m.EndAcknowledged(term=1))
+    bench.give(v.PeerLost(connection=3, reason="closed"))
+    assert not [c for c in bench.commands if isinstance(c, v.Finished | v.Probe)]
+    assert bench.machine.wake_at() is None
 
 
 @pytest.mark.parametrize("phase", Phase)
