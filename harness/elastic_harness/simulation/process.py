@@ -197,8 +197,6 @@ class Process:
         wake = self._wake_at(which)
         if wake is not None and wake <= self.now() + 1e-9:
             self.feed(which, _TIME_PASSED)
-            if not self.is_frozen:
-                self.set_alarm(which)
         else:
             self._set_alarm(which, wake)
 
@@ -226,20 +224,24 @@ class Process:
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
         if which == "member":
-            member = self.member
-            for command in member.step(given, now):  # type: ignore[arg-type]  # by `which`
+            for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_member(self, command)
-            wake_at = member.wake_at()
-            if wake_at is not None and wake_at < self._alarms[which]:
-                self._set_alarm(which, wake_at)
+            wake = self.member.wake_at()
         elif which == "agent":
             self.agent.take(given)
+            return
         elif which == "founding":
-            if self.founding is not None and self.world.endpoints is not None:
-                for each in self.founding.step(given, now):  # type: ignore[arg-type]  # by `which`
-                    self.world.endpoints.perform(self, each)
-                self.set_alarm(which)
-        elif self.coordinator is not None:
-            for order in self.coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
+            if self.founding is None or world.endpoints is None:
+                return
+            for each in self.founding.step(given, now):  # type: ignore[arg-type]  # by `which`
+                world.endpoints.perform(self, each)
+            wake = self._wake_at(which)
+        else:
+            coordinator = self.coordinator
+            if coordinator is None:
+                return
+            for order in coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
                 world.perform_coordinator(self, order)
-            self.set_alarm(which)  # it may have stepped down
+            wake = coordinator.wake_at()  # None if it has stepped down
+        if wake is not None and wake < self._alarms[which]:
+            self._set_alarm(which, wake)

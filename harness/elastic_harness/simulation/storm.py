@@ -175,7 +175,8 @@ class Storm:
             elif well_since is None:
                 well_since = world.time
             well_until = None if well_since is None else well_since + self.plan.well_s
-            if well_until is not None and world.time >= max(well_until, self._begins_by()):
+            is_well = well_until is not None and world.time >= well_until
+            if is_well and world.time >= self._begins_by():
                 if not self._is_short_of_rounds() or not self._end_a_round():
                     break
                 well_since, deadline = None, world.time + CALM_S
