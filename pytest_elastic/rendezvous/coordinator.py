@@ -260,8 +260,8 @@ class CoordinatorMachine:
             case Enough() if not self._may_begin(now):
                 if self._first_round.is_given_up(now):
                     self._end("lost", self._first_round.why_lost, now)
-            case Enough(roster=roster, reason=reason):
-                problem = self._sealing.begin(roster, self._running.round, reason, now)
+            case Enough() as enough:
+                problem = self._sealing.begin(enough, self._running.round, now)
                 if problem is None:
                     self._become(Phase.SEALING)
                 else:
@@ -512,7 +512,7 @@ class CoordinatorMachine:
         self._reach.set_aside(peer.node.incarnation)
         if self._farewell.meet(peer):
             return
-        if peer.standing is Standing.SEALED and self._sealing.seal is not None:
+        if self._sealing.seal is not None and self._sealing.awaits(peer):
             self._out.send(peer, self._sealing.seal.message)
         elif peer.standing in {Standing.RUNNING, Standing.SUCCEEDED}:
             self._running.tell_again(peer, is_stopping=self.phase is Phase.STOPPING)

@@ -16,9 +16,13 @@ __all__ = ["Enough", "Gathering", "TooFew"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enough:
-    """A round can be sealed of this roster, in rank order, all of which reach each other."""
+    """A round can be sealed of this roster, in rank order, all of which reach each other.
+
+    `endorsers` have to acknowledge it, too, without being in it (R11.3).
+    """
 
     roster: Sequence[Peer]
+    endorsers: Sequence[Peer]
     reason: str
 
 
@@ -63,8 +67,9 @@ class Gathering:
         ready = self._together(self._members.ready.values(), last)
         if len(ready) < wanted.min_nodes:
             return self._wait_for_more(last, now)
-        roster = self._choose(ready, last)
-        if not self._is_allowed(roster):
+        roster = choose_roster(ready, last, wanted.max_nodes)
+        endorsers = self._find_endorsers(roster)
+        if endorsers is None:
             return self._wait_for_more(last, now)
         is_due = self._deadlines.is_due
         waits_for_spares = self._spares_until is not None and len(ready) < wanted.max_nodes
@@ -86,14 +91,14 @@ class Gathering:
             self._reach.sweep(roster)
             if not self._reach.covers(roster):  # as it does one node alone, which dials nobody
                 return None
-        return Enough(roster=roster, reason=reason)
+        return Enough(roster=roster, endorsers=endorsers, reason=reason)
 
     def look_ahead(self, last: CommittedRound) -> None:
         """Find out who can reach whom while the workers of the `last` round are being stopped."""
         members = self._members.peers.values()
         here = [one for one in members if not one.is_suspect and not one.is_leaving]
         together = self._together(here, last)
-        self._reach.sweep(self._choose(together, last))
+        self._reach.sweep(choose_roster(together, last, self._settings.max_nodes))
 
     def may_join(self, last: CommittedRound) -> Sequence[Peer]:
         """Return who waits and could be in a round with those that are in the `last` one (R7).
@@ -128,21 +133,30 @@ class Gathering:
         survivors = [incarnation for incarnation in ranks if incarnation in here]
         newcomers = [
             one.node.incarnation
-            for one in by_claim(peers, last, self._mandate.electorates)
+            for one in by_claim(peers, last)
             if one.node.incarnation in here and one.node.incarnation not in ranks
         ]
         kept = mutually_reachable(own + survivors, newcomers, unreached=self._reach.unreached)
         return [self._members.peers[incarnation] for incarnation in kept]
 
-    def _is_allowed(self, roster: Iterable[Peer]) -> bool:
-        """Tell whether these may be a round, by whoever has a say in it."""
-        if not self._mandate.electorates:
-            return True
-        return self._mandate.allows({peer.node.incarnation for peer in roster})
+    def _find_endorsers(self, roster: Iterable[Peer]) -> Sequence[Peer] | None:
+        """Return whose voice a round of this roster needs besides (R11.3); None: it is not here.
 
-    def _choose(self, peers: Iterable[Peer], last: CommittedRound | None) -> Sequence[Peer]:
+        A quorum of two electorates may be more than `max_nodes`.
+        """
+        agreeing = {peer.node.incarnation for peer in roster}
+        if self._mandate.allows(agreeing):
+            return ()
+        endorsers: list[Peer] = []
         electorates = self._mandate.electorates
-        return choose_roster(peers, last, self._settings.max_nodes, electorates)
+        voices = {entry.incarnation for each in electorates for entry in each.members}
+        for incarnation, peer in self._members.ready.items():
+            if incarnation in voices - agreeing:
+                agreeing.add(incarnation)
+                endorsers.append(peer)
+                if self._mandate.allows(agreeing):
+                    return endorsers
+        return None
 
     def _wait_for_more(self, last: CommittedRound | None, now: float) -> TooFew | None:
         self._enough_since = None

@@ -183,11 +183,10 @@ class CheckPeers:
 class Seal:
     """A round is sealed: this is its roster. Acknowledge; rank 0 also opens the worker store.
 
-    Sent to the members of the roster; everything of the assignment but the store's address.
-
-    For whoever may have to go on with it (R11): `sealed_by` is the incarnation of the node that
-    did, `electorates` are the rosters one of which was the last committed one, `idle_rounds`
-    is what the budget of R3 counts.
+    Sent to the members of the roster: all of the assignment but the store's address. And to the
+    `endorsers` (incarnations): who are not in it, and acknowledge it. For those who may have to go
+    on with it (R11): `sealed_by` is the incarnation of who did, `electorates` are the rosters one of
+    which was the last committed one, `idle_rounds` is what the budget of R3 counts.
     """
 
     term: int
@@ -198,6 +197,7 @@ class Seal:
     max_restarts: int
     sealed_by: str = ""
     electorates: Sequence[Electorate] = ()
+    endorsers: Sequence[str] = ()
     idle_rounds: int = 0
 
 

@@ -84,7 +84,11 @@ class RoundPart:
     # --- orders ------------------------------------------------------------------------------
 
     def take_seal(self, seal: m.Seal, now: float) -> None:
-        """Be in a round that is to come, and acknowledge it."""
+        """Be in a round that is to come, and acknowledge it; or merely acknowledge it (R11.3)."""
+        if self._incarnation in seal.endorsers:
+            self.hear_of(seal.round)
+            self._acknowledge(seal, now)
+            return
         if self.seal is not None and rank_of(seal) <= rank_of(self.seal):
             if self.phase is Part.SEALED and seal.round == self.seal.round:
                 self._acknowledge(seal, now)

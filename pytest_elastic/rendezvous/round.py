@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_elastic.rendezvous.budget import EndedRound, Verdict
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.messages import Commit, Seal
-from pytest_elastic.rendezvous.model import Electorate, Failure
+from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ordering import rank_order
 from pytest_elastic.rendezvous.peer import Peer
 
@@ -20,11 +20,13 @@ __all__ = ["CommittedRound", "SealedRound", "by_claim", "choose_roster", "inheri
 class SealedRound:
     """A roster that waits for its acknowledgements and its worker store.
 
+    `endorsers` acknowledge it without being in it (R11.3); `missing`, incarnations, have yet to.
     `verdict` is what the round before it would cost if this one is committed (R3).
     """
 
     message: Seal
     roster: Sequence[Peer]
+    endorsers: Sequence[Peer]
     sealed_at: float
     verdict: Verdict
     missing: set[str]
@@ -118,35 +120,20 @@ class CommittedRound:
         return self.lost_or_gained or self.unexplained
 
 
-def by_claim(
-    peers: Iterable[Peer], last: CommittedRound | None, electorates: Sequence[Electorate]
-) -> Sequence[Peer]:
+def by_claim(peers: Iterable[Peer], last: CommittedRound | None) -> Sequence[Peer]:
     """Return who has which claim to be in the round that follows `last`, the strongest first.
 
-    Survivors go before newcomers; of these, who has a voice in one of the `electorates` a quorum
-    of which has to be in the round (R11.5) goes before who has none; and then who came first (R7).
+    Survivors go before newcomers, and of these who came first (R7).
     """
     old = last.incarnation_set if last is not None else frozenset()
-    voices: dict[str, int] = {}
-    for electorate in electorates:
-        for entry in electorate.members:
-            voices[entry.incarnation] = voices.get(entry.incarnation, 0) + 1
-
-    def claim(peer: Peer) -> tuple[bool, int, float]:
-        incarnation = peer.node.incarnation
-        return (incarnation not in old, -voices.get(incarnation, 0), peer.came_at)
-
-    return sorted(peers, key=claim)
+    return sorted(peers, key=lambda peer: (peer.node.incarnation not in old, peer.came_at))
 
 
 def choose_roster(
-    ready: Iterable[Peer],
-    last: CommittedRound | None,
-    max_nodes: int,
-    electorates: Sequence[Electorate] = (),
+    ready: Iterable[Peer], last: CommittedRound | None, max_nodes: int
 ) -> tuple[Peer, ...]:
     """Choose who is in the next round, by their claims; the result is in rank order (R9)."""
-    claims = by_claim(ready, last, electorates)
+    claims = by_claim(ready, last)
     chosen = {peer.node.incarnation: peer for peer in claims[:max_nodes]}
     order = rank_order((peer.node for peer in chosen.values()), last.names if last else ())
     return tuple(chosen[node.incarnation] for node in order)

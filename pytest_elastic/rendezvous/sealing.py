@@ -7,7 +7,6 @@ before which no worker may start, as one of a lost member may still run (R5, R6)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -15,6 +14,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.ballot import electorate_of
 from pytest_elastic.rendezvous.budget import Budget, Verdict, judge
 from pytest_elastic.rendezvous.desk import Desk
+from pytest_elastic.rendezvous.gathering import Enough
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 
@@ -82,21 +82,19 @@ class Sealing:
 
     # --- a seal ------------------------------------------------------------------------------
 
-    def begin(
-        self, roster: Sequence[Peer], last: CommittedRound | None, reason: str, now: float
-    ) -> str | None:
-        """Seal a round of this roster, to follow `last`; or say why the job fails (R3)."""
-        ready = self._members.ready
+    def begin(self, enough: Enough, last: CommittedRound | None, now: float) -> str | None:
+        """Seal a round of those who are enough, to follow `last`; or say why the job fails (R3)."""
+        ready, roster, endorsers = self._members.ready, enough.roster, enough.endorsers
         incarnations = tuple(peer.node.incarnation for peer in roster)
-        missing = set(incarnations)
         ended = last.as_ended() if last is not None else None
+        in_it = set(incarnations)
         verdict, why = judge(self.budget, ended, incarnations)
         if verdict is Verdict.JOB_FAILS:
             return why
         self.newest += 1
         self._members.newest_round = self.newest
         spares = tuple(
-            peer.node.name for incarnation, peer in ready.items() if incarnation not in missing
+            peer.node.name for incarnation, peer in ready.items() if incarnation not in in_it
         )
         message = m.Seal(
             term=self._term,
@@ -107,15 +105,25 @@ class Sealing:
             max_restarts=self._settings.max_restarts,
             sealed_by=self._sealed_by,
             electorates=self._mandate.electorates,
+            endorsers=tuple(peer.node.incarnation for peer in endorsers),
             idle_rounds=self.budget.idle_rounds,
         )
         self.seal = SealedRound(
-            message=message, roster=roster, sealed_at=now, verdict=verdict, missing=missing
+            message=message,
+            roster=roster,
+            endorsers=endorsers,
+            sealed_at=now,
+            verdict=verdict,
+            missing=in_it.union(message.endorsers),
         )
         for peer in roster:
             peer.round = self.newest
             self._members.update(peer, Standing.SEALED)
+        for peer in (*roster, *endorsers):
             self._out.send(peer, message)
+        if endorsers:
+            names = ", ".join(peer.node.name for peer in endorsers)
+            why += f"; {names} must agree without being in it"
         self._out.emit(
             events.RoundSealed(
                 round=self.newest,
@@ -123,7 +131,7 @@ class Sealing:
                 roster=tuple(peer.node.name for peer in roster),
                 spares=spares,
                 restart_count=message.restart_count,
-                reason=f"{reason}; {why}",
+                reason=f"{enough.reason}; {why}",
             )
         )
         return None
@@ -152,9 +160,14 @@ class Sealing:
             self.seal.missing.add(peer.node.incarnation)
 
     def lose(self, peer: Peer, reason: str) -> None:
-        """Give the seal up if a member of its roster is lost."""
-        if peer.standing is Standing.SEALED:
+        """Give the seal up if a member is lost that is in it, or has yet to endorse it."""
+        if self.awaits(peer):
             self.break_off(reason)
+
+    def awaits(self, peer: Peer) -> bool:
+        """Tell whether a member is in the seal, or has yet to endorse it."""
+        is_missing = self.seal is not None and peer.node.incarnation in self.seal.missing
+        return is_missing or peer.standing is Standing.SEALED
 
     def break_off(self, reason: str) -> None:
         """Give the seal up, if there is one, at the next look."""
@@ -178,7 +191,7 @@ class Sealing:
         if seal.missing:
             # A member that is there answers at once; one that is not is lost by its lease anyway.
             if is_due(seal.sealed_at + self._settings.lease_s, now):
-                for peer in seal.roster:
+                for peer in (*seal.roster, *seal.endorsers):
                     if peer.node.incarnation in seal.missing:
                         self._members.evict(peer, "it did not acknowledge the round", now)
             return None

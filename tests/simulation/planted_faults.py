@@ -14,7 +14,6 @@ from elastic_harness.simulation.process import Process
 from pytest_elastic.backends import granted_registry
 from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous import round as round_
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict
 from pytest_elastic.rendezvous.candidate import Candidate
@@ -30,6 +29,7 @@ from pytest_elastic.rendezvous.member import MemberMachine, Part
 from pytest_elastic.rendezvous.membership import Membership
 from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.parting import Parting
+from pytest_elastic.rendezvous.peer import Peer
 from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.succession import Succession
@@ -104,7 +104,11 @@ def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
     doors._elders.pop(process.node.incarnation, None)
 
 
-_by_claim = round_.by_claim
+def _endorsed_by_nobody(gathering: Gathering, roster: Sequence[Peer]) -> Sequence[Peer] | None:
+    return None if _find_endorsers(gathering, roster) else ()
+
+
+_find_endorsers = Gathering._find_endorsers
 _meet = Farewell.meet
 # Few kinds of faults each, with succession.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
@@ -283,10 +287,10 @@ PLANTED: dict[str, Planted] = {
         ),
         options=drawn("reject", nodes=3, is_brisk=False),
     ),
-    "claims-without-voices": Planted(
-        what="of those who wait, who came first is taken, whoever has a needed voice",
+    "nobody-endorses": Planted(
+        what="a round that needs the voice of nodes for which it has no room is never sealed",
         breaks=_STUCK,
-        patches=((round_, "by_claim", lambda peers, last, _: _by_claim(peers, last, ())),),
+        patches=((Gathering, "_find_endorsers", _endorsed_by_nobody),),
         options=drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4),
     ),
     "strangers-forgotten": Planted(

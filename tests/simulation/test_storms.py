@@ -94,6 +94,11 @@ FOUND_OTHERWISE = {
         Options(nodes=5, quorum="majority", is_swarm=True, is_brisk=True),
         PlayedAgent,
     ),
+    "where a quorum of two rounds is more than max_nodes, who has no place in the next endorses it": (
+        60083517,
+        _BRISK,
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

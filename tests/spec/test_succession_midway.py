@@ -76,6 +76,68 @@ def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_a
     world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
 
 
+def _two_electorates(*, heal_after_s: float = 0.0) -> World:
+    """Let n1 be lost when round 2, of two old nodes and two new ones, may have been committed.
+
+    A quorum of round 1 (n2, n3, n4) and one of round 2 (n2, n5, n6) are more than a round may have.
+    """
+    world = led("n1", "n2", "n3", "n4", config=succeeding("3:4"))
+    world.start("n5", "n6")
+    world.run_until(lambda: world.notices("n6", ports.Spared) != [], within_s=3.0)
+    world.agent("n1").opens_stores = False
+    for one in ("n3", "n4"):
+        world.isolate(one, ["n1", "n2", "n5", "n6"])
+    for one in ("n2", "n5", "n6"):
+        world.run_until(lambda one=one: _has(world, one, m.SealAcknowledged, 2), within_s=6.0)  # type: ignore[misc]
+    world.crash("n1")
+    world.run(heal_after_s)
+    world.heal()
+    return world
+
+
+def _endorsed(world: World) -> m.Seal | None:
+    """Return the first seal that needs an acknowledgement of somebody who is not in it."""
+    seals = [message for _, _, _, message in world.sent if isinstance(message, m.Seal)]
+    return next((seal for seal in seals if seal.endorsers), None)
+
+
+def test_r11_a_round_may_need_the_voice_of_nodes_for_which_it_has_no_room() -> None:
+    """Storm 60083517: they acknowledge it, and wait as spares."""
+    world = _two_electorates()
+    world.run_until(lambda: world.all_run("n2", "n3", "n5", "n6"), within_s=8.0)
+    seal = _endorsed(world)
+    assert seal is not None
+    assert [world.processes["n4"].node.incarnation] == list(seal.endorsers)
+    assert seal.spares == ("n4",)
+    assert _has(world, "n4", m.SealAcknowledged, seal.round)
+    assert not world.agent("n4").is_running
+
+
+def test_r11_what_has_to_be_endorsed_is_not_committed_before() -> None:
+    """Who endorses is lost sight of, and nothing else is waited for: no worker of before can run."""
+    world = _two_electorates(heal_after_s=3.0)
+    world.run_until(lambda: _endorsed(world) is not None, within_s=8.0)
+    world.isolate("n4", ["n2", "n3", "n5", "n6"])
+    seal = _endorsed(world)
+    assert seal is not None
+    world.run(6.0)
+    assert not _has(world, "n4", m.SealAcknowledged, seal.round)
+    assert not any(world.agent(one).is_running for one in ("n2", "n3", "n5", "n6"))
+    world.heal()
+    world.run_until(lambda: world.all_run("n2", "n3", "n5", "n6"), within_s=8.0)
+
+
+def test_r11_who_is_to_endorse_a_round_and_comes_back_is_asked_again() -> None:
+    """The seal went with its connection; the round is not given up for that."""
+    world = _two_electorates(heal_after_s=3.0)
+    world.run_until(lambda: _endorsed(world) is not None, within_s=8.0)
+    seal = _endorsed(world)
+    assert seal is not None
+    world.break_connection("n4")
+    world.run_until(lambda: world.all_run("n2", "n3", "n5", "n6"), within_s=3.0)
+    assert world.round_of("n2") == seal.round
+
+
 def _first_sealed(nnodes: str) -> World:
     """Let n1, n4 and n5 have a first seal; nothing comes of it while n1 has no store."""
     world = World(settings(nnodes, quorum="majority", last_call_s=0.2))
