@@ -185,8 +185,8 @@ class Seal:
 
     Sent to the members of the roster: all of the assignment but the store's address. And to the
     `endorsers` (incarnations): who are not in it, and acknowledge it. For those who may have to go
-    on with it (R11): `sealed_by` is the incarnation of who did, `electorates` are the rosters one of
-    which was the last committed one, `idle_rounds` is what the budget of R3 counts.
+    on with it (R11): `sealed_by` is the incarnation of who did, `electorates` are the rosters one
+    of which was the last committed one, `idle_rounds` is what the budget of R3 counts.
     """
 
     term: int

@@ -94,7 +94,7 @@ FOUND_OTHERWISE = {
         Options(nodes=5, quorum="majority", is_swarm=True, is_brisk=True),
         PlayedAgent,
     ),
-    "where a quorum of two rounds is more than max_nodes, who has no place in the next endorses it": (
+    "where quorums of two rounds exceed max_nodes, who has no place in the next endorses it": (
         60083517,
         _BRISK,
         PlayedAgent,

@@ -114,7 +114,7 @@ def test_r11_a_round_may_need_the_voice_of_nodes_for_which_it_has_no_room() -> N
 
 
 def test_r11_what_has_to_be_endorsed_is_not_committed_before() -> None:
-    """Who endorses is lost sight of, and nothing else is waited for: no worker of before can run."""
+    """Who endorses is lost sight of. Nothing else is waited for: no worker of before can run."""
     world = _two_electorates(heal_after_s=3.0)
     world.run_until(lambda: _endorsed(world) is not None, within_s=8.0)
     world.isolate("n4", ["n2", "n3", "n5", "n6"])
