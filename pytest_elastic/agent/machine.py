@@ -85,6 +85,7 @@ class _Group:
     is_gone: bool = False
     is_held: bool = False
     is_ending: bool = False  # exits from here on are our doing
+    is_lease_lost: bool = False  # which is told once, whoever notices it first
     is_order_seen: bool = False  # the rendezvous knows that the round is over here
     stop_began_at: float = 0.0
     groups_at: float | None = None  # when whole groups are signalled
@@ -282,7 +283,7 @@ class AgentMachine:
         if group.is_gone:
             self._finish_round(group)
             return
-        self._emit(events.LeaseLost(round=round_, reason=reason))
+        self._tell_lease_lost(group, reason)
         group.is_ending = True
         self._out.append(m.Kill(round=round_))
 
@@ -387,7 +388,7 @@ class AgentMachine:
         if group is None:
             return
         reason = "the lease ran out before contact was renewed"
-        self._emit(events.LeaseLost(round=round_, reason=reason))
+        self._tell_lease_lost(group, reason)
         if not group.is_ending and not group.has_ended:
             own = worker_ranks(group.assignment)[0]
             failure = Failure(
@@ -404,6 +405,11 @@ class AgentMachine:
         group.is_ending = True
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
+
+    def _tell_lease_lost(self, group: _Group, reason: str) -> None:
+        if not group.is_lease_lost:
+            group.is_lease_lost = True
+            self._emit(events.LeaseLost(round=group.round, reason=reason))
 
     def _on_keeper_gone(self, reason: str, result: str) -> None:
         """Give up this node's part: no program of the user's has failed, so it may be tried again.

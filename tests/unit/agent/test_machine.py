@@ -276,6 +276,16 @@ def test_a_lease_that_ran_out_in_the_keeper_is_reported_as_a_failure_of_the_grou
     assert bench.asked() == []
 
 
+def test_a_lost_lease_is_told_once_whoever_notices_it_first() -> None:
+    """Keeper and member look at the clock by themselves, a moment apart."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.LeaseExpired(round=1))
+    assert any(isinstance(event, events.LeaseLost) for event in bench.facts())
+    bench.notice(ports.Fence(round=1, reason="lease over"))
+    assert not any(isinstance(event, events.LeaseLost) for event in bench.facts())
+
+
 @pytest.mark.parametrize(
     ("result", "code"), [("succeeded", 0), ("failed", 1), ("refused", 2), ("lost", 3)]
 )
