@@ -136,7 +136,7 @@ class Candidate:
         self.reached = None
 
     def defer_to(self, candidate: str, now: float) -> None:
-        """Leave time to one that tries, too, and comes earlier in the last roster; once.
+        """Leave time to one that tries, too, and comes earlier in the last roster; once a try.
 
         Of two that ask for votes at the same time one may be elected although the other has
         promised a higher term by then. It steps down, and its lease is waited for.
@@ -320,6 +320,7 @@ class Candidate:
         self.reached = (len(counted & set(self._heard_at)), len(counted))
         self._become(Standing.WAITING)
         self._request = None
+        self._has_deferred = False
         self._tries += 1
         pause_s = self.stagger_s / 2 + self._jitter_s()
         self._wake_at = now + max(pause_s, min(self._patience_s, default=0.0))

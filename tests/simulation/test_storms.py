@@ -99,6 +99,11 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "who stands for long leaves one that comes earlier time to ask before each try of its own": (
+        80021517,
+        _BRISK,
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

@@ -237,6 +237,23 @@ def test_it_leaves_one_that_comes_earlier_time_to_ask(is_trying: bool) -> None: 
     assert bench.candidate.wake_at == wake_at
 
 
+def test_after_a_try_of_its_own_it_leaves_that_one_time_again() -> None:
+    """Storm 80021517: else two that stand for long are elected and left in turn, for ever."""
+    bench = Bench("n1", "n3", "n2")
+    bench.candidate.stand(bench.now, "n1")
+    bench.candidate.defer_to("n3", bench.now)
+    bench.go_on(2.0)
+    assert bench.does(Standing.TRYING)
+    bench.tell("n1", None)
+    bench.tell("n3", None)
+    assert bench.does(Standing.WAITING)
+    wake_at = bench.candidate.wake_at
+    assert wake_at is not None
+    bench.candidate.defer_to("n3", wake_at)
+    assert bench.candidate.wake_at is not None
+    assert bench.candidate.wake_at >= wake_at + bench.candidate.stagger_s
+
+
 @pytest.mark.parametrize("standing", [Standing.ASKING, Standing.TRYING])
 def test_it_leaves_no_time_to_one_that_comes_later_or_comes_too_late(standing: Standing) -> None:
     """Its own turn was before that, or its term is raised already."""
