@@ -7,6 +7,7 @@ endpoints, it may be a *claim* instead: somebody wants to found the job, and has
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import operator
 from typing import cast
@@ -40,13 +41,7 @@ def read_record(value: str, run_id: str, credentials: Credentials | None) -> Rec
     An old record that is played again names a term that is over: nobody obeys that.
     """
     try:
-        fields = json.loads(value)
-        signature = fields.pop("signature", None)
-        claim = fields.pop("claim", None)
-        record = Record(
-            place=cast("Place", read_dataclass(Place, fields, "place")),
-            claim=None if claim is None else cast("Claim", read_dataclass(Claim, claim, "claim")),
-        )
+        record, signature = _read(value)
     except (ValueError, TypeError, AttributeError, RecursionError, BadMessage):
         return None
     if record.place.term < 0 or not 0 <= record.place.port < 2**16:
@@ -55,6 +50,19 @@ def read_record(value: str, run_id: str, credentials: Credentials | None) -> Rec
         is_ours = credentials.has_signed(signature, *_signed_parts(record, run_id))
         return record if is_ours else None
     return record
+
+
+@functools.lru_cache(maxsize=8)  # whoever looks who decides reads the same again and again
+def _read(value: str) -> tuple[Record, object]:
+    """Return what a text says, and its signature, if it has one."""
+    fields = json.loads(value)
+    signature = fields.pop("signature", None)
+    claim = fields.pop("claim", None)
+    record = Record(
+        place=cast("Place", read_dataclass(Place, fields, "place")),
+        claim=None if claim is None else cast("Claim", read_dataclass(Claim, claim, "claim")),
+    )
+    return record, signature
 
 
 def as_text(

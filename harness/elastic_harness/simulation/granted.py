@@ -8,6 +8,7 @@ links is "etcd".
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class _Key:
     lease: str
     ttl_s: float
     until: float
+
+
+@functools.lru_cache(maxsize=32)  # each node comes with its own again and again
+def _incarnation_in(record: str) -> str:
+    return str(json.loads(record)["incarnation"])
 
 
 class _Etcd:
@@ -90,7 +96,7 @@ class _Etcd:
 
     def _campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
         key, now = self._key, self._world.time
-        caller = json.loads(value)["incarnation"]
+        caller = _incarnation_in(value)
         if key is None:
             self._revision += 1
             key = self._key = _Key(
@@ -200,7 +206,7 @@ class _Agent:
                 on_done(answer, error)
 
         def is_cut() -> bool:
-            return bool({(name, ETCD), (ETCD, name)} & world.cut_links)
+            return (name, ETCD) in world.cut_links or (ETCD, name) in world.cut_links
 
         def arrive() -> None:
             # Each call is a connection of its own: both ways have to be open for it.
@@ -250,7 +256,7 @@ class _Agent:
             process.feed("coordinator", v.HandOver(reason="has left"))
 
     def perform(self, command: v.CoordinatorCommand) -> None:
-        self._world.perform_decided(self._process, command)
+        World.perform_coordinator(self._world, self._process, command)  # the registry allows it
 
     def notify(self, notice: ports.Notice) -> None:
         self._process.agent.notice(notice)
@@ -303,10 +309,6 @@ class GrantedWorld(World):
     def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
         """Let the registry hold back what has to be written down first."""
         self._registry_of(process).pass_on(command)
-
-    def perform_decided(self, process: Process, command: v.CoordinatorCommand) -> None:
-        """Do what the coordinator has decided."""
-        super().perform_coordinator(process, command)
 
     def end_coordinator(self, process: Process) -> None:
         """Let a process decide nothing any more, and give the key back."""
