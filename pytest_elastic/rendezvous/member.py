@@ -75,13 +75,12 @@ class MemberMachine:
         """The newest round of the job that this node is in, and the restarts used; 0 for none."""
         if not self._belongs:
             return (0, 0)
-        part = self._part
-        return self._succession.known_numbers(part.newest_round, part.restarts_used)
+        return self._succession.known_numbers(self._part.newest_round, self._part.restarts_used)
 
     @property
     def has_ended(self) -> bool:
         """Whether this node was told how the job ends, and has ended that way."""
-        return self.link is Link.OVER and self._parting.ending is not None
+        return self._link.phase is Link.OVER and self._parting.ending is not None
 
     @property
     def ending(self) -> m.JobEnding | None:
@@ -105,7 +104,9 @@ class MemberMachine:
             if self._link.phase is not Link.OVER:
                 self._watch_lease(now)
         self._handle(input, now)
-        self._advance(now)
+        is_passing = isinstance(input, v.ProbeAnswered) and self._link.is_joined
+        if not (is_passing and self._deadlines.are_ahead(now)):  # no deadline hangs on an answer
+            self._advance(now)
         return self._out.take()
 
     def wake_at(self) -> float | None:
@@ -120,11 +121,10 @@ class MemberMachine:
                 self._on_message(message, now)
             case v.TimePassed():
                 pass
+            case v.ProbeAnswered() if self._link.phase is Link.OVER:
+                self._parting.take_answer(input)
             case v.ProbeAnswered():
-                if self.link is Link.OVER:
-                    self._parting.take_answer(input)
-                else:
-                    self._tell_checked(self._peer_check.take(input))
+                self._tell_checked(self._peer_check.take(input))
             case v.Start():
                 assert self.link is Link.UNSTARTED, "a member starts once"
                 self._seeking_since = now
