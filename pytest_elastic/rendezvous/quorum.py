@@ -22,6 +22,7 @@ __all__ = ["QuorumChoice", "agreed_since", "choose_quorum", "has_quorum"]
 _FEWEST_NODES = 3
 # A coordinator's own lease is a beat old when it grants one.
 LEAST_BEATS_PER_LEASE = 3
+_NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +96,11 @@ def _one_agreed_since(
     electorate: Electorate, heard_at: Mapping[str, float], excused: Collection[str]
 ) -> float:
     counted = [m.incarnation for m in electorate.members if m.incarnation not in excused]
-    never = float("-inf")
-    times = sorted([heard_at.get(each, never) for each in counted], reverse=True)
+    times = sorted([heard_at.get(each, _NEVER) for each in counted], reverse=True)
     if not times:
-        return never
+        return _NEVER
     majority = times[len(times) // 2]
     if len(times) % 2 or electorate.coordinator not in counted:
         return majority
-    with_coordinator = min(times[len(times) // 2 - 1], heard_at.get(electorate.coordinator, never))
+    with_coordinator = min(times[len(times) // 2 - 1], heard_at.get(electorate.coordinator, _NEVER))
     return max(majority, with_coordinator)

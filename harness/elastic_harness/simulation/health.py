@@ -117,12 +117,13 @@ def _health_of_heirs(
 ) -> Health:
     """Judge a job that outlives its coordinator (R11, R12)."""
     is_granted = world.config.is_granted
-    gone = [process.name for process in world.every_process if _decides_after_it_left(process)]
+    over = [process for process in world.every_process if process.agent.over is not None]
+    gone = [process.name for process in over if _decides_after_it_left(process)]
     if gone:
         return Health(problem=f"{gone} have left, and still decide")
     aware = [
         process
-        for process in world.every_process
+        for process in over
         if _knows_the_end(process)
         if process.name != left_out or is_granted  # it can tell nobody
     ]

@@ -414,6 +414,8 @@ class World(Sights):
                 process.agent.notice(notice)
                 if isinstance(notice, ports.JobOver):
                     self.marks.part(process)
+            case v.Probe():
+                self.dials.probe(process, command, "member")
             case v.Emit(event=event):
                 self.state(process, event)
             case v.FindCoordinator(peers=peers):
@@ -427,8 +429,6 @@ class World(Sights):
             case v.Released():
                 process.is_released = True
                 self.later(2 * KEEPER_S, self.leave, process)
-            case v.Probe():
-                self.dials.probe(process, command, "member")
             case _:
                 self.doors.perform(process, command)
 
