@@ -278,6 +278,13 @@ class CoordinatorLink:
         fence_at = lease.fence_at
         return fence_at is not None and self._deadlines.is_due(fence_at, now)
 
+    def is_silent(self, now: float) -> bool:
+        """Tell whether the lease of a coordinator that this node has joined is over."""
+        assert self._lease is not None, "a member that is joined has a lease"
+        held_until = self._lease.held_until
+        assert held_until is not None, "it was welcomed"
+        return not self.is_to_ourselves and self._deadlines.is_due(held_until, now)
+
     def take_beat(self, beat: m.Beat, now: float) -> bool:
         """Take in a beat of the coordinator; tell whether the lease was extended."""
         assert self._lease is not None, "a member that is joined has a lease"
@@ -316,11 +323,11 @@ class CoordinatorLink:
 
     def watch(self, now: float, *, may_greet: bool) -> None:
         """Beat, give up what takes too long, try again; `may_greet`: nothing is being killed."""
+        if self.phase is Link.JOINED:
+            self._beat(now)
+            return
         is_due = self._deadlines.is_due
         match self.phase:
-            case Link.JOINED:
-                self._beat(now)
-                return
             case Link.SEEKING:
                 if is_due(self._tried_at + _FIND_S + 1.0, now):
                     self.rest("the endpoint's store did not answer", now)

@@ -393,16 +393,15 @@ class MemberMachine:
 
     def _watch_contact(self, now: float) -> None:
         """Notice a silent coordinator, and give the job up when it stays away (R10)."""
-        link, is_due = self._link, self._deadlines.is_due
-        if link.phase is Link.UNSTARTED or link.phase is Link.OVER or link.is_to_ourselves:
-            return
-        held_until = link.held_until
+        link = self._link
         if link.phase is Link.JOINED:
-            assert held_until is not None, "a member that is joined has a lease"
-            if not is_due(held_until, now):
+            if not link.is_silent(now):
                 return
             self._seeking_since = now
             link.hang_up(f"silent for {self.settings.lease_s:g} s", now)
+        elif link.phase is Link.UNSTARTED or link.phase is Link.OVER or link.is_to_ourselves:
+            return
+        held_until, is_due = link.held_until, self._deadlines.is_due
         has_successors = self._succession.is_on and held_until is not None
         if self._parting.ending is not None:
             if self._parting.must_presume(held_until, now):

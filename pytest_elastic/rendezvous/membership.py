@@ -12,6 +12,7 @@ beats by itself; what the rounds must hear of is left in `changes`, in order.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ class Membership:
         self._by_connection: dict[int, Peer] = {}
         self._by_name: dict[str, Peer] = {}
         self._claims: dict[int, _Claim] = {}
-        self._next_expiry = float("inf")
-        self._judges_from = float("-inf")
+        self._next_expiry = math.inf
+        self._judges_from = -math.inf
         self._is_closed = False
 
     def peer_at(self, connection: int) -> Peer | None:
@@ -293,7 +294,7 @@ class Membership:
         # Whoever inherited a name just now counts too.
         self._next_expiry = min(
             (p.lease.granted_until for p in self.peers.values() if not self._is_own(p)),
-            default=float("inf"),
+            default=math.inf,
         )
 
     def _is_own(self, peer: Peer) -> bool:
@@ -394,4 +395,4 @@ class Membership:
 
 def _finite(grant_s: float) -> float | None:
     """Return a grant as it is sent: None is all of a lease."""
-    return None if grant_s == float("inf") else grant_s
+    return None if grant_s == math.inf else grant_s

@@ -103,7 +103,7 @@ class Doors:
         tell: Callable[[m.Answer | None, v.Outcome], None],
     ) -> None:
         world = self._world
-        target = next(p for p in world.every_process if p.node.incarnation == incarnation)
+        target = world.by_incarnation[incarnation]
         number = world.next_id()
         self._calls[number] = _Call(caller=caller, target=target, tell=tell)
         question = world.carry(caller, target, question)
@@ -179,8 +179,7 @@ class Doors:
 
     def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
         """Tell an agent who decides."""
-        every = self._world.every_process
-        self._announce(process, next(p for p in every if p.node.incarnation == incarnation), place)
+        self._announce(process, self._world.by_incarnation[incarnation], place)
 
     def _announce(self, process: Process, target: Process, place: m.Place) -> None:
         world, own = self._world, process.node.incarnation
