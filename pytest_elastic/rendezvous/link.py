@@ -292,9 +292,11 @@ class CoordinatorLink:
         if beat.grant_s is not None:
             # What it grants next depends on how lately we have answered: do not wait for our beat.
             self._out.send(m.Beat(count=0, echo=beat.count))
-            self._lease.hurry(now, beat.grant_s)
         self._echo = max(self._echo, beat.count)
-        return self._lease.take_echo(beat.echo, beat.grant_s)
+        is_extended = self._lease.take_echo(beat.echo, beat.grant_s)
+        if beat.grant_s is not None:
+            self._lease.hurry(now, beat.grant_s)
+        return is_extended
 
     def _beat(self, now: float) -> None:
         assert self._lease is not None, "a member that is joined has a lease"

@@ -48,6 +48,7 @@ class HeldLease:
         self._unanswered: deque[tuple[int, float]] = deque([(0, now)], maxlen=_MAX_UNANSWERED)
         self._newest = 0
         self._held_from = float("-inf")
+        self._echoed_from = now  # when the newest beat was sent that has come back
         self.held_until: float | None = None
         """When the lease ends; None: there is none yet."""
         self.fence_at: float | None = None
@@ -69,10 +70,14 @@ class HeldLease:
         return self._newest
 
     def hurry(self, now: float, grant_s: float) -> None:
-        """Send the next beat soon, if what is granted is so little that one may come too late."""
-        beat_s = self._settings.beat_interval_s
-        if grant_s < 1.25 * beat_s:
-            self.beat_at = min(self.beat_at, now + beat_s / 4)
+        """Send the next beat soon, if what is granted is so little that one may come too late.
+
+        It has to be answered before the lease ends: the last one took a round trip.
+        """
+        beat_s, trip_s = self._settings.beat_interval_s, now - self._echoed_from
+        if self.held_until is not None and grant_s < 1.25 * beat_s + trip_s:
+            spare_s = (self.held_until - now - 1.5 * trip_s) / 2
+            self.beat_at = min(self.beat_at, now + max(min(beat_s / 4, spare_s), beat_s / 16))
 
     def take_echo(self, echo: int, grant_s: float | None = None) -> bool:
         """Take in the number that came back; tell whether the lease was extended.
@@ -85,6 +90,7 @@ class HeldLease:
         while self._unanswered and self._unanswered[0][0] <= echo:
             number, sent_at = self._unanswered.popleft()
             if number == echo:
+                self._echoed_from = sent_at
                 held_from = sent_at - less_s
                 if held_from > self._held_from:
                     self.hold_from(held_from)

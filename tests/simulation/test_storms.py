@@ -146,6 +146,7 @@ FOUND_OTHERWISE = {
         Options(nodes=5, quorum="majority", is_brisk=True),
         PlayedAgent,
     ),
+    "and early enough for an answer over a slow network": (71036580, _BRISK, PlayedAgent),
     "two nodes on a slow network do not depose each other for ever": (5066686, _BRISK, PlayedAgent),
     "of two that were elected under one term both are told": (5093481, _BRISK, PlayedAgent),
     "and so are they where each is well by itself": (9019202, _BRISK, PlayedAgent),

@@ -139,12 +139,24 @@ def test_the_coordinator_counts_what_it_granted() -> None:
     assert granted.heard_from == 101.0
 
 
+def answered(grant_beats: float, trip_beats: float) -> float:
+    """Return when the next beat is due after one of 0.0 was answered; all in beats."""
+    config = settings()
+    beat_s = config.beat_interval_s
+    held = HeldLease(config, 0.0)
+    number = held.next_beat(0.0)
+    held.take_echo(number, grant_beats * beat_s)
+    held.hurry(trip_beats * beat_s, grant_beats * beat_s)
+    return held.beat_at / beat_s
+
+
 def test_a_member_that_is_granted_little_beats_again_soon() -> None:
     """A beat later might be too late: what is granted then depends on who has been heard."""
-    config = settings()
-    held = HeldLease(config, 0.0)
-    held.next_beat(0.0)
-    held.hurry(0.1, 1.3 * config.beat_interval_s)
-    assert held.beat_at == config.beat_interval_s
-    held.hurry(0.1, 1.2 * config.beat_interval_s)
-    assert held.beat_at == 0.1 + config.beat_interval_s / 4
+    assert answered(1.4, 0.1) == 1.0
+    assert answered(1.3, 0.1) == pytest.approx(0.1 + 0.25)
+
+
+def test_a_member_beats_early_enough_to_be_answered_before_its_lease_ends() -> None:
+    """What comes after another round trip is too late; but nobody beats without a pause."""
+    assert answered(1.0, 0.3) == pytest.approx(0.3 + (1.0 - 0.3 - 1.5 * 0.3) / 2)
+    assert answered(0.5, 0.5) == pytest.approx(0.5 + 1 / 16)
