@@ -181,7 +181,9 @@ class GrantedRegistry:
             self._side.tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
             return
         self._found_term = term
-        self._side.tell_member(found_at(dataclasses.replace(place, term=term), is_here=False))
+        if term != place.term:
+            place = dataclasses.replace(place, term=term)
+        self._side.tell_member(found_at(place, is_here=False))
 
     def _end_as_written(self, ending: JobEnding, found: Mapping[str, Any]) -> None:
         """Have the member end as its job did; if the key is ours now, it is for another job."""
