@@ -50,7 +50,7 @@ class CoordinatorLink:
         self._incarnation = succession.ballot.incarnation
         self._out = out
         self._deadlines = deadlines
-        self._tried_at = 0.0
+        self._tried_at = self._dialled_at = 0.0
         self._rest_until = 0.0
         self._lease: HeldLease | None = None
         self._next_lease: HeldLease | None = None
@@ -105,7 +105,7 @@ class CoordinatorLink:
         """Connect to the coordinator that was found."""
         assert self.found is not None, "there is an address to dial"
         self.become(Link.DIALING)
-        self._tried_at = now
+        self._tried_at = self._dialled_at = now
         self._out.add(
             v.Dial(
                 address=self.found.address,
@@ -149,11 +149,16 @@ class CoordinatorLink:
         if not is_obeyed and not self._must_tell(found, now):
             self.rest(f"the store names a coordinator of term {found.term}, which is over", now)
             return
-        if is_obeyed and succession.is_lost and is_told_of and found.term == self.term:
+        is_lost = is_obeyed and succession.is_lost and is_told_of and found.term == self.term
+        if is_lost and not self._may_be_well(now):
             self.rest("the store names the coordinator that was lost", now)
             return
         self._aim(found)
         self.dial(now)
+
+    def _may_be_well(self, now: float) -> bool:
+        """Tell whether to dial one that is lost again: those who would know better may be gone."""
+        return not self.must_hand_over and now >= self._dialled_at + self._settings.lease_s
 
     def _must_tell(self, found: v.CoordinatorFound, now: float) -> bool:
         """Tell whether a coordinator that may not be obeyed is to hear of this node's job (R12.10).

@@ -34,7 +34,7 @@ from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.succession import Succession
 from pytest_elastic.rendezvous.telling import Telling
-from tests.simulation.planting import Planted, after, before, drawn, nothing
+from tests.simulation.planting import Planted, after, before, drawn, nobody, nothing
 
 __all__ = ["PLANTED"]
 
@@ -374,8 +374,8 @@ PLANTED: dict[str, Planted] = {
         what="nodes whose first round was never committed elect somebody, although another decides",
         breaks=_STUCK,
         patches=((Succession, "hear_of_term", nothing),),
-        # Who finds that one in the store under a term that it may not obey says so.
-        guards=((CoordinatorLink, "_must_tell", lambda *_: False),),
+        # Who finds that one in the store under a term that it may not obey says so, or dials it.
+        guards=tuple((CoordinatorLink, name, nobody) for name in ("_must_tell", "_may_be_well")),
         options=drawn("no store", "isolate", "lose host", nodes=3),
     ),
     "end-needs-mandate": Planted(

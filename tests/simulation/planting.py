@@ -10,7 +10,7 @@ from unittest import mock
 
 from elastic_harness.simulation.plan import Options
 
-__all__ = ["Patch", "Planted", "after", "before", "drawn", "nothing"]
+__all__ = ["Patch", "Planted", "after", "before", "drawn", "nobody", "nothing"]
 
 Patch = tuple[object, str, object]
 _T = TypeVar("_T")
@@ -59,6 +59,11 @@ def drawn(*kinds: str, nodes: int, quorum: str = "majority", is_brisk: bool = Tr
 
 def nothing(*_arguments: object, **_named: object) -> None:
     """Do nothing."""
+
+
+def nobody(*_arguments: object, **_named: object) -> bool:
+    """Say no."""
+    return False
 
 
 def before(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:

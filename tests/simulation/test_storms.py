@@ -104,6 +104,11 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "who is named where nodes meet is dialled once a lease, though it was lost: it may be well": (
+        80085794,
+        _BRISK,
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

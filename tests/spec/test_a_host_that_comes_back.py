@@ -57,8 +57,13 @@ def test_r12_without_the_mark_the_judge_sees_a_second_job(monkeypatch: pytest.Mo
         test_r12_a_host_that_comes_back_at_once_joins_the_survivors()
 
 
-def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left() -> None:
-    """Who would have to elect has ended: the host goes on with whom it has, and counts on."""
+@pytest.mark.parametrize("refused_s", [0.0, 2.0])
+def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left(refused_s: float) -> None:
+    """Who would have to elect has ended: the host goes on with whom it has, and counts on.
+
+    Storm 80085794: if the spare does not reach it at once, nobody is left who would tell that it is
+    well (R11.10).
+    """
     world = World(settings("2:2", quorum="majority", last_call_s=0.2))
     Watch(world)
     world.start("n1", "n2")
@@ -67,8 +72,11 @@ def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left() -> N
     world.run(1.0)
     world.crash("n1")
     world.crash("n2")
+    world.reject("n3", ["n1"])
     world.run(0.05)
     world.start("n1")
+    world.run(refused_s)
+    world.heal()
     world.run_until(lambda: world.all_run("n1", "n3"), within_s=15.0)
     assert [seal.round for seal in world.seals()] == [1, 2]
 
