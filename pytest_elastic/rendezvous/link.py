@@ -126,12 +126,16 @@ class CoordinatorLink:
         self._out.add(v.Hangup())
         self.rest(problem, now)
 
-    def let_go(self, reason: str, now: float) -> None:
-        """End whatever goes on, and try the next coordinator at once."""
+    def break_off(self, reason: str, now: float) -> None:
+        """End whatever goes on, a search for the coordinator too, and rest."""
         if self.leads_somewhere:
             self.hang_up(reason, now)
         elif self.phase is Link.SEEKING:
             self.rest(reason, now)
+
+    def let_go(self, reason: str, now: float) -> None:
+        """End whatever goes on, and try the next coordinator at once."""
+        self.break_off(reason, now)
         self._rest_until = now
 
     def take_found(self, found: v.CoordinatorFound, now: float) -> None:

@@ -347,8 +347,7 @@ class MemberMachine:
             is_killing = self.part is Part.FENCING
             patience_s = self.settings.join_timeout_s if is_killing else GIVE_UP_S
             self._patient_until = now + patience_s
-        if self._link.leads_somewhere:
-            self._link.hang_up(reason, now)
+        self._link.break_off(reason, now)
         if self._drain is not None and self.part is Part.NONE and not self._link.must_hand_over:
             self._finish("drained", f"left: {self._drain.reason}")
 

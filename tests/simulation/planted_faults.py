@@ -291,7 +291,7 @@ PLANTED: dict[str, Planted] = {
         what="a round that needs the voice of nodes for which it has no room is never sealed",
         breaks=_STUCK,
         patches=((Gathering, "_find_endorsers", _endorsed_by_nobody),),
-        options=drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4),
+        options=drawn("fail", "isolate", "join", "lose host", "succeed", nodes=4, is_brisk=False),
     ),
     "strangers-forgotten": Planted(
         what="a successor does not expect those to ask for the end whom it never knew",

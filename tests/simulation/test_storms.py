@@ -129,6 +129,11 @@ FOUND_OTHERWISE = {
         _FROZEN_SURVIVORS,
         PlayedAgent,
     ),
+    "who begins to kill its workers while it asks who decides greets nobody until they are gone": (
+        70080245,
+        _BRISK_GRANTED,
+        PlayedAgent,
+    ),
     "a round that etcd was not told of at once is told to it although another was sealed since": (
         12099774,
         _BRISK_GRANTED,
