@@ -252,7 +252,9 @@ class CoordinatorMachine:
 
     def _gather(self, now: float) -> None:
         if self._own_leave is not None:
-            self._end("lost", self._own_leave, now)
+            own = self._members.peers.get(self.node.incarnation)
+            if own is None or not self._hands_over(own):  # to somebody who has come meanwhile
+                self._end("lost", self._own_leave, now)
             return
         if self._running.round is None:
             self._first_round.watch(self._members.peers.keys(), now)
@@ -411,9 +413,7 @@ class CoordinatorMachine:
     def _let_go(self, peer: Peer, now: float) -> None:
         """Let a member go whose workers are gone; with the coordinator's own goes the job (R4)."""
         if self._desk.is_own(peer) and self.settings.outlives_coordinator:
-            successor = self._leaving.choose_successor(self._running.roster)
-            if successor is not None:
-                self._hand_over(peer, successor)
+            if self._hands_over(peer):
                 return
             self._own_leave = f"{peer.node.name} leaves ({peer.leave_reason}), and nobody is left"
         if self._own_leave is None or not self._desk.is_own(peer):
@@ -424,20 +424,19 @@ class CoordinatorMachine:
         if self._running.round is not None:
             self._running.round.stop_because(self._own_leave)
 
-    def _hand_over(self, own: Peer, successor: Peer) -> None:
-        """Leave, and name who follows: nobody has to wait for a lease (R4)."""
-        self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
-        self._step_down(
-            f"{own.node.name} left ({own.leave_reason})",
-            left=own.node.incarnation,
-            successor=successor.node.incarnation,
-        )
+    def _hands_over(self, own: Peer) -> bool:
+        """Leave, and name who follows, if anybody can: nobody has to wait for a lease (R4)."""
+        successor = self._leaving.choose_successor(self._running.roster)
+        if successor and self.settings.outlives_coordinator:
+            self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
+            why, left = f"{own.node.name} left ({own.leave_reason})", own.node.incarnation
+            self._step_down(why, left=left, successor=successor)
+        return self.phase is Phase.DEPOSED
 
     def _on_own_left(self, reason: str) -> None:
         """Go with this node, whose member has left before it found its own coordinator."""
         if self._farewell.ending is None:
-            next_ = self._leaving.choose_successor(self._running.roster)
-            successor = next_.node.incarnation if next_ is not None else ""
+            successor = self._leaving.choose_successor(self._running.roster)
             why, left = f"{self.node.name} {reason}", self.node.incarnation
             self._step_down(why, left=left, successor=successor)
 

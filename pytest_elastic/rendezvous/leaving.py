@@ -42,15 +42,17 @@ class Leaving:
             if peer.leaves_by is not None and self._desk.deadlines.is_due(peer.leaves_by, now)
         ]
 
-    def choose_successor(self, roster: Iterable[Peer]) -> Peer | None:
-        """Return the first of a roster who could decide instead of us; None if nobody could.
+    def choose_successor(self, roster: Iterable[Peer]) -> str:
+        """Return the incarnation of the first of a roster who could decide instead of us, or "".
 
-        Who was given up, and came back as a newcomer, has its voice still.
+        Who was given up, and came back as a newcomer, has its voice still. Where somebody outside
+        says who decides, who is ready may be named, too: nobody's voice is needed.
         """
-        for member in roster:
+        others = self._members.ready.values() if self._desk.settings.is_granted else ()
+        for member in (*roster, *others):
             peer = self._members.peers.get(member.node.incarnation)
             if peer is None or self._desk.is_own(peer):
                 continue
             if not peer.is_suspect and not peer.is_leaving:
-                return peer
-        return None
+                return peer.node.incarnation
+        return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from elastic_harness.simulation.checks import Watch
+from elastic_harness.simulation.granted import GrantedWorld
 from elastic_harness.simulation.world import World, formed, settings
 
 from pytest_elastic.events import model as events
@@ -122,3 +124,28 @@ def test_r04_a_drain_is_not_forgotten_when_the_connection_is_lost_with_it() -> N
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n2"), within_s=1.0)
     assert world.of(events.MemberLeft) == [events.MemberLeft(member="n3", reason="SIGTERM")]
+
+
+def test_r04_where_an_etcd_says_who_decides_those_who_wait_go_on() -> None:
+    """Storm 82104396: nobody of the last round is left, but others have come."""
+    world = GrantedWorld(settings("2:2", quorum="granted"))
+    Watch(world)
+    world.start("n1", "n2")
+    world.run_until(lambda: world.all_run("n1", "n2"), within_s=5.0)
+    world.start("n3", "n4")
+    world.run(1.0)
+    for one in ("n1", "n2"):
+        world.agent(one).drain(grace_s=1.0, takes_s=0.2)
+    world.run_until(lambda: world.all_run("n3", "n4"), within_s=8.0)
+    assert world.round_of("n3") == 2
+
+
+def test_r04_where_an_etcd_says_who_decides_it_may_leave_before_the_first_round() -> None:
+    """Those who have come are not told that the job is lost."""
+    world = GrantedWorld(settings("3:3", quorum="granted"))
+    Watch(world)
+    world.start("n1", "n2")
+    world.run(1.0)
+    world.agent("n1").drain(grace_s=1.0)
+    world.start("n3", "n4")
+    world.run_until(lambda: world.all_run("n2", "n3", "n4"), within_s=8.0)

@@ -104,7 +104,8 @@ class Watch:
         Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
         """
         every = self.world.every_process
-        over = [p for p in every if _has_ended(p) and p.node.incarnation not in self._past]
+        past = self._past
+        over = [p for p in every if p.node.incarnation not in past and self._was_told(p)]
         if not over:
             return
         ended_at = min(process.agent.timed_notices[-1][0] for process in over)
@@ -124,6 +125,16 @@ class Watch:
         self._assignments.clear()
         self._started_at.clear()
         self._newest.clear()
+
+    def _was_told(self, process: Process) -> bool:
+        """Tell whether the agent of a process has ended as was decided, and did not give up.
+
+        That may be "lost", where whoever decided has left, or "drained", for a node that leaves.
+        """
+        over = process.agent.over
+        if over is None or over.result in _DECIDED:
+            return over is not None
+        return any(over.reason == each.reason for each in self.world.of(events.JobEnding))
 
     def judge_budget(self) -> None:
         """Judge what each round cost, from rosters and losses alone (R3)."""
@@ -205,12 +216,6 @@ class Watch:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
             raise Violation(f"nobody decided the end: {ends}")
-
-
-def _has_ended(process: Process) -> bool:
-    """Tell whether the agent of a process was told how its job has ended."""
-    over = process.agent.over
-    return over is not None and over.result in _DECIDED
 
 
 def _common(assignment: Assignment) -> tuple[object, ...]:
