@@ -56,6 +56,7 @@ from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.vocabulary import (
     CoordinatorCommand,
     CoordinatorInput,
+    EndHeard,
     FoundingLost,
     HandOver,
     JobFound,
@@ -149,6 +150,8 @@ class CoordinatorMachine:
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
                 self._hear_of_end(input.ended)
+            case EndHeard(ending=ended):
+                self._hear_of_end(ended)
             case MandateExtended(until=until):
                 assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
                 self._mandate.extend(until)
@@ -472,9 +475,9 @@ class CoordinatorMachine:
     def _on_change(self, change: Change, now: float) -> None:
         match change:
             case Came(peer=peer):
-                self._on_came(peer)
+                self._on_came(peer, now)
             case Back(peer=peer):
-                self._on_back(peer)
+                self._on_back(peer, now)
             case Suspected(peer=peer):
                 self._on_suspected(peer, now)
             case Went():
@@ -482,7 +485,7 @@ class CoordinatorMachine:
             case _:
                 assert_never(change)
 
-    def _on_came(self, peer: Peer) -> None:
+    def _on_came(self, peer: Peer, now: float) -> None:
         # What is news to an heir was sealed once, and never committed.
         if self._sealing.skip_numbers() and not self._is_heir:
             # An earlier coordinator's workers may be running on nodes that have not come back.
@@ -490,7 +493,7 @@ class CoordinatorMachine:
             self._sealing.close_gate(lease_end)
             if self._running.round is None:
                 self._sealing.take_over_restarts()
-        if not self._farewell.meet(peer) and self.phase is Phase.RUNNING:
+        if not self._farewell.meet(peer, now) and self.phase is Phase.RUNNING:
             self._running.tell_spare(peer, self._sealing.newest)
 
     def _on_suspected(self, peer: Peer, now: float) -> None:
@@ -504,12 +507,12 @@ class CoordinatorMachine:
             self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
             self._let_go(peer, now)
 
-    def _on_back(self, peer: Peer) -> None:
+    def _on_back(self, peer: Peer, now: float) -> None:
         """Tell a member again what it may have missed; it knows which it has seen."""
         self._sealing.skip_numbers()
         # It may have seen its connection end before we did, and what we asked went with that.
         self._reach.set_aside(peer.node.incarnation)
-        if self._farewell.meet(peer):
+        if self._farewell.meet(peer, now):
             return
         if self._sealing.seal is not None and self._sealing.awaits(peer):
             self._out.send(peer, self._sealing.seal.message)

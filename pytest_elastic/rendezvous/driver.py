@@ -301,6 +301,7 @@ class NodeRendezvous:
             case ProbeRequest(ended=ended):
                 is_meant = question.incarnation == self._node.incarnation
                 if ended is not None and is_meant and question.run_id == self._settings.run_id:
+                    self.tell_coordinator(v.EndHeard(ending=ended))
                     self.tell_member(v.EndHeard(ending=ended))
                 self._reception.send(connection, answer_of(self.member))
             case Announcement(run_id=run_id, place=place):

@@ -81,19 +81,31 @@ class Farewell:
         if peer.node.incarnation in self._unaware:
             self._miss(peer.as_entry(), now)
 
-    def meet(self, peer: Peer) -> bool:
-        """Note that a node is here (again); tell it how the job ends, and whether that was done."""
-        self._may_return.pop(peer.node.incarnation, None)
-        self._parted.pop(peer.node.incarnation, None)
+    def meet(self, peer: Peer, now: float) -> bool:
+        """Note that a node is here (again); tell whether it was told how the job ends."""
+        if self._over_at is not None:
+            self._may_return[peer.node.incarnation] = now  # until it says that it knows
+            return True  # with its welcome
+        self._return(peer)
         if self.ending is not None:
             self._tell(peer, self.ending)
         return self.ending is not None
 
+    def _return(self, peer: Peer) -> None:
+        self._may_return.pop(peer.node.incarnation, None)
+        self._parted.pop(peer.node.incarnation, None)
+
     # --- the end -----------------------------------------------------------------------------
 
     def hear(self, ended: m.JobEnding | None) -> bool:
-        """Take note of how the job has ended, as a node says; tell whether that is news."""
-        if ended is None or self.ending is not None:
+        """Take note of how the job has ended, as a node says; tell whether that is news.
+
+        It holds: nobody is needed any more for it to be told.
+        """
+        if ended is None:
+            return False
+        self._mandate.conclude()
+        if self.ending is not None:
             return False
         self.heard = ended
         return True
@@ -127,17 +139,15 @@ class Farewell:
         return tuple(known.values())
 
     def _tell(self, peer: Peer, ending: m.JobEnding) -> None:
-        """Tell a node that is here how the job ends, or has ended."""
+        """Tell a node that is here how the job ends."""
         self._out.send(peer, ending)
-        if self._over_at is not None:
-            self._out.send(peer, m.JobEnded(term=self._term))
-        else:
-            self._unaware[peer.node.incarnation] = peer.as_entry()
+        self._unaware[peer.node.incarnation] = peer.as_entry()
 
     def take_acknowledgement(self, peer: Peer) -> None:
         """Note that a node knows the end."""
         self._aware.add(peer.node.incarnation)
         self._unaware.pop(peer.node.incarnation, None)
+        self._return(peer)
 
     def look(self, now: float) -> Heard:
         """Wait for the acknowledgements, for at most a lease; then say the last word."""
@@ -153,7 +163,7 @@ class Farewell:
         for peer in self._members.peers.values():
             self._out.send(peer, last_word)
         self._over_at = now
-        self._mandate.conclude()
+        self._members.ended = self.ending
         return Heard.BY_ALL
 
     def _awaited(self, now: float) -> Sequence[str]:

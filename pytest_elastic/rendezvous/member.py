@@ -279,6 +279,10 @@ class MemberMachine:
         self.node = self.node.named(welcome.name)
         self._parting.forget_older(welcome.term)
         self._patient_until = now
+        if welcome.ended is not None:
+            self._out.send(m.EndAcknowledged(term=welcome.term))
+            self._end_by(self._parting.hold(welcome.ended, unaware=()))
+            return
         part = self._part
         part.hear_of(welcome.newest_round)
         part.tell_lease()

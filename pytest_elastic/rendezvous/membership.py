@@ -53,6 +53,7 @@ class Membership:
         self.ready: dict[str, Peer] = {}
         """Those that can be in the next round: connected, no workers, not leaving."""
         self.suspects: dict[str, Peer] = {}
+        self.ended: m.JobEnding | None = None  # whoever comes is told with its welcome (R10)
         self.changes: deque[Change] = deque()
         self.newest_round = 0
         """The newest round that any node ever told of; the rounds of this term come later."""
@@ -200,6 +201,7 @@ class Membership:
                 resumed=is_resumed,
                 newest_round=self.newest_round,
                 grant_s=_finite(self._grant_s(now)),
+                ended=self.ended,
             ),
         )
 

@@ -144,7 +144,7 @@ class Welcome:
 
     `resumed`: your round stands and is still yours; what you missed follows. `coordinator` is the
     name of the node that decides, to be named when it is lost, `incarnation` its own: somebody else
-    may be at an address by now. `grant_s` as in `Beat`.
+    may be at an address by now. `grant_s` as in `Beat`. `ended`: how the job has, which needs none.
     """
 
     term: int
@@ -154,6 +154,7 @@ class Welcome:
     resumed: bool = False
     newest_round: int = 0
     grant_s: float | None = None
+    ended: JobEnding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +186,8 @@ class Seal:
 
     Sent to the members of the roster: all of the assignment but the store's address. And to the
     `endorsers` (incarnations): who are not in it, and acknowledge it. For those who may have to go
-    on with it (R11): `sealed_by` is the incarnation of who did, `electorates` are the rosters one
-    of which was the last committed one, `idle_rounds` is what the budget of R3 counts.
+    on with it (R11): `sealed_by` is who did, `electorates` are the rosters one of which was the
+    last committed one, `idle_rounds` is what the budget of R3 counts.
     """
 
     term: int

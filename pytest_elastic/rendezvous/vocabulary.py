@@ -417,7 +417,7 @@ class MandateExtended:
 
 
 _Rights = Superseded | HandOver | JobFound | JobFounded | FoundingLost | MandateExtended
-CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | TimePassed | _Rights
+CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | EndHeard | TimePassed | _Rights
 
 
 # --- commands of the coordinator -----------------------------------------------------------------

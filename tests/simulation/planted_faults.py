@@ -100,6 +100,15 @@ def _tell_nobody(parting: Parting, ending: m.JobEnding, *, unaware: Sequence[str
     parting._may_be_asked = False
 
 
+def _forget_the_end(farewell: Farewell, _: float) -> None:
+    farewell._members.ended = None
+
+
+def _greet_unless_finished(machine: CoordinatorMachine, *given: object) -> None:
+    if not machine._farewell._is_finished:
+        _on_hello(machine, *given)  # type: ignore[arg-type]  # what it is given
+
+
 def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
     doors._elders.pop(process.node.incarnation, None)
 
@@ -109,7 +118,7 @@ def _endorsed_by_nobody(gathering: Gathering, roster: Sequence[Peer]) -> Sequenc
 
 
 _find_endorsers = Gathering._find_endorsers
-_meet = Farewell.meet
+_on_hello = CoordinatorMachine._on_hello
 # Few kinds of faults each, with succession.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
 
@@ -378,16 +387,16 @@ PLANTED: dict[str, Planted] = {
         guards=tuple((CoordinatorLink, name, nobody) for name in ("_must_tell", "_may_be_well")),
         options=drawn("no store", "isolate", "lose host", nodes=3),
     ),
-    "end-needs-mandate": Planted(
-        what="whoever comes after the end gets no lease, as nobody answers any more",
+    "late-comers-untold": Planted(
+        what="whoever comes after the end is welcomed, and told nothing",
         breaks=_UNAWARE,
-        patches=((MembersMandate, "conclude", nothing),),
+        patches=((Farewell, "look", after(Farewell.look, _forget_the_end)),),
         options=drawn("isolate", "join", "succeed", nodes=3),
     ),
     "finished-is-silent": Planted(
         what="a coordinator that waits for nobody any more tells nobody, its own member included",
         breaks=_STUCK,
-        patches=((Farewell, "meet", lambda own, peer: not own._is_finished and _meet(own, peer)),),
+        patches=((CoordinatorMachine, "_on_hello", _greet_unless_finished),),
         options=drawn("freeze", "succeed", nodes=2, quorum="granted", is_brisk=False),
     ),
     "endless-mandate": Planted(

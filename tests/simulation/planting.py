@@ -69,9 +69,9 @@ def nobody(*_arguments: object, **_named: object) -> bool:
 def before(method: Callable[..., _T], act: Callable[..., object]) -> Callable[..., _T]:
     """Return a method that does something wrong first."""
 
-    def planted(self: object, *arguments: object) -> _T:
-        act(self, *arguments)
-        return method(self, *arguments)
+    def planted(self: object, *arguments: object, **named: object) -> _T:
+        act(self, *arguments, **named)
+        return method(self, *arguments, **named)
 
     return planted
 

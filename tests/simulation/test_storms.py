@@ -109,6 +109,11 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "who decides an end that others have ended by needs nobody who agrees, and tells who comes": (
+        73002035,
+        Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

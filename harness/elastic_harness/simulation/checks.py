@@ -134,7 +134,8 @@ class Watch:
         over = process.agent.over
         if over is None or over.result in _DECIDED:
             return over is not None
-        return any(over.reason == each.reason for each in self.world.of(events.JobEnding))
+        announced = (e for _, _, e in self.world.events if isinstance(e, events.JobEnding))
+        return any(over.reason == each.reason for each in announced)
 
     def judge_budget(self) -> None:
         """Judge what each round cost, from rosters and losses alone (R3)."""

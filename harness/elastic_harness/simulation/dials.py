@@ -102,4 +102,5 @@ class Dials:
         )
         told = world.carry(process, suspect, request).ended
         assert told is not None, "an end was told"
-        suspect.feed("member", v.EndHeard(ending=told))
+        for which in ("coordinator", "member"):
+            suspect.feed(which, v.EndHeard(ending=told))

@@ -240,11 +240,49 @@ def test_who_greets_after_finished_is_told_how_the_job_has_ended() -> None:
     assert bench.machine.wake_at() is None
     bench.commands.clear()
     bench.greet(3)
-    assert [bench.sent(kind) for kind in (m.JobEnding, m.JobEnded)] == [[3], [3]]
+    (welcome,) = (command.message for command in bench.commands if isinstance(command, v.SendTo))
+    assert isinstance(welcome, m.Welcome)
+    assert welcome.ended is not None
+    assert welcome.ended.result == "succeeded"
     bench.say(3, m.EndAcknowledged(term=1))
     bench.give(v.PeerLost(connection=3, reason="closed"))
     assert not [c for c in bench.commands if isinstance(c, v.Finished | v.Probe)]
     assert bench.machine.wake_at() is None
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_who_comes_after_the_end_is_waited_for_until_it_knows(knows: bool) -> None:  # noqa: FBT001
+    """Its connection may have ended before it could read what it was told."""
+    bench = running(1, 2, 3)
+    for number in (1, 2, 3):
+        bench.say(number, ports.GroupSucceeded(round=1))
+    bench.give(v.PeerLost(connection=3, reason="closed"))
+    for number in (1, 2):
+        bench.say(number, m.EndAcknowledged(term=1))
+    assert bench.sent(m.JobEnded) == [1, 2]
+    bench.greet(3)
+    if knows:
+        bench.say(3, m.EndAcknowledged(term=1))
+    bench.give(v.PeerLost(connection=3, reason="closed"))
+    has_finished = any(isinstance(command, v.Finished) for command in bench.commands)
+    assert has_finished is knows
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_an_end_that_others_know_to_hold_needs_no_majority_here(is_heard: bool) -> None:  # noqa: FBT001
+    """Storm 73002035: they have ended that way, and come to no coordinator any more."""
+    bench = Bench(2, 3, quorum="majority")
+    bench.greet(1, 2, 3)
+    bench.run_round(1, 2, 3)
+    for number in (1, 2, 3):
+        bench.say(number, ports.GroupSucceeded(round=1))
+    bench.say(1, m.EndAcknowledged(term=1))
+    if is_heard:
+        ended = m.JobEnding(term=1, result="succeeded", reason="the workers of all nodes succeeded")
+        bench.give(v.EndHeard(ending=ended))
+    bench.now += bench.settings.lease_s + 0.1
+    bench.give(v.TimePassed())
+    assert bench.machine.phase is (Phase.OVER if is_heard else Phase.DEPOSED)
 
 
 @pytest.mark.parametrize("phase", Phase)
