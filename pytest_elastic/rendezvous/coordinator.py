@@ -402,7 +402,8 @@ class CoordinatorMachine:
     # --- who leaves (R4) ---------------------------------------------------------------------
 
     def _on_drain(self, peer: Peer, drain: ports.DrainRequested, now: float) -> None:
-        if peer.is_leaving:
+        goes_anyway = self._desk.is_own(peer) and self._farewell.ending is not None
+        if peer.is_leaving or goes_anyway:
             return
         self._leaving.announce(peer, drain, now)
         if self._desk.is_own(peer) and not self.settings.outlives_coordinator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from elastic_harness.simulation.checks import Watch
 from elastic_harness.simulation.granted import GrantedWorld
 from elastic_harness.simulation.world import World, formed, settings
@@ -149,3 +150,21 @@ def test_r04_where_an_etcd_says_who_decides_it_may_leave_before_the_first_round(
     world.agent("n1").drain(grace_s=1.0)
     world.start("n3", "n4")
     world.run_until(lambda: world.all_run("n2", "n3", "n4"), within_s=8.0)
+
+
+@pytest.mark.parametrize("quorum", ["granted", "majority"])
+def test_r04_who_decides_and_leaves_once_the_end_is_decided_tells_it_first(quorum: str) -> None:
+    """Storm 82235668: it goes with the job, and nobody has to find out in another way."""
+    config = settings("3:3", quorum=quorum)
+    world = GrantedWorld(config) if quorum == "granted" else World(config)
+    Watch(world)
+    names = ("n1", "n2", "n3")
+    world.start(*names)
+    world.run_until(lambda: world.all_run(*names), within_s=5.0)
+    for name in names:
+        world.agent(name).succeed()
+    world.run_until(lambda: bool(world.of(events.JobEnding)), within_s=3.0)
+    world.agent("n1").drain(grace_s=1.0)
+    world.run_until(lambda: all(world.over(name) is not None for name in names), within_s=0.5)
+    overs = [world.over(name) for name in names]
+    assert [over.result for over in overs if over] == ["drained", "succeeded", "succeeded"]

@@ -7,6 +7,7 @@ that the judge is fast and shares no code with what it judges.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.world import World
@@ -34,6 +35,9 @@ class Watch:
         self._newest: dict[str, int] = {}
         self._started_at: dict[int, float] = {}
         self._past: set[str] = set()  # whose job is over; what starts after it is another one
+        self._past_ends: set[str] = set()  # why those have ended
+        self._began_at = 0.0
+        self._written = ""  # the end that stood in an etcd by then
         self._seen = 0
         world.watchers.append(self.look)
 
@@ -104,11 +108,12 @@ class Watch:
         Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
         """
         every = self.world.every_process
-        past = self._past
+        past, written = self._past, self.world.written_end
         over = [p for p in every if p.node.incarnation not in past and self._was_told(p)]
-        if not over:
+        if not over and written in {"", self._written}:
             return
-        ended_at = min(process.agent.timed_notices[-1][0] for process in over)
+        told = [process.agent.timed_notices[-1][0] for process in over]
+        ended_at = min(told, default=self.world.time)
         old = [
             process
             for process in every
@@ -122,6 +127,8 @@ class Watch:
         self.judge_ends()
         self.judge_budget()
         self._past |= {process.node.incarnation for process in (*over, *old)}
+        self._past_ends |= {event.reason for event in self._announced()}
+        self._began_at, self._written = self.world.time, written
         self._assignments.clear()
         self._started_at.clear()
         self._newest.clear()
@@ -134,8 +141,12 @@ class Watch:
         over = process.agent.over
         if over is None or over.result in _DECIDED:
             return over is not None
-        announced = (e for _, _, e in self.world.events if isinstance(e, events.JobEnding))
-        return any(over.reason == each.reason for each in announced)
+        return any(over.reason == each.reason for each in self._announced())
+
+    def _announced(self, since: float = 0.0) -> Iterator[events.JobEnding]:
+        for at, _, event in self.world.events:
+            if at >= since and isinstance(event, events.JobEnding):
+                yield event
 
     def judge_budget(self) -> None:
         """Judge what each round cost, from rosters and losses alone (R3)."""
@@ -202,11 +213,16 @@ class Watch:
             raise Violation(f"given up, though every node did as told: {evicted}")
 
     def judge_ends(self) -> None:
-        """Judge how the job ended for everybody, as far as it did."""
+        """Judge how the job ended for everybody, as far as it did.
+
+        Somebody may hear late, from an etcd, how the job before it has ended.
+        """
+        old = self._past_ends - {event.reason for event in self._announced(self._began_at)}
         ends = {
             process.node.incarnation: process.agent.over.result
             for process in self.world.every_process
             if process.agent.over is not None and process.node.incarnation not in self._past
+            if process.agent.over.reason not in old
         }
         decided = {result for result in ends.values() if result in _DECIDED}
         if len(decided) > 1:

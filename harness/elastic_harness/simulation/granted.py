@@ -270,6 +270,11 @@ class GrantedWorld(World):
         self.etcd = _Etcd(self)
         self._agents: dict[str, _Agent] = {}  # by incarnation
 
+    @property
+    def written_end(self) -> str:
+        """What stands in etcd now."""
+        return self.etcd.ending_at(self.time)
+
     def start_coordinator(self, process: Process) -> None:
         """Name nobody yet: whoever asks etcd first is named."""
         self.host = process

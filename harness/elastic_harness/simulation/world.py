@@ -120,6 +120,11 @@ class World(Sights):
         self._count = 0
         self._terms = 0
 
+    @property
+    def written_end(self) -> str:
+        """How the job has ended, as it is written down where nodes look for who decides, or ""."""
+        return ""
+
     def dissolve(self) -> None:
         """Let go of everything: processes and their world hold each other, and nobody else does.
 
