@@ -150,8 +150,9 @@ class CoordinatorMachine:
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
                 self._hear_of_end(input.ended)
-            case EndHeard(ending=ended):
-                self._hear_of_end(ended)
+            case EndHeard(ending=ended):  # of which anybody may tell us, where nothing is signed
+                if self._farewell.ending is not None:
+                    self._hear_of_end(ended)
             case MandateExtended(until=until):
                 assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
                 self._mandate.extend(until)

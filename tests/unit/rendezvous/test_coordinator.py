@@ -285,6 +285,13 @@ def test_an_end_that_others_know_to_hold_needs_no_majority_here(is_heard: bool) 
     assert bench.machine.phase is (Phase.OVER if is_heard else Phase.DEPOSED)
 
 
+def test_whoever_dials_ends_no_job_that_runs() -> None:
+    """Without a token anybody could; those whom the coordinator dials itself are asked."""
+    bench = running(1, 2)
+    bench.give(v.EndHeard(ending=m.JobEnding(term=1, result="failed", reason="forged")))
+    assert bench.machine.phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize("phase", Phase)
 def test_only_listed_changes_of_the_phase_are_possible(phase: Phase) -> None:
     """Anything else is a bug, and leaves everything as it was."""
