@@ -142,9 +142,12 @@ class MembersMandate:
             self._heard_at[incarnation] = sent_at
 
     def excuse(self, incarnation: str) -> None:
-        """Count without this member."""
+        """Count without this member; of whom nobody is left, nobody is needed."""
         self._excused.add(incarnation)
-        self._looked_at = float("-inf")
+        self.rest_on([each for each in self.electorates if not self._have_left(each)])
+
+    def _have_left(self, electorate: Electorate) -> bool:
+        return all(member.incarnation in self._excused for member in electorate.members)
 
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Count with these from now on."""

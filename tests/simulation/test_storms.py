@@ -114,6 +114,11 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
         PlayedAgent,
     ),
+    "of whom all have left in order, nobody needs to agree to what follows": (
+        86072482,
+        _BRISK,
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

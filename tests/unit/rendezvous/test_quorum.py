@@ -107,3 +107,15 @@ def test_other_mandates() -> None:
     granted = GrantedMandate(until=7.0)
     granted.extend(9.0)
     assert granted.until(5.0) == 9.0
+
+
+def test_of_whom_all_have_left_nobody_is_needed() -> None:
+    """Storm 86072482: nobody else could ever have a quorum of them."""
+    mandate = MembersMandate(settings())
+    mandate.rest_on([electorate("a", "b")])
+    mandate.excuse("a")
+    assert mandate.until(5.0) < 5.0
+    assert not mandate.allows({"new"})
+    mandate.excuse("b")
+    assert mandate.until(5.0) == float("inf")
+    assert mandate.allows({"new"})
