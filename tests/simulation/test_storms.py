@@ -45,6 +45,12 @@ FOUND_IN_THE_SIMULATOR = {
     5023061: (_MAJORITY, "nodes that are yet to arrive know of no job either"),
     5049095: (_MAJORITY, "a firewall that rejects beside a frozen agent is not covered (R5)"),
     6000256: (_GRANTED, "who comes after the end, and begins again, may end in another way"),
+    82104396: (_BRISK_GRANTED, "an end that is lost, and announced, is an end like others"),
+    82311960: (
+        _BRISK_GRANTED,
+        "who found the coordinator of a job may hear of its end in the next one",
+    ),
+    87164486: (_BRISK_GRANTED, "an end stands from when it is written, told or not"),
     6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
     17006661: (
         Options(quorum="majority", is_swarm=True, is_brisk=True),

@@ -37,7 +37,7 @@ class Watch:
         self._past: set[str] = set()  # whose job is over; what starts after it is another one
         self._past_ends: set[str] = set()  # why those have ended
         self._began_at = 0.0
-        self._written = ""  # the end that stood in an etcd by then
+        self._written_at: float | None = None  # the end that stood in an etcd by then
         self._seen = 0
         world.watchers.append(self.look)
 
@@ -108,12 +108,14 @@ class Watch:
         Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
         """
         every = self.world.every_process
-        past, written = self._past, self.world.written_end
+        past, written_at = self._past, self.world.end_written_at
         over = [p for p in every if p.node.incarnation not in past and self._was_told(p)]
-        if not over and written in {"", self._written}:
+        ends = [process.agent.timed_notices[-1][0] for process in over]
+        if written_at is not None and written_at != self._written_at:
+            ends.append(written_at)
+        if not ends:
             return
-        told = [process.agent.timed_notices[-1][0] for process in over]
-        ended_at = min(told, default=self.world.time)
+        ended_at = min(ends)
         old = [
             process
             for process in every
@@ -128,7 +130,7 @@ class Watch:
         self.judge_budget()
         self._past |= {process.node.incarnation for process in (*over, *old)}
         self._past_ends |= {event.reason for event in self._announced()}
-        self._began_at, self._written = self.world.time, written
+        self._began_at, self._written_at = self.world.time, written_at
         self._assignments.clear()
         self._started_at.clear()
         self._newest.clear()

@@ -59,7 +59,7 @@ class _Etcd:
         self._key: _Key | None = None
         self._record = ""
         self._ending = ""
-        self._ending_until = 0.0
+        self.ended_at = self._ending_until = 0.0
         self._revision = 0
 
     def ask(self, call: str, arguments: Mapping[str, Any]) -> object:
@@ -89,7 +89,8 @@ class _Etcd:
 
     def _conclude(self, ending: str, ttl_s: float) -> None:
         self._ending, self._record = ending, ""
-        self._ending_until = self._world.time + ttl_s
+        self.ended_at = self._world.time
+        self._ending_until = self.ended_at + ttl_s
 
     def _is_held(self, arguments: Mapping[str, Any]) -> bool:
         return self._key is not None and self._key.created == arguments["create_revision"]
@@ -271,9 +272,9 @@ class GrantedWorld(World):
         self._agents: dict[str, _Agent] = {}  # by incarnation
 
     @property
-    def written_end(self) -> str:
-        """What stands in etcd now."""
-        return self.etcd.ending_at(self.time)
+    def end_written_at(self) -> float | None:
+        """When the end was written that stands in etcd now."""
+        return self.etcd.ended_at if self.etcd.ending_at(self.time) else None
 
     def start_coordinator(self, process: Process) -> None:
         """Name nobody yet: whoever asks etcd first is named."""

@@ -121,9 +121,9 @@ class World(Sights):
         self._terms = 0
 
     @property
-    def written_end(self) -> str:
-        """How the job has ended, as it is written down where nodes look for who decides, or ""."""
-        return ""
+    def end_written_at(self) -> float | None:
+        """When the end was written that stands where nodes look for who decides, if one does."""
+        return None
 
     def dissolve(self) -> None:
         """Let go of everything: processes and their world hold each other, and nobody else does.
