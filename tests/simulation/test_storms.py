@@ -37,6 +37,7 @@ FOUND_AROUND_THE_AGENT = {
 # What storms have found in the simulator itself: a judge that was wrong, or what nobody promises.
 _MAJORITY = Options(quorum="majority", is_brisk=True)
 _GRANTED = Options(quorum="granted", is_brisk=True)
+_BRISK_GRANTED = Options(quorum="granted", is_swarm=True, is_brisk=True)
 FOUND_IN_THE_SIMULATOR = {
     4013450: (
         Options(is_brisk=True),
@@ -45,13 +46,10 @@ FOUND_IN_THE_SIMULATOR = {
     5023061: (_MAJORITY, "nodes that are yet to arrive know of no job either"),
     5049095: (_MAJORITY, "a firewall that rejects beside a frozen agent is not covered (R5)"),
     6000256: (_GRANTED, "who comes after the end, and begins again, may end in another way"),
-    82104396: (_BRISK_GRANTED, "an end that is lost, and announced, is an end like others"),
-    82311960: (
-        _BRISK_GRANTED,
-        "who found the coordinator of a job may hear of its end in the next one",
-    ),
-    87164486: (_BRISK_GRANTED, "an end stands from when it is written, told or not"),
     6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
+    82104396: (_BRISK_GRANTED, "an end that is lost, and announced, is an end like others"),
+    82311960: (_BRISK_GRANTED, "who had found a coordinator may hear late how its job has ended"),
+    87164486: (_BRISK_GRANTED, "an end stands from when it is written, told or not"),
     17006661: (
         Options(quorum="majority", is_swarm=True, is_brisk=True),
         "two of a job that nobody can follow, as one of them would hear of the other, join no next",
@@ -85,7 +83,6 @@ FOUND_IN_THE_SIMULATOR = {
 
 # What storms found that was no fault of the machines, or that another mend has hidden since.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
-_BRISK_GRANTED = Options(quorum="granted", is_swarm=True, is_brisk=True)
 _FROZEN_SURVIVORS = drawn("freeze", "join", "suspend", "lose host", nodes=4)
 FOUND_OTHERWISE = {
     "an agent that goes without a last word waits for nobody": (
