@@ -36,6 +36,7 @@ FOUND_AROUND_THE_AGENT = {
 
 # What storms have found in the simulator itself: a judge that was wrong, or what nobody promises.
 _MAJORITY = Options(quorum="majority", is_brisk=True)
+_SWARM = Options(quorum="majority", is_swarm=True, is_brisk=True)
 _GRANTED = Options(quorum="granted", is_brisk=True)
 _BRISK_GRANTED = Options(quorum="granted", is_swarm=True, is_brisk=True)
 FOUND_IN_THE_SIMULATOR = {
@@ -49,6 +50,7 @@ FOUND_IN_THE_SIMULATOR = {
     6001912: (_GRANTED, "and the restarts of its job are counted from nothing"),
     82104396: (_BRISK_GRANTED, "an end that is lost, and announced, is an end like others"),
     82311960: (_BRISK_GRANTED, "who had found a coordinator may hear late how its job has ended"),
+    90176842: (_SWARM, "workers fail with those of their own job, whatever round that is in"),
     87164486: (_BRISK_GRANTED, "an end stands from when it is written, told or not"),
     17006661: (
         Options(quorum="majority", is_swarm=True, is_brisk=True),

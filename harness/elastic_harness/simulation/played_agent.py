@@ -247,8 +247,15 @@ class PlayedAgent:
         """Let our workers raise because one elsewhere is gone, if the news can reach them."""
         if (peer.process.name, self.process.name) in self.process.world.cut_links or self.is_held:
             return
-        if self.assignment is not None and self.assignment.round == round_ and not self.is_hung:
+        if self._is_with(peer, round_) and not self.is_hung:
             self._act(lambda: self._fail_in(round_))
+
+    def _is_with(self, peer: PlayedAgent, round_: int) -> bool:
+        """Tell whether somebody is in our round, and not in that of another job."""
+        given, incarnation = self.assignment, peer.process.node.incarnation
+        if given is None or given.round != round_:
+            return False
+        return any(entry.incarnation == incarnation for entry in given.roster)
 
     def _fail_in(self, round_: int) -> None:
         if self.assignment is not None and self.assignment.round == round_ and not self.is_held:
@@ -294,7 +301,7 @@ class PlayedAgent:
             return
         agents = [process.agent for process in self.process.world.every_process]
         for agent in [*(each for each in agents if each.progresses), self]:
-            if agent.assignment is not None and agent.assignment.round == round_:
+            if agent._is_with(self, round_):  # noqa: SLF001 (same class)
                 agent._act(partial(agent._fail_in, round_))  # noqa: SLF001 (same class)
                 return
 
