@@ -84,7 +84,7 @@ class Candidate:
         self._highest_term = 0
         self._newest_round = 0
         self._restarts_used = 0
-        self._left: set[str] = set()
+        self._left: dict[str, int] = {}  # and since which round's electorate
         self._out: list[AskVote] = []
 
     @property
@@ -101,9 +101,16 @@ class Candidate:
         """Take note that somebody has promised a term: a lower one would not be obeyed."""
         self._highest_term = max(self._highest_term, term or 0)
 
-    def excuse(self, incarnation: str) -> None:
-        """Take note that a node has left and renounced its voice."""
-        self._left.add(incarnation)
+    def excuse(self, incarnation: str, since_round: int) -> None:
+        """Take note that a node has left and renounced its voice, in electorates from that one on.
+
+        In one before it counts: that node may have agreed alone to what followed.
+        """
+        self._left[incarnation] = since_round
+
+    def _excused(self, electorate: Electorate) -> frozenset[str]:
+        left = self._left.items()
+        return frozenset(name for name, since in left if since <= electorate.round)
 
     def stand(self, now: float, lost: str, *, is_named: bool = False) -> None:
         """Begin, if this is not going on already; `lost` is the incarnation that cannot be asked.
@@ -227,7 +234,8 @@ class Candidate:
         """See whether enough have agreed, or whether enough never will."""
         assert self._request is not None, "votes are counted while they are asked for"
         voters = self._voters()
-        has_agreement = all(has_quorum(each, self._heard_at, self._left) for each in voters)
+        heard = self._heard_at
+        has_agreement = all(has_quorum(each, heard, self._excused(each)) for each in voters)
         if has_agreement and self._is_begun():
             if self.standing is Standing.TRYING:
                 self._ask_for_votes(now)
@@ -316,7 +324,7 @@ class Candidate:
     def _fail(self, now: float) -> None:
         """Try again after a while: when a voter said, if one did, but not in step with others."""
         voters = self._voters()
-        counted = {entry.incarnation for each in voters for entry in each.members} - self._left
+        counted = {entry.incarnation for each in voters for entry in each.members} - set(self._left)
         self.reached = (len(counted & set(self._heard_at)), len(counted))
         self._become(Standing.WAITING)
         self._request = None
@@ -341,7 +349,7 @@ class Candidate:
             contact_at=self._contact_at,
             lost="",
             heard_at=dict(self._heard_at),
-            left=frozenset(self._left),
+            left=frozenset.intersection(*map(self._excused, voters)),
             newest_round=self._newest_round,
             restarts_used=self._restarts_used,
             ending=self.ending,

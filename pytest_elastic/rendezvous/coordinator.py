@@ -461,6 +461,7 @@ class CoordinatorMachine:
             term=self.term,
             reason=reason,
             left=left,
+            left_after=min((each.round for each in self._mandate.electorates), default=0),
             successor=successor,
             promised=promised,
             newest_round=newest_round,

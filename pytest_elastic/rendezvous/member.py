@@ -479,7 +479,7 @@ class MemberMachine:
         self._part.hear_of(order.newest_round)
         self._succession.ballot.hear_of(order.newest_round)
         if order.left:
-            self._succession.candidate.excuse(order.left)
+            self._succession.candidate.excuse(order.left, order.left_after)
         self._seeking_since = now
         self._leave_link(order.reason, now)
         is_named = order.successor == self.node.incarnation and self._succession.is_on

@@ -285,15 +285,17 @@ class JobEnded:
 class StepDown:
     """I decide no more: I have lost my mandate, or I leave and hand over (R11).
 
-    `left` is the incarnation of a node that leaves with this and has renounced its voice, empty if
-    none does; `successor`, that of the member who is to stand for election at once. `promised` is
-    the term that somebody has promised, None if nobody has: whoever follows needs a higher one.
-    `newest_round` is the newest round that the coordinator has heard of, 0 if it does not say.
+    `left` is the incarnation of a node that leaves with this, empty if none does, and has renounced
+    its voice in the electorates from that of round `left_after` on; `successor`, that of the member
+    who is to stand for election at once. `promised` is the term that somebody has promised, None if
+    nobody has: whoever follows needs a higher one. `newest_round` is the newest round that the
+    coordinator has heard of, 0 if it does not say.
     """
 
     term: int
     reason: str
     left: str = ""
+    left_after: int = 0
     successor: str = ""
     promised: int | None = None
     newest_round: int = 0

@@ -6,7 +6,8 @@ left on purpose, and has promised to vote and to acknowledge nothing any more. A
 cannot be reached counts: nothing tells it from one that votes for somebody else.
 
 Any two quorums of one electorate have a member in common, whoever was excused in either count: a
-node that renounced is in no later count, and the rest is a majority of those who remain.
+node that renounced is in no later count, and the rest is a majority of those who remain. That holds
+for the electorate it renounced in: to the round that follows an older one it may have agreed alone.
 """
 
 from __future__ import annotations

@@ -124,6 +124,11 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "who left a later round is not left out of account where an earlier one is to agree": (
+        90342579,
+        _BRISK,
+        PlayedAgent,
+    ),
     "whoever decides looks there for a newer one, as that may have no other way to be heard of": (
         8001981,
         _BRISK,

@@ -254,7 +254,7 @@ def _renounced(world: World, living: Sequence[Process]) -> set[str]:
     known: set[str] = set()
     for process in living:
         if process.member._succession.ballot.seal is not None:  # noqa: SLF001
-            known |= process.member._succession.candidate._left  # noqa: SLF001
+            known |= set(process.member._succession.candidate._left)  # noqa: SLF001
         if process.coordinator is not None:
             since = process.coordinator._started_at  # noqa: SLF001
             names = {

@@ -120,10 +120,20 @@ def test_it_asks_for_more_than_somebody_has_promised() -> None:
 def test_one_that_was_named_asks_at_once() -> None:
     """The coordinator itself has handed over."""
     bench = Bench()
-    bench.candidate.excuse("n1")
+    bench.candidate.excuse("n1", 1)
     bench.stand(is_named=True)
     assert bench.does(Standing.ASKING)
     assert set(bench.asked) == {"n3"}
+
+
+@pytest.mark.parametrize("since_round", [1, 2])
+def test_who_has_left_counts_in_the_rounds_before_that_which_it_left(since_round: int) -> None:
+    """Storm 90342579: it may have agreed alone to what followed, as half with who decides."""
+    bench = Bench("n1", "n2")
+    bench.candidate.excuse("n1", since_round)
+    bench.candidate.stand(bench.now, "n1", is_named=True)
+    bench.go_on()
+    assert (bench.candidate.elected is not None) is (since_round == 1)
 
 
 def test_a_higher_seal_of_a_voter_brings_in_all_who_have_a_say_in_it() -> None:
