@@ -127,7 +127,6 @@ class CoordinatorMachine:
         self._first_round = FirstRound(
             settings, self._out, self._deadlines, now, is_heir=self._is_heir, mark=mark
         )
-        self._is_deposed = False
         if heritage is not None:
             self._inherit(heritage, now)
 
@@ -183,6 +182,10 @@ class CoordinatorMachine:
     def wake_at(self) -> float | None:
         """Return when `TimePassed` is wanted, or None."""
         return None if self._is_deposed else self._deadlines.wake_at
+
+    @property
+    def _is_deposed(self) -> bool:
+        return self.phase is Phase.DEPOSED
 
     # --- going on ----------------------------------------------------------------------------
 
@@ -436,7 +439,7 @@ class CoordinatorMachine:
             self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
             why, left = f"{own.node.name} left ({own.leave_reason})", own.node.incarnation
             self._step_down(why, left=left, successor=successor)
-        return self.phase is Phase.DEPOSED
+        return self._is_deposed
 
     def _on_own_left(self, reason: str) -> None:
         """Go with this node, whose member has left before it found its own coordinator."""
@@ -461,7 +464,9 @@ class CoordinatorMachine:
             term=self.term,
             reason=reason,
             left=left,
-            left_after=min((each.round for each in self._mandate.electorates), default=0),
+            left_after=min(
+                (each.round for each in self._mandate.electorates), default=self._sealing.newest
+            ),
             successor=successor,
             promised=promised,
             newest_round=newest_round,
@@ -471,7 +476,6 @@ class CoordinatorMachine:
         self._out.emit(events.CoordinatorSteppedDown(term=self.term, reason=reason))
         self._out.add(SteppedDown(reason=reason))
         self._become(Phase.DEPOSED)
-        self._is_deposed = True
 
     # --- what became of members --------------------------------------------------------------
 

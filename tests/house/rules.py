@@ -338,7 +338,7 @@ LONG_FILES: dict[str, Long] = {
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
-    "pytest_elastic/rendezvous/coordinator.py": Long(lines=575, because=_MACHINE),
+    "pytest_elastic/rendezvous/coordinator.py": Long(lines=580, because=_MACHINE),
     "pytest_elastic/rendezvous/messages.py": Long(
         lines=440, because="all that members and the coordinator say to each other"
     ),
