@@ -119,6 +119,11 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
         PlayedAgent,
     ),
+    "a spare that stood still for as long as anybody stayed is told nothing (R10)": (
+        73003396,
+        Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
+        PlayedAgent,
+    ),
     "of whom all have left in order, nobody needs to agree to what follows": (
         86072482,
         _BRISK,

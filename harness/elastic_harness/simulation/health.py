@@ -62,7 +62,7 @@ def health_of(
 
     `left_out` is a node that stays out of reach; `is_host_lost` says that the coordinator of a job
     without succession is gone, so that everybody has to notice. `healed_at` is since when all
-    others can reach each other.
+    others can reach each other, and nobody stands still.
     """
     processes = world.every_process
     if any(process.is_frozen for process in processes if process.is_alive):
@@ -196,11 +196,17 @@ def _could_tell(process: Process, healed_at: float) -> bool:
     """Tell whether a node that knew the end could have told it to all whom it could reach.
 
     A member need not stay for longer than `linger_s`, if somebody is out of its reach for all that
-    time; whoever goes earlier says that everybody knows.
+    time; whoever goes earlier says that everybody knows. Who is not named in the announcement goes
+    at once, and says nothing by that: it came when all was over, and others stay for who was in
+    the job.
     """
     config = process.world.config
     if process.left_at is None:
         return process.is_alive
+    ending = process.member.ending
+    named = {entry.incarnation for entry in ending.members} if ending is not None else set()
+    if process.coordinator is None and named and process.node.incarnation not in named:
+        return False
     stayed_s = process.left_at - process.agent.timed_notices[-1][0]
     has_stayed = stayed_s >= config.linger_s * SLOWEST_CLOCK
     return not has_stayed or process.left_at >= healed_at + config.lease_s
