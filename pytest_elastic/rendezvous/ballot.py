@@ -187,7 +187,7 @@ class Ballot:
     def contact_but_with(self, candidate: str) -> float | None:
         """Return the latest contact that somebody else may count on: a vote is one.
 
-        Whoever was elected by it may have decided since; a candidate itself knows that it has not.
+        Whoever was elected by it may have decided since; a candidate itself knows whether it has.
         """
         if self._voted_at is None or self._voted_for == candidate:
             return self.contact_at

@@ -240,7 +240,7 @@ class Candidate:
             if self.standing is Standing.TRYING:
                 self._ask_for_votes(now)
             else:
-                self._win(voters)
+                self._win(voters, now)
             return
         self._ask_more(voters, now)
         if not self._unanswered:
@@ -338,9 +338,11 @@ class Candidate:
         text = f"{self._ballot.incarnation}/{self._tries}"
         return self.stagger_s * zlib.crc32(text.encode()) / 2**32
 
-    def _win(self, voters: tuple[Electorate, ...]) -> None:
+    def _win(self, voters: tuple[Electorate, ...], now: float) -> None:
         assert self._request is not None, "an election was held"
         assert self._seal is not None, "a candidate has acknowledged something"
+        # From here on it may decide: if it is elected again, that was a contact, too.
+        self._ballot.contact_at = now
         self.elected = Heritage(
             term=self._request.term,
             seal=self._seal,
@@ -349,7 +351,7 @@ class Candidate:
             contact_at=self._contact_at,
             lost="",
             heard_at=dict(self._heard_at),
-            left=frozenset.intersection(*map(self._excused, voters)),
+            left=dict(self._left),
             newest_round=self._newest_round,
             restarts_used=self._restarts_used,
             ending=self.ending,

@@ -260,7 +260,7 @@ class CoordinatorMachine:
     def _gather(self, now: float) -> None:
         if self._own_leave is not None:
             own = self._members.peers.get(self.node.incarnation)
-            if own is None or not self._hands_over(own):  # to somebody who has come meanwhile
+            if own is None or not self._hands_over(own, now):  # to somebody who has come meanwhile
                 self._end("lost", self._own_leave, now)
             return
         if self._running.round is None:
@@ -421,7 +421,7 @@ class CoordinatorMachine:
     def _let_go(self, peer: Peer, now: float) -> None:
         """Let a member go whose workers are gone; with the coordinator's own goes the job (R4)."""
         if self._desk.is_own(peer) and self.settings.outlives_coordinator:
-            if self._hands_over(peer):
+            if self._hands_over(peer, now):
                 return
             self._own_leave = f"{peer.node.name} leaves ({peer.leave_reason}), and nobody is left"
         if self._own_leave is None or not self._desk.is_own(peer):
@@ -432,21 +432,24 @@ class CoordinatorMachine:
         if self._running.round is not None:
             self._running.round.stop_because(self._own_leave)
 
-    def _hands_over(self, own: Peer) -> bool:
+    def _hands_over(self, own: Peer, now: float) -> bool:
         """Leave, and name who follows, if anybody can: nobody has to wait for a lease (R4)."""
         successor = self._leaving.choose_successor(self._running.roster)
-        if successor and self.settings.outlives_coordinator:
+        # Who is merely out of our reach may be named by whoever grants this.
+        can_follow = successor or (self.settings.is_granted and self._farewell.has_others(now))
+        if can_follow and self.settings.outlives_coordinator:
             self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
-            why, left = f"{own.node.name} left ({own.leave_reason})", own.node.incarnation
-            self._step_down(why, left=left, successor=successor)
+            self._leave(f"left ({own.leave_reason})")
         return self._is_deposed
 
     def _on_own_left(self, reason: str) -> None:
         """Go with this node, whose member has left before it found its own coordinator."""
         if self._farewell.ending is None:
-            successor = self._leaving.choose_successor(self._running.roster)
-            why, left = f"{self.node.name} {reason}", self.node.incarnation
-            self._step_down(why, left=left, successor=successor)
+            self._leave(reason)
+
+    def _leave(self, why: str) -> None:
+        left, successor = self.node.incarnation, self._leaving.choose_successor(self._running.roster)
+        self._step_down(f"{self.node.name} {why}", left=left, successor=successor)
 
     def _step_down(
         self,
@@ -464,7 +467,7 @@ class CoordinatorMachine:
             term=self.term,
             reason=reason,
             left=left,
-            left_after=min(
+            left_after=max(
                 (each.round for each in self._mandate.electorates), default=self._sealing.newest
             ),
             successor=successor,
@@ -561,8 +564,8 @@ class CoordinatorMachine:
         committed = self._running.round = inherited_round(
             seal, heritage, roster, committed_at=now - self.settings.min_round_s
         )
-        for incarnation in sorted(heritage.left):
-            self._mandate.excuse(incarnation)
+        for incarnation, since_round in sorted(heritage.left.items()):
+            self._mandate.excuse(incarnation, since_round)
         self._farewell.expect_strangers(now)
         if seal.spares:
             self._gathering.wait_for_spares(now + self.settings.beat_interval_s)

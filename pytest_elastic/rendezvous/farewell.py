@@ -100,13 +100,16 @@ class Farewell:
     def hear(self, ended: m.JobEnding | None) -> bool:
         """Take note of how the job has ended, as a node says; tell whether that is news.
 
-        It holds: nobody is needed any more for it to be told.
+        It holds: nobody is needed any more for it to be told. One that differs from what was
+        decided here does not make that hold.
         """
         if ended is None:
             return False
-        self._mandate.conclude()
         if self.ending is not None:
+            if (ended.result, ended.reason) == (self.ending.result, self.ending.reason):
+                self._mandate.conclude()
             return False
+        self._mandate.conclude()
         self.heard = ended
         return True
 
@@ -165,6 +168,10 @@ class Farewell:
         self._over_at = now
         self._members.ended = self.ending
         return Heard.BY_ALL
+
+    def has_others(self, now: float) -> bool:
+        """Tell whether somebody else is in this job, or was lost so lately that it may return."""
+        return len(self._members.peers) > 1 or bool(self._awaited(now))
 
     def _awaited(self, now: float) -> Sequence[str]:
         """Return who may still come and ask."""

@@ -19,7 +19,8 @@ class Heritage:
     it. `electorates` have to give a quorum to each round until one is committed. `contact_at`, on
     the clock of the node that was elected: no coordinator of before was heard later by those who
     agreed, so that no worker of before runs a lease after that. `heard_at` is when each of them was
-    asked for its agreement. `left` has renounced its voice, and its workers are gone.
+    asked for its agreement. `left` are those who have renounced their voices, each with the round
+    from whose electorate on it does not count; their workers are gone.
     """
 
     term: int
@@ -29,7 +30,7 @@ class Heritage:
     contact_at: float
     lost: str
     heard_at: Mapping[str, float] = field(default_factory=dict)
-    left: frozenset[str] = frozenset()
+    left: Mapping[str, int] = field(default_factory=dict)
     newest_round: int = 0
     restarts_used: int = 0
     ending: JobEnding | None = None

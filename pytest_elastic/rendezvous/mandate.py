@@ -42,8 +42,8 @@ class Mandate(Protocol):
     def hear(self, incarnation: str, sent_at: float) -> None:
         """Take note that a member has answered what we sent at `sent_at`."""
 
-    def excuse(self, incarnation: str) -> None:
-        """Take note that a member has renounced its voice."""
+    def excuse(self, incarnation: str, since_round: int = 0) -> None:
+        """Take note that a member has renounced its voice, in electorates of that round on."""
 
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Take note that the mandate comes from these rosters from now on."""
@@ -69,7 +69,7 @@ class Unlimited:
     def hear(self, incarnation: str, sent_at: float) -> None:
         """Need no answer of members."""
 
-    def excuse(self, incarnation: str) -> None:
+    def excuse(self, incarnation: str, since_round: int = 0) -> None:
         """Need no voice of members."""
 
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
@@ -117,7 +117,7 @@ class MembersMandate:
         self._lease_s = settings.lease_s
         self._stale_s = settings.beat_interval_s / 8
         self._heard_at: dict[str, float] = {}
-        self._excused: set[str] = set()
+        self._excused: dict[str, int] = {}
         self._since = float("inf")
         self._looked_at = float("-inf")
 
@@ -128,26 +128,34 @@ class MembersMandate:
         lease_s = self._lease_s
         is_over = now >= self._since + lease_s
         if is_over or not self._looked_at <= now < self._looked_at + self._stale_s:
-            self._since = agreed_since(self.electorates, self._heard_at, self._excused)
+            self._since = min(
+                agreed_since(each, self._heard_at, self._excused_in(each))
+                for each in self.electorates
+            )
             self._looked_at = now
         return min(self._since, now) + lease_s
 
     def allows(self, roster: Collection[str]) -> bool:
         """Tell whether a quorum of each electorate is in it."""
-        return all(has_quorum(each, roster, self._excused) for each in self.electorates)
+        return all(has_quorum(each, roster, self._excused_in(each)) for each in self.electorates)
 
     def hear(self, incarnation: str, sent_at: float) -> None:
         """Count from here for this member."""
         if sent_at >= self._heard_at.get(incarnation, sent_at):
             self._heard_at[incarnation] = sent_at
 
-    def excuse(self, incarnation: str) -> None:
+    def excuse(self, incarnation: str, since_round: int = 0) -> None:
         """Count without this member; of whom nobody is left, nobody is needed."""
-        self._excused.add(incarnation)
+        self._excused[incarnation] = since_round
         self.rest_on([each for each in self.electorates if not self._have_left(each)])
 
     def _have_left(self, electorate: Electorate) -> bool:
-        return all(member.incarnation in self._excused for member in electorate.members)
+        excused = self._excused_in(electorate)
+        return all(member.incarnation in excused for member in electorate.members)
+
+    def _excused_in(self, electorate: Electorate) -> frozenset[str]:
+        left = self._excused.items()
+        return frozenset(name for name, since in left if since <= electorate.round)
 
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Count with these from now on."""

@@ -479,7 +479,7 @@ class MemberMachine:
         self._part.hear_of(order.newest_round)
         self._succession.ballot.hear_of(order.newest_round)
         if order.left:
-            self._succession.candidate.excuse(order.left, order.left_after)
+            self._succession.excuse(order.left, order.left_after, now)
         self._seeking_since = now
         self._leave_link(order.reason, now)
         is_named = order.successor == self.node.incarnation and self._succession.is_on
@@ -527,5 +527,8 @@ class MemberMachine:
             self._out.add(v.Hangup())
         self._link.become(Link.OVER)
         self._parting.say("drained" if self._drain is not None else result, reason, first_failure)
-        if self._drain is not None and self.settings.outlives_coordinator:
+        if self._drain is None:
+            return
+        self._succession.ballot.renounce()  # others are told that it has left
+        if self.settings.outlives_coordinator:
             self._out.add(v.HandOver(reason=reason))

@@ -12,7 +12,7 @@ for the electorate it renounced in: to the round that follows an older one it ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pytest_elastic.rendezvous.model import Electorate, has_beats
@@ -82,20 +82,12 @@ def has_quorum(
 
 
 def agreed_since(
-    electorates: Iterable[Electorate], heard_at: Mapping[str, float], excused: Collection[str] = ()
+    electorate: Electorate, heard_at: Mapping[str, float], excused: Collection[str] = ()
 ) -> float:
-    """Return the latest time at or after which a quorum of each electorate was heard.
+    """Return the latest time at or after which a quorum was heard, without the `excused`.
 
-    `heard_at` is by incarnation. Infinite without electorates; minus infinite where fewer than a
-    quorum were ever heard.
+    `heard_at` is by incarnation. Minus infinite where fewer than a quorum were ever heard.
     """
-    since = [_one_agreed_since(each, heard_at, excused) for each in electorates]
-    return min(since, default=float("inf"))
-
-
-def _one_agreed_since(
-    electorate: Electorate, heard_at: Mapping[str, float], excused: Collection[str]
-) -> float:
     counted = [m.incarnation for m in electorate.members if m.incarnation not in excused]
     times = sorted([heard_at.get(each, _NEVER) for each in counted], reverse=True)
     if not times:

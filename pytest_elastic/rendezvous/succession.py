@@ -100,6 +100,14 @@ class Succession:
         self.is_lost = False
         self._trusted_until = now + self._settings.lease_s / 2
 
+    def excuse(self, incarnation: str, since_round: int, now: float) -> None:
+        """Take note that a coordinator has left, in electorates of that round on.
+
+        What it granted until now may have rested on its own voice, which no voter can know.
+        """
+        self.ballot.contact_at = now
+        self.candidate.excuse(incarnation, since_round)
+
     def hear_of_term(self, term: int, now: float) -> None:
         """Stand for nothing, and vote for nobody, for a while: somebody decides under a new term.
 

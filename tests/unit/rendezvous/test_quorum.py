@@ -62,14 +62,14 @@ def test_any_two_quorums_have_a_member_in_common(count: int) -> None:
 
 
 def test_since_when_a_quorum_has_agreed() -> None:
-    """The time of the last one that is needed, in each electorate."""
+    """The time of the last one that is needed."""
     heard = {"a": 9.0, "b": 7.0, "c": 3.0, "d": 1.0}
-    assert agreed_since([electorate("a", "b", "c")], heard) == 7.0
-    assert agreed_since([electorate("a", "b", "c", "d")], heard) == 7.0  # a decided it
-    assert agreed_since([electorate("a", "b", "c", "d", coordinator="d")], heard) == 3.0
-    assert agreed_since([electorate("a", "b", "c"), electorate("c", "d", "e")], heard) == 1.0
-    assert agreed_since([electorate("x", "y")], heard) == float("-inf")
-    assert agreed_since([], heard) == float("inf")
+    assert agreed_since(electorate("a", "b", "c"), heard) == 7.0
+    assert agreed_since(electorate("a", "b", "c", "d"), heard) == 7.0  # a decided it
+    assert agreed_since(electorate("a", "b", "c", "d", coordinator="d"), heard) == 3.0
+    assert agreed_since(electorate("a", "b", "c", "d"), heard, {"a"}) == 3.0
+    assert agreed_since(electorate("c", "d", "e"), heard) == 1.0
+    assert agreed_since(electorate("x", "y"), heard) == float("-inf")
 
 
 def test_a_mandate_of_members_ends_a_lease_after_a_quorum_was_heard() -> None:
