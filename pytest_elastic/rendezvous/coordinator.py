@@ -434,9 +434,9 @@ class CoordinatorMachine:
 
     def _hands_over(self, own: Peer, now: float) -> bool:
         """Leave, and name who follows, if anybody can: nobody has to wait for a lease (R4)."""
-        successor = self._leaving.choose_successor(self._running.roster)
+        named = self._leaving.choose_successor(self._running.roster)
         # Who is merely out of our reach may be named by whoever grants this.
-        can_follow = successor or (self.settings.is_granted and self._farewell.has_others(now))
+        can_follow = named or (self.settings.is_granted and self._farewell.has_others(now))
         if can_follow and self.settings.outlives_coordinator:
             self._out.emit(events.MemberLeft(member=own.node.name, reason=own.leave_reason))
             self._leave(f"left ({own.leave_reason})")
@@ -448,15 +448,13 @@ class CoordinatorMachine:
             self._leave(reason)
 
     def _leave(self, why: str) -> None:
-        left, successor = self.node.incarnation, self._leaving.choose_successor(self._running.roster)
-        self._step_down(f"{self.node.name} {why}", left=left, successor=successor)
+        self._step_down(f"{self.node.name} {why}", left=self.node.incarnation)
 
     def _step_down(
         self,
         reason: str,
         *,
         left: str = "",
-        successor: str = "",
         promised: int | None = None,
         newest_round: int = 0,
     ) -> None:
@@ -470,7 +468,7 @@ class CoordinatorMachine:
             left_after=max(
                 (each.round for each in self._mandate.electorates), default=self._sealing.newest
             ),
-            successor=successor,
+            successor=self._leaving.choose_successor(self._running.roster) if left else "",
             promised=promised,
             newest_round=newest_round,
         )
