@@ -58,6 +58,21 @@ expect:
   finally:
     - job: succeeded
 """
+# A job that was killed hard, and is started again under the same run id.
+ANEW = """
+nodes: {initial: 3, min: 2, max: 3}
+timeline:
+  - at: {step: 12, rank: 1, round: 1}
+    id: killed
+    reboot: {node: all, downtime: 200ms}
+expect:
+  eventually:
+    - {round: 2, within: 30s, after: killed}
+  finally:
+    - job: succeeded
+    - restarts: 0
+    - world_sizes: [3, 3]
+"""
 
 
 def _ran(folder: Path, text: str) -> RunResult:
@@ -109,3 +124,11 @@ def test_a_scenario_may_wait_for_whoever_decides_next(tmp_path: Path) -> None:
 def test_a_launcher_that_was_killed_is_brought_back_by_a_reboot(tmp_path: Path) -> None:
     """As the complaint about a `join` says."""
     assert _complaints(_ran(tmp_path, BACK)) == []
+
+
+def test_a_job_killed_everywhere_begins_anew_and_is_no_second_world(tmp_path: Path) -> None:
+    """The launcher begins with round 1 again; what is written counts the rounds that were seen."""
+    result = _ran(tmp_path, ANEW)
+    assert _complaints(result) == []
+    worlds = [(world.ordinal, world.round, world.job) for world in result.history.worlds.rounds]
+    assert worlds == [(1, 1, 1), (2, 1, 2)]

@@ -6,7 +6,8 @@ answers them, one record at a time.
 
 **How worlds are told apart.** Our launcher names the round in each worker's environment, and that
 is that; only when a rank of a round is already taken by another worker is there a second world of
-the same number (two coordinators, or ranks given twice: both for the checkers to find). Other
+the same number (two coordinators, or ranks given twice: both for the checkers to find), or where a
+job begins anew after all launchers of the one before are dead (`jobs.py`). Other
 launchers name no round. Then a worker that says hello joins the newest world which it *fits*:
 
 - same run id, master address, master port and world size;
@@ -35,6 +36,7 @@ from elastic_harness.history.events import (
     WorkerGone,
     WorkerHello,
 )
+from elastic_harness.history.jobs import Jobs
 from pytest_elastic.events.model import Record
 
 __all__ = ["Step", "WorkerView", "World", "Worlds"]
@@ -102,7 +104,7 @@ class World:
     """One round's workers.
 
     `ordinal` counts worlds from 1 in the order of their first hello; `round` is the launcher's own
-    number, None under launchers that name none.
+    number, None under launchers that name none. `job` counts jobs of its run id (`jobs.py`).
     """
 
     ordinal: int
@@ -111,6 +113,7 @@ class World:
     master_addr: str
     master_port: int
     world_size: int
+    job: int = 1
     workers: dict[int, WorkerView] = field(default_factory=dict)
     nonce: str | None = None
     formed_at: float | None = None
@@ -178,6 +181,7 @@ class Worlds:
     def __init__(self) -> None:
         self.rounds: list[World] = []
         self._by_pid: dict[int, tuple[World, WorkerView]] = {}
+        self._jobs = Jobs()
         self._seq = 0
 
     @property
@@ -193,12 +197,17 @@ class Worlds:
         """Return the newest worker that had a pid, and its world."""
         return self._by_pid.get(pid)
 
+    def job_of(self, seq: int) -> int:
+        """Return the number of the job that a record belongs to, from 1 for each run id."""
+        return self._jobs.of(seq)
+
     def observe(self, record: Record) -> None:
         """Take the next record into account."""
         self._seq += 1
+        job = self._jobs.observe(record)
         match record.event:
             case WorkerHello() as hello:
-                self._on_hello(record, hello)
+                self._on_hello(record, hello, job)
             case (
                 GroupFormed(pid=pid)
                 | StepCompleted(pid=pid)
@@ -212,10 +221,10 @@ class Worlds:
             case _:
                 pass
 
-    def _on_hello(self, record: Record, hello: WorkerHello) -> None:
-        world = self._world_for(record.node, hello)
+    def _on_hello(self, record: Record, hello: WorkerHello, job: int) -> None:
+        world = self._world_for(record.node, hello, job)
         if world is None:
-            world = self._open(hello, hello.round)
+            world = self._open(hello, hello.round, job)
         worker = WorkerView(
             rank=hello.rank,
             local_rank=hello.local_rank,
@@ -272,7 +281,7 @@ class Worlds:
             world.nonce = nonce
             return
         if home is None:
-            home = self._open(worker.hello, None)
+            home = self._open(worker.hello, None, world.job)
             home.nonce = nonce
         self._move(worker, world, home)
 
@@ -301,7 +310,7 @@ class Worlds:
         self._by_pid[worker.pid] = (world, worker)
         self._refresh(world)
 
-    def _open(self, hello: WorkerHello, round_number: int | None) -> World:
+    def _open(self, hello: WorkerHello, round_number: int | None, job: int) -> World:
         world = World(
             ordinal=len(self.rounds) + 1,
             round=round_number,
@@ -309,13 +318,18 @@ class Worlds:
             master_addr=hello.master_addr,
             master_port=hello.master_port,
             world_size=hello.world_size,
+            job=job,
         )
         self.rounds.append(world)
         return world
 
-    def _world_for(self, node: str, hello: WorkerHello) -> World | None:
+    def _world_for(self, node: str, hello: WorkerHello, job: int) -> World | None:
         """Return the newest world that a worker saying hello belongs to (see the file's head)."""
-        candidates = [world for world in reversed(self.rounds) if world.run_id == hello.run_id]
+        candidates = [
+            world
+            for world in reversed(self.rounds)
+            if (world.run_id, world.job) == (hello.run_id, job)
+        ]
         if hello.round is not None:
             same = [
                 world

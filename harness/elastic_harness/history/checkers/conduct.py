@@ -100,18 +100,16 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
         if any(entry.event.role == "launcher" for entry in history.of_kind(ProcessExited)):
             return not_observed(history, "a launcher ran to its end and no worker said hello")
         return not_observed(history, "no worker said hello")
-    said = {
-        (entry.record.run_id, entry.node, entry.event.round, entry.event.rank) for entry in hellos
-    }
+    said = {(*_job_and_round(history, entry), entry.event.rank) for entry in hellos}
     ended = {
-        (entry.record.run_id, entry.node, entry.event.round, entry.event.rank)
+        (*_job_and_round(history, entry), entry.event.rank)
         for entry in history.of_kind(WorkerExited)
     }
     stopped = nodes_ended_by_faults(history)
     unheard: list[str] = []
     for entry in started:
         for rank in entry.event.ranks:
-            key = (entry.record.run_id, entry.node, entry.event.round, rank)
+            key = (*_job_and_round(history, entry), rank)
             # One that died before its first line could not speak, and does no harm; nor could one
             # whose node was ended.
             if key in said or key in ended:
@@ -138,6 +136,14 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
                         (before.seq, after.seq),
                     )
     return valid(f"{len(hellos)} workers said hello, and every step was heard of{''.join(unheard)}")
+
+
+def _job_and_round(
+    history: History, entry: Entry[WorkerHello | WorkersStarted | WorkerExited]
+) -> tuple[str, int, str, int | None]:
+    """Return run id, job, node and round of what happened to a worker."""
+    job = history.worlds.job_of(entry.seq)
+    return entry.record.run_id, job, entry.node, entry.event.round
 
 
 @checker("switch_clean", NoParameters, is_default=True)

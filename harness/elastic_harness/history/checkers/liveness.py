@@ -73,14 +73,20 @@ class RestartsParameters:
 
 @checker("restarts", RestartsParameters, shorthand="exactly")
 def restarts(history: History, parameters: RestartsParameters) -> Verdict:
-    """So many restarts were charged, by the count that workers were told."""
-    worlds = history.worlds.rounds
-    counts = [world.restart_count for world in worlds]
-    known = [count for count in counts if count is not None]
-    if not known:
+    """So many restarts were charged, by the count that workers were told; jobs are added up."""
+    most: dict[tuple[str, int], int] = {}
+    for world in history.worlds.rounds:
+        job, count = (world.run_id, world.job), world.restart_count
+        if count is not None:
+            most[job] = max(count, most.get(job, 0))
+    if not most:
         return unknown("no worker was told a restart count")
-    found = max(known)
-    proof = _hellos(world for world in worlds if world.restart_count == found)
+    found = sum(most.values())
+    proof = _hellos(
+        world
+        for world in history.worlds.rounds
+        if world.restart_count == most.get((world.run_id, world.job), -1)
+    )
     if parameters.exactly is not None and found != parameters.exactly:
         return invalid(f"{found} restarts, {parameters.exactly} were expected", proof)
     if parameters.at_least is not None and found < parameters.at_least:
@@ -236,9 +242,11 @@ def recovered(history: History, _: NoParameters) -> Verdict:
 def rank_stability(history: History, _: NoParameters) -> Verdict:
     """Nodes that stay keep their order of ranks, and newcomers stand where one left, or last."""
     formed = formed_worlds(history)
-    if len(formed) < 2:
-        return unknown("there were not two rounds to compare")
-    for old, new in pairwise(formed):
+    # A job that begins anew knows nothing of the order of the one before.
+    pairs = [(old, new) for old, new in pairwise(formed) if old.job == new.job]
+    if not pairs:
+        return unknown("there were not two rounds of one job to compare")
+    for old, new in pairs:
         stayed_before = [node for node in old.nodes if node in new.nodes]
         stayed_after = [node for node in new.nodes if node in old.nodes]
         proof = _hellos((old, new))

@@ -48,16 +48,16 @@ def ranks(history: History, _: NoParameters) -> Verdict:
 
 def _rank_given_twice(worlds: list[World]) -> Verdict | None:
     """Two worlds of one number exist only because a rank was taken (see worlds.py)."""
-    holders: dict[tuple[str, int, int], WorkerView] = {}
+    holders: dict[tuple[str, int, int, int], WorkerView] = {}
     for world in worlds:
         if world.round is None:
             continue
         for worker in world.workers.values():
-            key = (world.run_id, world.round, worker.rank)
+            key = (world.run_id, world.job, world.round, worker.rank)
             other = holders.setdefault(key, worker)
             if other is not worker:
                 return invalid(
-                    f"rank {worker.rank} of round {world.round} was given to two workers, "
+                    f"rank {worker.rank} of round {_name(world)} was given to two workers, "
                     f"on {other.node} and on {worker.node}",
                     (other.hello_seq, worker.hello_seq),
                 )
@@ -99,9 +99,10 @@ def _wrong_ranks(world: World) -> Verdict | None:
 def _rank_against_launcher(history: History) -> Verdict | None:
     """The ranks that agents say they started are those that workers say they have."""
     for started in history.of_kind(WorkersStarted):
-        event = started.event
+        event, job = started.event, history.worlds.job_of(started.seq)
+        told = (event.round, started.record.run_id, job)
         for world in history.worlds.rounds:
-            if (world.round, world.run_id) != (event.round, started.record.run_id):
+            if (world.round, world.run_id, world.job) != told:
                 continue
             for worker in world.workers.values():
                 if worker.node == started.node and worker.rank not in event.ranks:
@@ -137,7 +138,7 @@ def agreement(history: History, _: NoParameters) -> Verdict:
 
 def _nodes_disagree(history: History) -> Verdict | None:
     """Every node that was told to start a round was told the same round."""
-    first: dict[tuple[str, int, int], tuple[int, str, tuple[object, ...]]] = {}
+    first: dict[tuple[str, int, int, int], tuple[int, str, tuple[object, ...]]] = {}
     for entry in history.of_kind(RoundCommitted):
         event = entry.event
         told = (
@@ -147,7 +148,7 @@ def _nodes_disagree(history: History) -> Verdict | None:
             event.master_addr,
             event.master_port,
         )
-        key = (entry.record.run_id, event.term, event.round)
+        key = (entry.record.run_id, history.worlds.job_of(entry.seq), event.term, event.round)
         seq, node, earlier = first.setdefault(key, (entry.seq, entry.node, told))
         if earlier != told:
             return invalid(
@@ -268,7 +269,7 @@ def no_overlap(history: History, _: NoParameters) -> Verdict:
 
 @checker("budget", NoParameters, is_default=True)
 def budget(history: History, _: NoParameters) -> Verdict:
-    """The restart count never exceeds max_restarts and never goes back."""
+    """The restart count never exceeds max_restarts and never goes back while the job lives."""
     run = history.run
     worlds = history.worlds.rounds
     if not worlds:
@@ -282,7 +283,7 @@ def budget(history: History, _: NoParameters) -> Verdict:
         if ended.event.restarts_used > limit:
             used = ended.event.restarts_used
             return invalid(f"{used} restarts were used, {limit} allowed", (ended.seq,))
-    counts: dict[str, int] = defaultdict(int)
+    counts: dict[tuple[str, int], int] = defaultdict(int)  # of each job
     for world in worlds:
         count = world.restart_count
         if count is None:
@@ -292,13 +293,14 @@ def budget(history: History, _: NoParameters) -> Verdict:
             return invalid(
                 f"round {_name(world)} has restart count {count}, {limit} allowed", proof
             )
-        if count < counts[world.run_id]:
+        job = (world.run_id, world.job)
+        if count < counts[job]:
             return invalid(
-                f"the restart count went back from {counts[world.run_id]} to {count} "
+                f"the restart count went back from {counts[job]} to {count} "
                 f"in round {_name(world)}",
                 proof,
             )
-        counts[world.run_id] = count
+        counts[job] = count
     return valid(f"{max(counts.values())} of {limit} restarts were used")
 
 
@@ -331,7 +333,8 @@ def membership(history: History, _: NoParameters) -> Verdict:
 
 def _name(world: World) -> str:
     """Return a round's number for people: the launcher's own where it has one."""
-    return str(world.ordinal if world.round is None else world.round)
+    number = str(world.ordinal if world.round is None else world.round)
+    return f"{number} of job {world.job}" if world.job > 1 else number
 
 
 CHECKERS: tuple[Checker[NoParameters], ...] = (
