@@ -8,6 +8,7 @@ expected.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -162,7 +163,11 @@ def parse_endpoint(text: str, *, default_port: int = DEFAULT_PORT) -> Endpoint:
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of "a:29400,b,c:29400": one as a rule, or several, all different."""
+    """Return the endpoints of "a:29400,b,c:29400": one as a rule, or several, all different.
+
+    They are told apart by spelling alone, once case, a final dot, the ways to write an address and
+    `localhost` are allowed for: no name server is asked.
+    """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1 and not all(parts):
         raise UsageError(
@@ -175,12 +180,33 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
             raise UsageError(
                 f"--rdzv-endpoint={text!r}: port 0 means any free one, which nobody could find"
             )
-        if endpoint in endpoints[:number]:
-            raise UsageError(
-                f"--rdzv-endpoint={text!r} names {endpoint} twice: a majority of endpoints is "
-                "counted, so that each has to be another one"
-            )
+        for other in endpoints[:number]:
+            if endpoint.port == other.port and _places(endpoint.host) & _places(other.host):
+                raise UsageError(
+                    f"--rdzv-endpoint={text!r} names {_as_said_twice(other, endpoint)}: a majority "
+                    "of endpoints is counted, so that each has to be another one",
+                    hint="Give each endpoint once.",
+                )
     return endpoints
+
+
+def _as_said_twice(one: Endpoint, other: Endpoint) -> str:
+    if one == other:
+        return f"{one} twice"
+    return f"one endpoint twice, as {one} and as {other}"
+
+
+def _places(host: str) -> frozenset[str]:
+    """Return where a host is, as far as its spelling says so; a name server may know more."""
+    name = host.lower().removesuffix(".")
+    if name == "localhost":
+        return frozenset({"127.0.0.1", "::1", name})
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return frozenset({name})
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return frozenset({str(mapped or address)})
 
 
 def fill_in(text: str, *, local_rank: int) -> str:

@@ -52,6 +52,10 @@ def folder(tmp_path: Path) -> Path:
             "--rdzv-backend=c10d --rdzv-endpoint=a,b:29401,a:29400 hello.py",
             "--rdzv-endpoint='a,b:29401,a:29400' names a:29400 twice",
         ),
+        (
+            "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1,LOCALHOST. hello.py",
+            "names one endpoint twice, as 127.0.0.1:29400 and as LOCALHOST.:29400: a majority",
+        ),
         ("--rdzv-backend=c10d --rdzv-endpoint=a,,b hello.py", "='a,,b' has an empty place"),
         ("--rdzv-backend=c10d --rdzv-endpoint=a,b:0 hello.py", "port 0 means any free one"),
         ("--rdzv-backend=c10d --rdzv-endpoint=a,b:x hello.py", "'b:x' is not an endpoint"),
