@@ -124,7 +124,7 @@ class Membership:
 
     def greet(self, connection: int, hello: m.Hello, now: float) -> None:
         """Answer a node's first words: welcome, refusal, or silence while its name is in doubt."""
-        problem = difference(hello, self._settings)
+        problem = difference(hello, self._settings, self._own.name)
         if problem is not None:
             self._refuse(connection, problem, is_final=True)
             return

@@ -242,7 +242,7 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
     with Running(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder) as host:
         host.wait_for("hosting the rendezvous")
         same_name = run(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder)
-        mine = ("--rdzv-id=mine", "--max-restarts=5", "--rdzv-conf=lease=9")
+        mine = ("--rdzv-id=mine", "--node-name=second", "--max-restarts=5", "--rdzv-conf=lease=9")
         other_settings = run(*meeting, *mine, "hello.py", cwd=folder)
         yours = ("--rdzv-id=yours", "--rdzv-conf=join_timeout=7")
         other_run = run(*meeting, *yours, "hello.py", cwd=folder)
@@ -251,7 +251,11 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
         same_name, "as node 'first': a node of that name at 127.0.0.1:", code=2, within_s=150
     )
     not_joined(
-        other_settings, "lease_s is 9 there and 5 here; max_restarts is 5", code=2, within_s=150
+        other_settings,
+        "those of first, which decides: --max-restarts is 5 on second and 0 on first; "
+        "--rdzv-conf lease is 9 on second and 5 on first. Give all nodes the same options.",
+        code=2,
+        within_s=150,
     )
     said = f"127.0.0.1:{port} is that of run 'mine', and this node was started for run 'yours'"
     not_joined(other_run, said, code=3, within_s=150)

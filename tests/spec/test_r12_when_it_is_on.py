@@ -79,7 +79,8 @@ def test_r12_all_nodes_must_say_the_same() -> None:
     over = world.over("n4")
     assert over is not None
     assert over.result == "refused"
-    assert "quorum is 'coordinator' there and 'majority' here" in over.reason
+    assert "--rdzv-conf quorum (or, without it, " in over.reason
+    assert ") is coordinator on n4 and majority on n1. Give all nodes" in over.reason
 
 
 def test_r12_with_torchruns_semantics_the_coordinators_side_goes_on_with_min_nodes() -> None:

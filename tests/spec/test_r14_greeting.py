@@ -6,7 +6,7 @@ from elastic_harness.simulation.world import World, formed, settings
 
 
 def test_r14_different_settings_are_refused_one_by_one() -> None:
-    """The refusal names each difference, and what it is on both sides."""
+    """The refusal names each option that differs, and what it is on both nodes, by name."""
     world = World(settings("2:3", max_restarts=3))
     world.start("n1")
     world.start("n2", config=settings("2:4", max_restarts=5))
@@ -14,7 +14,9 @@ def test_r14_different_settings_are_refused_one_by_one() -> None:
     over = world.over("n2")
     assert over is not None
     assert over.result == "refused"
-    assert "max_nodes is 4 there and 3 here; max_restarts is 5 there and 3 here" in over.reason
+    assert (
+        "--max-restarts is 5 on n2 and 3 on n1; --nnodes is 2:4 on n2 and 2:3 on n1" in over.reason
+    )
 
 
 def test_r14_a_node_of_another_run_is_refused() -> None:

@@ -214,7 +214,7 @@ def test_r12_nodes_that_were_given_other_endpoints_are_refused() -> None:
     over = world.over("n4")
     assert over is not None
     assert over.result == "refused"
-    assert "endpoints is 'n1,n9' there and 'n1,n2,n3' here" in over.reason
+    assert "--rdzv-endpoint is n1,n9 on n4 and n1,n2,n3 on n1" in over.reason
 
 
 # --- one endpoint --------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
+from pytest_elastic.cli.options import build_parser
+from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.greeting import (
     difference,
     free_name,
@@ -33,29 +36,57 @@ def hello(settings: Settings = OURS, resumes_round: int = 0) -> Hello:
 
 def test_the_same_settings_are_welcome() -> None:
     """No difference, no words."""
-    assert difference(hello(), OURS) is None
+    assert difference(hello(), OURS, "n1") is None
 
 
 def test_every_difference_is_named_with_both_values() -> None:
-    """Whoever reads it knows which option to change on which node."""
-    theirs = dataclasses.replace(OURS, max_restarts=0, lease_s=7.5, quorum="majority")
-    assert difference(hello(theirs), OURS) == (
-        "cannot join run 'r' as node 'n2': its settings differ from the coordinator's: "
-        "lease_s is 7.5 there and 5 here; max_restarts is 0 there and 3 here; "
-        "quorum is 'majority' there and 'coordinator' here. Give all nodes the same options."
+    """Whoever reads it knows which option to change on which node, as it is typed."""
+    theirs = dataclasses.replace(
+        OURS, max_nodes=1, max_restarts=0, last_call_s=7.5, join_timeout_s=9.0
     )
+    assert difference(hello(theirs), OURS, "n1") == (
+        "cannot join run 'r' as node 'n2': its settings differ from those of n1, which decides: "
+        "--max-restarts is 0 on n2 and 3 on n1; --nnodes is 1 on n2 and 1:2 on n1; "
+        "--rdzv-conf join_timeout is 9 on n2 and 600 on n1; "
+        "--rdzv-conf last_call_timeout is 7.5 on n2 and 30 on n1. Give all nodes the same options."
+    )
+
+
+def test_two_nodes_of_one_name_are_told_apart() -> None:
+    """As two agents of one host are that were given no names."""
+    problem = difference(hello(dataclasses.replace(OURS, lease_s=9.0)), OURS, "n2") or ""
+    assert "those of the node that decides: --rdzv-conf lease is 9 on this node and 5 on" in problem
+
+
+def test_every_setting_is_called_what_a_user_types() -> None:
+    """Each that differs is an option of the command, or a setting that --rdzv-conf takes."""
+    values = settings_as_values(OURS)
+    others = {
+        name: f"{value}?" if isinstance(value, str) else value + 1
+        for name, value in values.items()
+        if name != "run_id"
+    }
+    problem = difference(dataclasses.replace(hello(), settings=others), OURS, "n1") or ""
+    named = re.findall(r"(?:decides: |; )(--\S+) ([a-z_]*)", problem)
+    assert len(named) == len(others) - 1, problem  # --nnodes says two of them
+    for option, setting in named:
+        if option == "--rdzv-conf":
+            parse_rdzv_conf(f"{setting}={'majority' if setting == 'quorum' else 7}")
+        else:
+            assert option in build_parser().format_help()
 
 
 def test_a_setting_that_one_side_does_not_know_is_a_difference() -> None:
     """Another version may have settings of its own."""
     greeting = dataclasses.replace(hello(), settings={**hello().settings, "new_s": 1.0})
-    assert "new_s is 1 there and unknown here" in (difference(greeting, OURS) or "")
+    problem = difference(greeting, OURS, "n1") or ""
+    assert "--rdzv-conf new is 1 on n2 and unknown on n1" in problem
 
 
 def test_another_run_is_named() -> None:
     """The run comes before everything else."""
     theirs = dataclasses.replace(OURS, run_id="other", max_nodes=9)
-    problem = difference(hello(theirs), OURS) or ""
+    problem = difference(hello(theirs), OURS, "n1") or ""
     assert "belongs to run 'other'" in problem
     assert "max_nodes" not in problem
 
