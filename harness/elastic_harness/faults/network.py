@@ -32,6 +32,24 @@ def _mode(value: object) -> object:
     raise ValueError(f"{value!r} is no mode of a cut: drop, reject or hold")
 
 
+def _one_group(value: object) -> object:
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value):
+        sides = "[[n1, n2], [n3]]"
+        if len(value) == 2:
+            sides = _as_yaml(value)
+        raise ValueError(
+            "`split` is one group, cut off from everybody else: name one of the sides, or write "
+            f"`between: {sides}`"
+        )
+    return value
+
+
+def _as_yaml(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    return str(value)
+
+
 def _is_one(selector: Selector) -> bool:
     """Tell whether a selector means one node at most, whatever the run looks like."""
     several = {"all", "others", "minority", "majority"}
@@ -61,7 +79,7 @@ class Partition(LinkFault):
     _verb: ClassVar[str] = "stopped"
 
     isolate: Select | None = None
-    split: Select | None = None
+    split: Annotated[Select | None, BeforeValidator(_one_group)] = None
     between: Annotated[Listed[Select] | None, Field(min_length=2, max_length=2)] = None
     from_: Select | None = Field(default=None, alias="from")
     to: Select | None = None

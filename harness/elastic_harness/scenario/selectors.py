@@ -152,6 +152,10 @@ def parse_selector(value: object) -> Selector:
     if isinstance(value, Sequence) and value:
         terms: tuple[Term, ...] = ()
         for item in value:
+            if isinstance(item, Sequence) and not isinstance(item, str):
+                raise UsageError(
+                    f"{item!r} is a list within a list: a selector is one group, [n1, n2]"
+                )
             part = parse_selector(item)
             if part.exclude:
                 raise UsageError("`exclude` belongs beside a list of selectors, not inside it")

@@ -178,6 +178,10 @@ def _check_sides(
             )
             continue
         named = action.selectors() if action is not None else ()
+        for group in (each for name, each in named if name == "split" and not each.exclude):
+            if not group.means_gateway and {term.name for term in group.terms} >= set(nodes):
+                message = f"`{group}` is everybody: nobody is left to be split from"
+                yield Finding(path=(*here, "split"), message=message)
         sides = [(name, each) for name, each in named if name in {"between", "from", "to"}]
         if len(sides) != 2:
             continue

@@ -112,13 +112,15 @@ TOP = [
     ("matrix: 5", "8:9: a matrix is keys with lists: `matrix: {seed: [1, 2]}`"),
     ("matrix: {}", "8:9: a matrix is keys with lists: `matrix: {seed: [1, 2]}`"),
     ("matrix: {seed: 5}", "8:9: a matrix is keys with lists: `matrix: {seed: [1, 2]}`"),
-    ("matrix: {foo.bar: [1]}", "1:1: unknown key 'foo' (known: expect, id, job, limit, marks, nod"),
+    ("matrix: {foo.bar: [1]}", "8:10: unknown key 'foo' (known: expect, id, job, limit, marks, no"),
     ("matrix: {timeline.0.at: [5s]}", "8:10: the matrix's 'timeline.0.at' leads nowhere"),
-    ("matrix: {job.nproc_per_node: [0]}", "6:19: at least 1 is expected, found 0"),
+    ("matrix: {send: [huge]}", "8:10: unknown key 'send' (did you mean 'seed'?)"),
+    ("matrix: {seed: [1, x]}", "8:20: a whole number is expected, found 'x'"),
+    ("matrix: {job.nproc_per_node: [2, 0]}", "8:34: at least 1 is expected, found 0"),
     ("matrix: {seed: [1, 1]}", "2:5: the id 'crash-resume[seed=1]' is taken by the scenario in li"),
     ("matrix: {id: [a]}", "8:10: ids are made of the matrix's values: `id` is none of its axes"),
     ("matrix: null", "8:9: a matrix is keys with lists: `matrix: {seed: [1, 2]}`"),
-    ("matrix: {job: [{script: x}]}", "5:3: there is no script at "),
+    ("matrix: {job: [{script: x}]}", "8:25: there is no script at "),
 ]
 # What `nodes` is.
 NODES = [
