@@ -73,6 +73,18 @@ expect:
     - restarts: 0
     - world_sizes: [3, 3]
 """
+# Two nodes of at least three: a job that never begins.
+TOO_FEW = """
+nodes: {initial: 2, min: 3, max: 4}
+expect:
+  finally:
+    - exit_codes: 3
+"""
+ASKS_FOR_NONE = """
+expect:
+  finally:
+    - no_workers
+"""
 
 
 def _ran(folder: Path, text: str) -> RunResult:
@@ -132,3 +144,13 @@ def test_a_job_killed_everywhere_begins_anew_and_is_no_second_world(tmp_path: Pa
     assert _complaints(result) == []
     worlds = [(world.ordinal, world.round, world.job) for world in result.history.worlds.rounds]
     assert worlds == [(1, 1, 1), (2, 1, 2)]
+
+
+def test_that_a_job_never_begins_may_be_what_is_asked_for(tmp_path: Path) -> None:
+    """Asked for, nothing is judged that needs workers; it is not green by accident."""
+    assert _complaints(_ran(tmp_path, TOO_FEW + "    - no_workers\n")) == []
+    complaints = _complaints(_ran(tmp_path, TOO_FEW))
+    assert {each.partition(":")[0] for each in complaints} >= {"ranks", "workers_observed"}
+    assert all("`no_workers`" in each for each in complaints), complaints
+    (complaint,) = _complaints(_ran(tmp_path, ANEW.partition("expect")[0] + ASKS_FOR_NONE))
+    assert complaint.startswith("no_workers: workers of n")

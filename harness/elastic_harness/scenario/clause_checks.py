@@ -13,6 +13,7 @@ from elastic_harness.history.checkers import standard_checkers
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.finding import Finding
+from elastic_harness.scenario.judging import NEED_NO_WORKERS, NO_WORKERS
 from elastic_harness.scenario.model import Clause, Scenario, read_check
 from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.scenario.timeline import CHECK_ACTION
@@ -58,12 +59,21 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
         ("sometimes", expect.sometimes),
         (_AT_THE_END, expect.finally_),
     )
+    are_workers_ruled_out = any(
+        clause.name == NO_WORKERS for clause in (*expect.always, *expect.finally_)
+    )
     said: dict[str, str] = {}
     for bucket, clauses in buckets:
         for index, clause in enumerate(clauses):
             if not isinstance(clause, Clause):
                 continue
             here: AstPath = ("expect", bucket, index)
+            if are_workers_ruled_out and not clause.is_off and clause.name not in NEED_NO_WORKERS:
+                message = (
+                    f"`{clause.name}` is about workers, and `{NO_WORKERS}` says: none is started"
+                )
+                yield Finding(path=here, message=message)
+                continue
             if bucket in {"never", "sometimes"}:
                 yield from _check_witness(bucket, clause, here)
             else:

@@ -107,9 +107,10 @@ class LogWatch:
         self._offsets[path] = offset + len(data)
         *lines, rest = (self._rests.get(path, b"") + data).split(b"\n")
         self._rests[path] = rest[-_CHUNK:]
-        for pattern, only in self._patterns:
-            if only in (None, node):
-                self._report(pattern, node, path, lines)
+        # A line is reported once, however many wait for the same pattern.
+        wanted = {each.pattern: each for each, only in self._patterns if only in (None, node)}
+        for pattern in wanted.values():
+            self._report(pattern, node, path, lines)
         return len(data) == _CHUNK
 
     def _report(self, pattern: re.Pattern[str], node: str, path: str, lines: list[bytes]) -> None:

@@ -30,6 +30,7 @@ from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import RoundCommitted, WorkersStarted
+from tests.unit.history.never_began import NOT_TOLD, lost, never_began
 from tests.unit.history.story import Story
 
 
@@ -321,6 +322,11 @@ PLANTS: dict[str, Plant] = {
         valid=(clean,),
     ),
     "exit_codes": Plant(value=0, invalid=(exits(1),), unknown=(empty,), valid=(exits(0),)),
+    "no_workers": Plant(
+        invalid=(clean, lambda: never_began("n1", "n2", starts_anyway=True)),
+        unknown=(empty, *NOT_TOLD),
+        valid=(lambda: never_began("n1", "n2"), lambda: never_began("n1", "n2", by=lost)),
+    ),
     "log_contains": Plant(
         value="lost n[0-9]",
         invalid=(lambda: Story(settings={"log_patterns": ["lost n[0-9]"]}),),

@@ -55,6 +55,22 @@ def test_a_line_is_reported_with_its_node_file_and_pattern(watched: Watched) -> 
     assert watched.seen == [("n2", "launcher.log", "loss is", "loss is 0.5")]
 
 
+def test_a_line_is_reported_once_for_all_who_wait_for_it(watched: Watched) -> None:
+    """For a node or for any, and however often it was asked for."""
+    for node in (None, "n1", None):
+        watched.watch.watch(re.compile("loss is"), node)
+    watched.watch.watch(re.compile("loss"), None)
+    watched.log("n1", "loss is nan\n")
+    watched.log("n2", "loss is 0\n")
+    watched.serve()
+    assert sorted(watched.seen) == [
+        ("n1", "launcher.log", "loss", "loss is nan"),
+        ("n1", "launcher.log", "loss is", "loss is nan"),
+        ("n2", "launcher.log", "loss", "loss is 0"),
+        ("n2", "launcher.log", "loss is", "loss is 0"),
+    ]
+
+
 def test_a_pattern_may_be_for_one_node(watched: Watched) -> None:
     """And says nothing of the others."""
     watched.log("n1", "here\n")

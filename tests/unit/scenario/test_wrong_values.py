@@ -155,6 +155,8 @@ FINALLY = [
     ("restarts: true", "16:7: restarts: say how many: a number, at_least or at_most"),
     ("restarts", "16:7: restarts: say how many: a number, at_least or at_most"),
     ("restarts: off", "16:7: restarts: exactly is wrong: a whole number is expected, not 'off'"),
+    ("no_workers: 3", "16:7: no_workers takes no parameters, not 3"),
+    ("no_workers\n    - restarts: 0", "17:7: `restarts` is about workers, and `no_workers` says: "),
     ("job: null", "16:7: job needs outcome"),
     ("job: done", "16:7: job: outcome is wrong: 'done' is none of 'succeeded', 'failed', 'drained"),
     ("job: succeeded\n    - job: failed", "17:7: `job` stands here and in `finally`"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from elastic_harness.history.events import (
     FaultIneffective,
     LogMatched,
     ProcessExited,
+    ProcessStarted,
     RunEnded,
     SurvivorFound,
     SwitchDropped,
@@ -23,7 +25,13 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
-from pytest_elastic.events.model import JobEnded, WorkerExited, WorkersStarted
+from pytest_elastic.events.model import (
+    AgentStarted,
+    JobEnded,
+    RoundCommitted,
+    WorkerExited,
+    WorkersStarted,
+)
 
 __all__ = [
     "ends_in_time",
@@ -32,6 +40,7 @@ __all__ = [
     "job",
     "log_contains",
     "no_survivors",
+    "no_workers",
     "switch_clean",
     "workers_observed",
 ]
@@ -240,6 +249,32 @@ def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     return valid("all exit codes are as expected", [entry.seq for entry in last.values()])
 
 
+@checker("no_workers", NoParameters)
+def no_workers(history: History, _: NoParameters) -> Verdict:
+    """The job ended, and no launcher ever started a worker; asked for, nothing of workers is."""
+    for kind in (WorkersStarted, RoundCommitted, WorkerHello, WorkerExited):
+        if (found := history.first(kind)) is not None:
+            return invalid(f"workers of {found.node} were started: {kind.kind}", (found.seq,))
+    ended = history.last(RunEnded)
+    if ended is None:
+        return unknown(_NO_END)
+    if ended.event.outcome not in ("succeeded", "failed", "drained"):
+        return unknown(f"the run was ended before the job was: {ended.event.outcome}", (ended.seq,))
+    starts = [e for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"]
+    if not starts:
+        return unknown("no launcher was started")
+    # A worker that says nothing is heard of by its launcher only: each start must have been heard.
+    began = Counter(entry.node for entry in history.of_kind(AgentStarted))
+    left = Counter(entry.node for entry in history.of_kind(JobEnded))
+    for node, count in Counter(entry.node for entry in starts).items():
+        if max(began[node], left[node]) < count:
+            return unknown(
+                f"the launcher on {node} states no events, so that it is not known whether it "
+                "started workers"
+            )
+    return valid(f"{len(starts)} launchers ended, and none had started a worker", (ended.seq,))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContainsParameters:
     """`log_contains: "regex"`, or with a node."""
@@ -279,5 +314,6 @@ CHECKERS: tuple[Checker[Any], ...] = (
     switch_clean,
     job,
     exit_codes,
+    no_workers,
     log_contains,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from elastic_harness.history.events import ProcessStarted, RunEnded
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, unknown, valid
+from pytest_elastic.events.model import JobEnded, WorkersStarted
 
 __all__ = ["nodes_ended_by_faults", "not_observed"]
 
@@ -29,4 +30,7 @@ def not_observed(history: History, reason: str) -> Verdict:
         last = history.last(RunEnded)
         assert last is not None, "what ended by faults is said at the end"
         return valid(f"{reason}, and the test itself had ended every launcher", (last.seq,))
+    if history.of_kind(JobEnded) and not history.of_kind(WorkersStarted):
+        # The launchers say that none was started: that may be what the scenario is about.
+        reason += " (if none is to be started, `finally` asks for that: `no_workers`)"
     return unknown(reason)
