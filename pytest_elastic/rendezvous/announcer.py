@@ -16,6 +16,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.agent_probe import Call, tell_agent
+from pytest_elastic.rendezvous.belief import is_believable
 from pytest_elastic.rendezvous.founding_vocabulary import Record
 from pytest_elastic.rendezvous.messages import Announcement, Place
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
@@ -129,6 +130,8 @@ class Announcer:
             if found is not None and is_other and term <= self._place.term:
                 self._elder = found.place
                 self._elder_until = self._loop.now() + self._settings.join_timeout_s
+            if not is_believable(term, self._place.term):
+                term = -1
             if found is not None and term > self._place.term:
                 self._on_newer(found.place)
             if term <= self._place.term:

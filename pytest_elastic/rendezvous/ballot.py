@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.belief import is_believable
 from pytest_elastic.rendezvous.model import Electorate, Settings
 
 __all__ = ["Ballot", "electorate_of", "rank_of", "voters_of"]
@@ -202,6 +203,8 @@ class Ballot:
             return f"{place.name} decides, under term {place.term}"
         if patience_s > 0:
             return "the coordinator may be well"
+        if not is_believable(request.term, self.promised):
+            return f"no election gets to term {request.term}"
         is_again = request.term == self.promised and request.candidate == self.choice
         if not request.is_trial and request.term <= self.promised and not is_again:
             return f"term {self.promised} was promised"

@@ -21,24 +21,24 @@ over is what `wake_at` returns.
 
 The parts decide within a phase, and say what came of it; the phases, and what passes from one part
 to another, are here. A coordinator that follows another one begins in the middle: with a round that
-runs, and members none of whom has come yet (`_inherit`).
+runs, and members none of whom has come yet (following.py).
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 from typing_extensions import assert_never
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.belief import is_believable, what_is_unbelievable_in
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.coordinator_phases import ALLOWED, Phase
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.farewell import Farewell, Heard
 from pytest_elastic.rendezvous.first_round import FirstRound
+from pytest_elastic.rendezvous.following import follow
 from pytest_elastic.rendezvous.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.leaving import Leaving
@@ -50,7 +50,6 @@ from pytest_elastic.rendezvous.objection import objection_in
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.reachability import Reachability
-from pytest_elastic.rendezvous.round import inherited_round
 from pytest_elastic.rendezvous.running import Running
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.vocabulary import (
@@ -128,7 +127,15 @@ class CoordinatorMachine:
             settings, self._out, self._deadlines, now, is_heir=self._is_heir, mark=mark
         )
         if heritage is not None:
-            self._inherit(heritage, now)
+            self.phase = follow(
+                heritage,
+                desk,
+                now,
+                sealing=self._sealing,
+                running=self._running,
+                gathering=self._gathering,
+                farewell=self._farewell,
+            )
 
     def step(self, input: CoordinatorInput, now: float) -> tuple[CoordinatorCommand, ...]:
         """Take one input in; return what is to be done, in order."""
@@ -161,7 +168,7 @@ class CoordinatorMachine:
             case HandOver(reason=reason):
                 self._on_own_left(reason)
             case JobFound(place=place):
-                if place.term > self.term:
+                if place.term > self.term and is_believable(place.term, self.term):
                     reason = f"{place.name} decides, under term {place.term}"
                     # Who has committed nothing has nobody who could follow.
                     has_round = self._running.round is not None
@@ -371,8 +378,16 @@ class CoordinatorMachine:
         is_open = round_ is not None and round_.is_inherited
         first_seal = self._first_seal if is_open else None
         against = objection_in(hello, settings=self.settings, term=self.term, first_seal=first_seal)
+        strange = what_is_unbelievable_in(
+            hello,
+            term=self.term if round_ is not None else 0,
+            round_=self._sealing.newest,
+            max_restarts=self.settings.max_restarts,
+        )
         if hello.meant_for not in {"", self.node.incarnation}:
             self._out.disconnect(connection)  # nobody here has the promise that it gave
+        elif strange is not None:
+            self._members.refuse(connection, strange, is_final=True)
         elif against is None:
             if self._members.peer_at(connection) is None:
                 self._first_round.meet(incarnation, hello.newest_round)
@@ -536,44 +551,3 @@ class CoordinatorMachine:
         self._reach.forget(gone.peer.node.incarnation)
         self._sealing.lose(gone.peer, gone.reason)
         self._running.miss(gone)
-
-    # --- following another coordinator (R11) -------------------------------------------------
-
-    def _inherit(self, heritage: Heritage, now: float) -> None:
-        """Go on where another coordinator was lost: with its round, and members yet to come."""
-        seal = dataclasses.replace(heritage.seal, term=self.term)
-        is_clear = heritage.commit is not None
-        self._sealing.go_on(
-            max(heritage.newest_round, seal.round),
-            restarts_used=max(heritage.restarts_used, seal.restart_count),
-            idle_rounds=seal.idle_rounds + (not is_clear),
-        )
-        self._mandate.rest_on(heritage.electorates)
-        for incarnation, heard_at in heritage.heard_at.items():
-            self._mandate.hear(incarnation, heard_at)
-        leases_end = heritage.contact_at + self.settings.lease_s
-        roster = self._members.inherit(
-            [entry for entry in seal.roster if entry.incarnation not in heritage.left],
-            seal.round,
-            until=leases_end,
-            lost=seal.sealed_by,
-            now=now,
-        )
-        committed = self._running.round = inherited_round(
-            seal, heritage, roster, committed_at=now - self.settings.min_round_s
-        )
-        for incarnation, since_round in sorted(heritage.left.items()):
-            self._mandate.excuse(incarnation, since_round)
-        self._farewell.expect_strangers(now)
-        if seal.spares:
-            self._gathering.wait_for_spares(now + self.settings.beat_interval_s)
-        if heritage.ending is not None:
-            self._farewell.go_on(heritage.ending, now)
-            self.phase = Phase.ENDING
-        elif is_clear:
-            self.phase = Phase.RUNNING
-        else:
-            # Whether its workers run is not known, nor those of the round before.
-            self._sealing.close_gate(leases_end + self.settings.drift_s)
-            committed.stopped_at = now
-            self.phase = Phase.STOPPING

@@ -18,6 +18,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.belief import is_believable
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.mark import KnownJob
@@ -458,6 +459,8 @@ class MemberMachine:
         if self.link is Link.JOINED and place.term <= self._link.term and not is_second:
             return
         if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
+            return
+        if not is_believable(place.term, self._succession.ballot.promised):
             return
         self._succession.refuse_second(place.term, place.incarnation)
         is_obeyed = self._succession.may_obey(place.term, place.incarnation)

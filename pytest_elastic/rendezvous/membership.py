@@ -126,7 +126,7 @@ class Membership:
         """Answer a node's first words: welcome, refusal, or silence while its name is in doubt."""
         problem = difference(hello, self._settings, self._own.name)
         if problem is not None:
-            self._refuse(connection, problem, is_final=True)
+            self.refuse(connection, problem, is_final=True)
             return
         known = self.peers.get(hello.node.incarnation)
         if known is not None:
@@ -136,7 +136,7 @@ class Membership:
             self._drop(known, "evicted", "it gave up its lease and killed its workers", None, now)
         if hello.resumes_round:
             reason = f"round {hello.resumes_round} goes on without {hello.node.name}, or is over"
-            self._refuse(connection, reason, is_final=False)
+            self.refuse(connection, reason, is_final=False)
             return
         holder = self._by_name.get(hello.node.name)
         if holder is None:
@@ -205,9 +205,9 @@ class Membership:
             ),
         )
 
-    def _refuse(self, connection: int, reason: str, *, is_final: bool) -> None:
-        refusal = m.Refusal(term=self._term, reason=reason, is_final=is_final)
-        self._out.send_to(connection, refusal)
+    def refuse(self, connection: int, reason: str, *, is_final: bool) -> None:
+        """Turn a node away, for good or until it comes without its round."""
+        self._out.send_to(connection, m.Refusal(term=self._term, reason=reason, is_final=is_final))
         self._out.disconnect(connection)
 
     # --- names -------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Membership:
                 del self._claims[claim.connection]
                 self._out.disconnect(claim.connection)
         if len(self._claims) >= _MAX_CLAIMS:
-            self._refuse(connection, f"too many nodes want to be {hello.node.name}", is_final=True)
+            self.refuse(connection, f"too many nodes want to be {hello.node.name}", is_final=True)
             return
         self._claims[connection] = _Claim(connection=connection, hello=hello)
 
@@ -230,7 +230,7 @@ class Membership:
             del self._claims[claim.connection]
             node = claim.hello.node
             if node.is_name_explicit:
-                self._refuse(
+                self.refuse(
                     claim.connection,
                     f"cannot join run {self._settings.run_id!r} as node {node.name!r}: a node of "
                     f"that name at {holder.node.address}:{holder.node.port} is alive. Give each "

@@ -338,14 +338,14 @@ LONG_FILES: dict[str, Long] = {
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
-    "pytest_elastic/rendezvous/coordinator.py": Long(lines=580, because=_MACHINE),
+    "pytest_elastic/rendezvous/coordinator.py": Long(lines=555, because=_MACHINE),
     "pytest_elastic/rendezvous/messages.py": Long(
         lines=440, because="all that members and the coordinator say to each other"
     ),
     "pytest_elastic/rendezvous/vocabulary.py": Long(
         lines=465, because="all words between the machines and their drivers"
     ),
-    "pytest_elastic/rendezvous/member.py": Long(lines=535, because=_MACHINE),
+    "pytest_elastic/rendezvous/member.py": Long(lines=540, because=_MACHINE),
     "tests/simulation/planted_faults.py": Long(lines=410, because="one fault after the other"),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
     "tests/integration/test_example_train.py": Long(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_elastic.rendezvous import ballot, candidate, objection
+from pytest_elastic.rendezvous import ballot, candidate, coordinator, following, objection
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot, electorate_of
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
+from pytest_elastic.rendezvous.coordinator_phases import Phase
+from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.mandate import MembersMandate
@@ -19,16 +20,18 @@ from pytest_elastic.rendezvous.model import Electorate
 from tests.spec import test_r11_succession as rules
 from tests.spec import test_succession_midway as midway
 
-_inherit = CoordinatorMachine._inherit
+_follow = following.follow
 
 
-def _inherit_without_a_gate(machine: CoordinatorMachine, heritage: Heritage, now: float) -> None:
-    _inherit(machine, dataclasses.replace(heritage, contact_at=now - 100.0), now)
+def _follow_without_a_gate(heritage: Heritage, desk: Desk, now: float, **parts: object) -> Phase:
+    heritage = dataclasses.replace(heritage, contact_at=now - 100.0)
+    return _follow(heritage, desk, now, **parts)  # type: ignore[arg-type]  # what it was called with
 
 
-def _inherit_no_restarts(machine: CoordinatorMachine, heritage: Heritage, now: float) -> None:
+def _follow_no_restarts(heritage: Heritage, desk: Desk, now: float, **parts: object) -> Phase:
     seal = dataclasses.replace(heritage.seal, restart_count=0)
-    _inherit(machine, dataclasses.replace(heritage, seal=seal, restarts_used=0), now)
+    heritage = dataclasses.replace(heritage, seal=seal, restarts_used=0)
+    return _follow(heritage, desk, now, **parts)  # type: ignore[arg-type]  # what it was called with
 
 
 def _own_roster_only(seal: m.Seal, *, is_committed: bool) -> tuple[Electorate, ...]:
@@ -42,11 +45,11 @@ def _deaf_or_mute() -> None:
 
 PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] = {
     "a successor does not wait for the workers of the coordinator before it": (
-        [(CoordinatorMachine, "_inherit", _inherit_without_a_gate)],
+        [(coordinator, "follow", _follow_without_a_gate)],
         _deaf_or_mute,
     ),
     "a successor forgets the restarts that were used": (
-        [(CoordinatorMachine, "_inherit", _inherit_no_restarts)],
+        [(coordinator, "follow", _follow_no_restarts)],
         rules.test_r11_it_costs_no_restart_and_numbers_go_on,
     ),
     "a node forgets for whom it has voted, and in which term": (
