@@ -225,7 +225,17 @@ class _Launch:
             on_notice=agent.on_notice,
             on_event=self._emit,
             credentials=self._credentials,
+            where=self._where(),
         )
+
+    def _where(self) -> str:
+        """Return where nodes meet, as the user said it."""
+        config = self._config
+        if config.registry_file is not None:
+            return config.registry_file
+        if config.backend == ETCD:
+            return config.handler_endpoint
+        return ",".join(map(str, config.endpoints))
 
     def _registry(self, node: Node, agent: Agent) -> Registry | None:
         """Return where the coordinator is found; None where somebody else's handler knows."""

@@ -30,6 +30,8 @@ def describe_event(event: events.Event) -> str | None:
             return _describe_reach(event)
         case events.FirstRoundDelayed():
             return _describe_delay(event)
+        case events.StillWaiting():
+            return _describe_wait(event)
         case events.CoordinatorStarted(term=1, quorum="coordinator"):
             return (
                 f"hosting the rendezvous ({event.reason}); if this node is lost, the job ends "
@@ -85,6 +87,38 @@ def _describe_delay(event: events.FirstRoundDelayed) -> str:
         f"enough nodes are ready; waiting {event.wait_s:g} s for word of a job that may be "
         "running already (several endpoints would need no such wait)"
     )
+
+
+def _describe_wait(event: events.StillWaiting) -> str:
+    limit = f"for at most {event.limit_s:g} s in all"
+    match event.awaited:
+        case "job":
+            text = (
+                f"looking for the job at {event.where} {limit}: {event.reason or 'no answer yet'}"
+            )
+            if "--rdzv" not in event.reason:
+                text += (
+                    "; is the node that hosts it started, with the same --rdzv-endpoint and "
+                    "--rdzv-id, and can it be reached from here?"
+                )
+            return text
+        case "nodes":
+            return (
+                f"waiting for at least {event.min_nodes} nodes {limit}, and ready are "
+                f"{len(event.ready)} ({', '.join(event.ready) or 'none'}); start the others with "
+                f"the same --rdzv-endpoint ({event.where}), --rdzv-id and --nnodes"
+            )
+        case "last call":
+            return (
+                f"waiting for up to {event.max_nodes} nodes, and ready are {len(event.ready)} "
+                f"({', '.join(event.ready)}); the first round begins {event.limit_s:g} s after "
+                "enough were there (--rdzv-conf last_call_timeout), or when all are"
+            )
+        case _:
+            return (
+                f"taken in by the job at {event.where}; waiting {limit} for its next round, of "
+                f"{event.min_nodes} to {event.max_nodes} nodes"
+            )
 
 
 def _describe_reach(event: events.EndpointsReached) -> str:

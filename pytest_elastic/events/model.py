@@ -36,6 +36,7 @@ __all__ = [
     "RoundCommitted",
     "RoundEnded",
     "RoundSealed",
+    "StillWaiting",
     "StopOrdered",
     "StrangerTurnedAway",
     "WorkerExited",
@@ -142,6 +143,28 @@ class FirstRoundDelayed(Event):
     kind: ClassVar[str] = "first_round_delayed"
     wait_s: float
     reason: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillWaiting(Event):
+    """This node has waited for `waited_s`, for `limit_s` at most, to take part; told seldom.
+
+    `awaited`: "job" (somebody who takes it in), "nodes" (more of them, as it decides and has too
+    few), "last call" (more, as it has enough and more may come), "round" (its first one). `where`:
+    the endpoint, or what stands for it. `reason`: why the last try came to nothing, if there was
+    one. `ready`: the names of nodes that are, where this one decides.
+    """
+
+    kind: ClassVar[str] = "still_waiting"
+    awaited: str
+    where: str
+    waited_s: float
+    limit_s: float
+    min_nodes: int
+    max_nodes: int
+    reason: str = ""
+    ready: tuple[str, ...] = ()
 
 
 @register

@@ -102,6 +102,7 @@ class CoordinatorMachine:
         self._members = Membership(
             settings=settings, own=node, term=term, outbox=self._out, mandate=self._mandate
         )
+        self.ready = self._members.ready  # who could be in the next round, by incarnation
         self._reach = Reachability(self._out, term=term, answer_within_s=settings.lease_s)
         self._desk = desk = Desk(
             settings=settings,

@@ -40,12 +40,16 @@ from pytest_elastic.rendezvous.probing import answer_of
 from pytest_elastic.rendezvous.reception import Reception
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.uplink import Uplink
+from pytest_elastic.rendezvous.wait_teller import WaitTeller
 
 __all__ = ["NodeRendezvous"]
 
 
 class NodeRendezvous:
-    """One node's rendezvous (see `ports.Rendezvous`), over any registry."""
+    """One node's rendezvous (see `ports.Rendezvous`), over any registry.
+
+    `where` is how to say, to a person, where the registry is.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class NodeRendezvous:
         on_notice: Callable[[ports.Notice], None],
         on_event: Callable[[Event], None],
         credentials: Credentials | None = None,
+        where: str = "the endpoint",
     ) -> None:
         self._loop = loop
         self._node = node
@@ -96,6 +101,7 @@ class NodeRendezvous:
             tell_member=self.tell_member,
             tell_coordinator=self.tell_coordinator,
         )
+        self._wait_teller = WaitTeller(loop, settings, where, on_event)
         self._newest_connection = 0
         self._on_closed: Callable[[], None] | None = None
         self._has_finished = False
@@ -205,10 +211,12 @@ class NodeRendezvous:
             self._is_pumping = False
 
     def _step_member(self, given: v.MemberInput) -> None:
+        self._wait_teller.hear(given)
         for command in self.member.step(given, self._loop.now()):
             self._perform_for_member(command)
         if self._member_timer is not None:
             self._member_timer.cancel()
+        self._wait_teller.look(self.member, self._coordinator)
         wake_at = self.member.wake_at()
         self._member_timer = (
             None
@@ -226,6 +234,7 @@ class NodeRendezvous:
             self._coordinator_timer.cancel()
         if self._coordinator is not coordinator:
             return  # it has stepped down
+        self._wait_teller.look(self.member, coordinator)
         wake_at = coordinator.wake_at()
         self._coordinator_timer = (
             None
@@ -242,6 +251,7 @@ class NodeRendezvous:
                 self._find_coordinator(within_s)
                 self._inquiries.ask_place(peers, within_s, self.member.ending)
             case v.Dial():
+                self._wait_teller.dialling(command)
                 self._uplink.dial(command, is_here=self._coordinator is not None)
             case v.Send(message=message):
                 if isinstance(message, SealAcknowledged):
@@ -335,6 +345,7 @@ class NodeRendezvous:
         if self._on_closed is None or (self._is_over and is_needed):
             return
         on_closed, self._on_closed = self._on_closed, None
+        self._wait_teller.stop()
         for timer in (self._member_timer, self._coordinator_timer):
             if timer is not None:
                 timer.cancel()

@@ -177,4 +177,9 @@ class Gathering:
             reason += f"; missing since round {last.number}: {', '.join(missing)}"
         if gaps := self._reach.described(self._members.peers):
             reason += f"; {gaps}"
+        elif last is None and len(here) < wanted.min_nodes:
+            reason += (
+                ". Start the others with the same --rdzv-endpoint and --rdzv-id, and see that they "
+                "can reach this node; --rdzv-conf join_timeout is how long they may take"
+            )
         return TooFew(reason=reason)

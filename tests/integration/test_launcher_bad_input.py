@@ -212,8 +212,22 @@ def test_a_host_that_nobody_joins_says_who_was_there(folder: Path) -> None:
     conf = "--rdzv-conf=join_timeout=2"
     ended = run(*words, conf, "--node-name=alone", "hello.py", cwd=folder)
     assert ended.code == 3
-    assert "1 of at least 2 nodes were ready within 2 s: alone" in ended.err
+    assert "1 of at least 2 nodes were ready within 2 s: alone. Start the others with" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_a_node_that_finds_nobody_says_soon_what_it_looks_for(folder: Path) -> None:
+    """Where, for how long at most, what it found, and what to look at; long before it gives up."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    words = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")
+    with Running(*words, "--rdzv-conf=is_host=false", "hello.py", cwd=folder) as newcomer:
+        newcomer.wait_for(
+            f"looking for the job at 127.0.0.1:{port} for at most 600 s in all: cannot reach a "
+            f"store at 127.0.0.1:{port}: Connection refused; is the node that hosts it started, "
+            "with the same --rdzv-endpoint and --rdzv-id, and can it be reached from here?\n"
+        )
+        assert newcomer.process.poll() is None
 
 
 def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(folder: Path) -> None:
@@ -246,6 +260,9 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
         other_settings = run(*meeting, *mine, "hello.py", cwd=folder)
         yours = ("--rdzv-id=yours", "--rdzv-conf=join_timeout=7")
         other_run = run(*meeting, *yours, "hello.py", cwd=folder)
+        host.wait_for(
+            "waiting for at least 2 nodes for at most 600 s in all, and ready are 1 (first)"
+        )
         assert host.process.poll() is None
     not_joined(
         same_name, "as node 'first': a node of that name at 127.0.0.1:", code=2, within_s=150
