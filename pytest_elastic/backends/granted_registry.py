@@ -35,6 +35,7 @@ from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import GrantedMandate
 from pytest_elastic.rendezvous.messages import Beat, Commit, JobEnding, Place, Seal
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.records import why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
 __all__ = ["GrantedRegistry", "RegistryCalls", "Where"]
@@ -161,11 +162,8 @@ class GrantedRegistry:
             return
         place = None if error else read_place(found["value"], run_id, self._credentials)
         if place is None:
-            signed = "" if self._credentials is None else "signed "
-            reason = error or (
-                f"{self._where.name} holds {found['value']!r:.80}, which names no coordinator in a "
-                f"{signed}record of this job"
-            )
+            where = f"in {self._where.name}"
+            reason = error or why_unread(found["value"], where, self._credentials)
             self._side.tell_member(v.CoordinatorNotFound(reason=reason))
             return
         term = max(int(found["create_revision"]), place.term)

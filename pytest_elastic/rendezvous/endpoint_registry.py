@@ -18,6 +18,7 @@ from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.records import why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
 __all__ = ["EndpointRegistry"]
@@ -59,6 +60,7 @@ class EndpointRegistry:
         self._marks = marks if settings.has_succession and endpoint.port != 0 else None
         self._hosts = False
         self._timer: Timer | None = None
+        self._unread = ""  # why nothing could be taken from what stood there
         self._side: NodeSide
 
     def open(self, side: NodeSide) -> None:
@@ -227,11 +229,12 @@ class EndpointRegistry:
     def _on_read(self, value: str, error: str) -> None:
         place = None if error else read_place(value, self._settings.run_id, self._credentials)
         if place is None:
-            signed = "" if self._credentials is None else "signed "
-            reason = error or (
-                f"the store at {self._endpoint} holds {value!r:.80}, which names no coordinator in "
-                f"a {signed}record of this job"
-            )
+            reason = error
+            if not error:
+                reason = why_unread(value, f"at {self._endpoint}", self._credentials)
+                self._unread = reason
+            elif self._unread:  # whoever wrote that may have gone, and it is the likely reason
+                reason += f"; before that, {self._unread}"
             self._side.tell_member(v.CoordinatorNotFound(reason=reason))
             return
         self._side.tell_member(found_at(place, is_here=False))

@@ -18,10 +18,13 @@ from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.wire import BadMessage, read_dataclass
 
-__all__ = ["as_text", "key_of", "read_place", "read_record"]
+__all__ = ["as_text", "key_of", "read_place", "read_record", "why_unread"]
 
 _PLACE = tuple(field.name for field in dataclasses.fields(Place))
 _values_of = operator.attrgetter(*_PLACE)
+# As much of a text that is nothing of ours is shown.
+_SHOWN = 60
+_ADVICE = "Give all nodes of the job the same token"
 
 
 def key_of(settings: Settings) -> str:
@@ -50,6 +53,32 @@ def read_record(value: str, run_id: str, credentials: Credentials | None) -> Rec
         is_ours = credentials.has_signed(signature, *_signed_parts(record, run_id))
         return record if is_ours else None
     return record
+
+
+def why_unread(value: str, where: str, credentials: Credentials | None) -> str:
+    """Say why `read_record` took nothing from a text, and what to try; `where`: "at X", "there".
+
+    Whether the token is another, or the record forged, nobody can know who has no other token.
+    """
+    record = read_record(value, "", None)
+    if record is None or credentials is None:
+        shown = f"{value[:_SHOWN]!r}{' and more' if len(value) > _SHOWN else ''}"
+        return (
+            f"what stands {where} names no coordinator of a job, it is {shown}. Give the job a "
+            "--rdzv-endpoint of its own"
+        )
+    name = f"{record.place.name[:_SHOWN]!r}"
+    _, signature = _read(value)
+    if signature is None:
+        return (
+            f"the record of node {name} {where} is not signed, and this node was given a token "
+            f"(--rdzv-token-file): the job has none, or somebody else wrote that. {_ADVICE}, "
+            "or none"
+        )
+    return (
+        f"the record of node {name} {where} is signed with another token than the one that this "
+        f"node was given (--rdzv-token-file), or by somebody else. {_ADVICE}"
+    )
 
 
 @functools.lru_cache(maxsize=8)  # whoever looks who decides reads the same again and again

@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous.announcer import Announcer, found_at, place_of
 from pytest_elastic.rendezvous.founding import FoundingMachine, best_of
 from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
-from pytest_elastic.rendezvous.records import as_text, key_of, read_record
+from pytest_elastic.rendezvous.records import as_text, key_of, read_record, why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
 __all__ = ["SeveralEndpoints"]
@@ -239,7 +239,7 @@ class SeveralEndpoints:
         def take(value: str, error: str) -> None:
             record = None if error else read_record(value, self._settings.run_id, self._credentials)
             if not error and record is None:
-                error = f"it holds {value!r:.80}, which is no record of this job"
+                error = why_unread(value, "there", self._credentials)
             search.take(number, record, error)
 
         return take
