@@ -62,6 +62,7 @@ class Agent:
         node: str,
         address: str,
         shutdown_timeout_s: float,
+        leave_timeout_s: float,
         worker_start: str,
         plan: WorkerPlan,
         on_event: Callable[[Event], None],
@@ -73,7 +74,9 @@ class Agent:
         self._plan = plan
         self._on_event = on_event
         self._on_over = on_over
-        self._machine = AgentMachine(node=node, shutdown_timeout_s=shutdown_timeout_s)
+        self._machine = AgentMachine(
+            node=node, shutdown_timeout_s=shutdown_timeout_s, leave_timeout_s=leave_timeout_s
+        )
         self._rendezvous: ports.Rendezvous | None = None
         self._keeper: Keeper | None = None
         self.stores = StoreCalls(loop, self._order)

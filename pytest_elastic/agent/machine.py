@@ -36,8 +36,9 @@ __all__ = ["ALLOWED", "PASSED_ON", "AgentMachine", "Phase"]
 # After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
 # enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
 GROUP_GRACE_S = 1.0
-# How long a draining node waits to be told that it may go. Its workers are gone by then, and a
-# coordinator that does not answer will find that out from the closed connection.
+# How long a draining node waits to be told that it may go, where nobody needs its vote. Its workers
+# are gone by then, and a coordinator that does not answer will find that out from the closed
+# connection.
 LEAVE_TIMEOUT_S = 3.0
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
@@ -117,10 +118,13 @@ class _Ending:
 class AgentMachine:
     """Decides for one node. `step` is the only way to change it."""
 
-    def __init__(self, *, node: str, shutdown_timeout_s: float) -> None:
+    def __init__(
+        self, *, node: str, shutdown_timeout_s: float, leave_timeout_s: float = LEAVE_TIMEOUT_S
+    ) -> None:
         self.phase = Phase.JOINING
         self._node = node
         self._shutdown_timeout_s = shutdown_timeout_s
+        self._leave_timeout_s = leave_timeout_s
         self._group: _Group | None = None
         self._ending: _Ending | None = None
         self._drain_signal: int | None = None
@@ -381,7 +385,7 @@ class AgentMachine:
         if group.is_order_seen or self.phase is Phase.DRAINING:
             self._finish_round(group)
         if self.phase is Phase.DRAINING:
-            self._leave_by = now + LEAVE_TIMEOUT_S
+            self._leave_by = now + self._leave_timeout_s
 
     def _on_lease_expired(self, round_: int) -> None:
         group = self._running(round_)
@@ -444,7 +448,7 @@ class AgentMachine:
         if group is not None and has_workers:
             self._end_group(group, self._shutdown_timeout_s, given.signal, now)
         else:
-            self._leave_by = now + LEAVE_TIMEOUT_S
+            self._leave_by = now + self._leave_timeout_s
 
     def _on_time(self, now: float) -> None:
         group = self._group

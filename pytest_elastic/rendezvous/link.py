@@ -307,6 +307,17 @@ class CoordinatorLink:
             self._lease.hurry(now, beat.grant_s)
         return is_extended
 
+    def beat_soon(self, now: float) -> None:
+        """Ask the coordinator, if this node has joined one, whether it is there."""
+        if self._lease is not None:
+            self._lease.beat_soon(now)
+
+    def was_heard_since(self, moment: float) -> bool:
+        """Tell whether the coordinator has answered something that was said then, or later."""
+        return self.is_to_ourselves or (
+            self._lease is not None and self._lease.was_heard_since(moment)
+        )
+
     def _beat(self, now: float) -> None:
         assert self._lease is not None, "a member that is joined has a lease"
         if self._deadlines.is_due(self._lease.beat_at, now):

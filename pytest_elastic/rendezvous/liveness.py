@@ -69,6 +69,14 @@ class HeldLease:
         self.beat_at = now + self._settings.beat_interval_s
         return self._newest
 
+    def was_heard_since(self, moment: float) -> bool:
+        """Tell whether a beat that was sent then, or later, has come back."""
+        return self._echoed_from >= moment
+
+    def beat_soon(self, now: float) -> None:
+        """Send the next beat now, as something depends on whether it comes back."""
+        self.beat_at = min(self.beat_at, now)
+
     def hurry(self, now: float, grant_s: float) -> None:
         """Send the next beat soon, if what is granted is so little that one may come too late.
 

@@ -118,7 +118,7 @@ class MembersMandate:
         self._stale_s = settings.beat_interval_s / 8
         self._heard_at: dict[str, float] = {}
         self._excused: dict[str, int] = {}
-        self._since = float("inf")
+        self._since = float("-inf")
         self._looked_at = float("-inf")
 
     def until(self, now: float) -> float:
@@ -128,12 +128,15 @@ class MembersMandate:
         lease_s = self._lease_s
         is_over = now >= self._since + lease_s
         if is_over or not self._looked_at <= now < self._looked_at + self._stale_s:
-            self._since = min(
-                agreed_since(each, self._heard_at, self._excused_in(each))
-                for each in self.electorates
-            )
+            self._look()
             self._looked_at = now
         return min(self._since, now) + lease_s
+
+    def _look(self) -> None:
+        since = [
+            agreed_since(each, self._heard_at, self._excused_in(each)) for each in self.electorates
+        ]
+        self._since = max(self._since, min(since, default=self._since))
 
     def allows(self, roster: Collection[str]) -> bool:
         """Tell whether a quorum of each electorate is in it."""
@@ -145,9 +148,15 @@ class MembersMandate:
             self._heard_at[incarnation] = sent_at
 
     def excuse(self, incarnation: str, since_round: int = 0) -> None:
-        """Count without this member; of whom nobody is left, nobody is needed."""
+        """Count without this member; of whom nobody is left, nobody is needed.
+
+        What was agreed to with its voice holds for its lease: who has renounced votes for nobody
+        else, so a quorum that does has somebody else in common with that one.
+        """
+        self._look()
         self._excused[incarnation] = since_round
-        self.rest_on([each for each in self.electorates if not self._have_left(each)])
+        self.electorates = tuple(each for each in self.electorates if not self._have_left(each))
+        self._looked_at = float("-inf")
 
     def _have_left(self, electorate: Electorate) -> bool:
         excused = self._excused_in(electorate)
@@ -160,7 +169,7 @@ class MembersMandate:
     def rest_on(self, electorates: Sequence[Electorate]) -> None:
         """Count with these from now on."""
         self.electorates = tuple(electorates)
-        self._looked_at = float("-inf")
+        self._since = self._looked_at = float("-inf")
 
     def conclude(self) -> None:
         """Rest on nobody any more."""

@@ -20,6 +20,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.belief import is_believable
 from pytest_elastic.rendezvous.deadlines import Deadlines
+from pytest_elastic.rendezvous.departure import Departure
 from pytest_elastic.rendezvous.link import CoordinatorLink
 from pytest_elastic.rendezvous.mark import KnownJob
 from pytest_elastic.rendezvous.member_phases import LINK_ALLOWED, PART_ALLOWED, Link, Part
@@ -50,7 +51,9 @@ class MemberMachine:
         self._parting = Parting(settings, self._succession, self._link, self._out, self._deadlines)
         self._seeking_since = 0.0
         self._patient_until = 0.0
-        self._drain: ports.DrainRequested | None = None
+        self._departure = Departure(
+            self._succession, self._link, self._part, self._out, self._deadlines
+        )
         self._peer_check = PeerCheck()
 
     @property
@@ -151,7 +154,7 @@ class MemberMachine:
             case v.ConnectionLost(reason=reason):
                 self._on_connection_lost(reason, now)
             case ports.DrainRequested():
-                self._on_drain(input)
+                self._on_drain(input, now)
             case ports.WorkersGone(round=round_):
                 self._on_workers_gone(round_, now)
             case ports.GroupSucceeded():
@@ -291,9 +294,9 @@ class MemberMachine:
             self._leave_round(f"{welcome.coordinator} knows nothing of round {part.round}", now)
             return
         part.release()
+        if self._departure.request is not None:
+            self._departure.ask(is_welcome=True)
         part.report_again()
-        if self._drain is not None:
-            self._out.send(self._drain)
 
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if refusal.is_final:
@@ -307,8 +310,8 @@ class MemberMachine:
     def _on_commit(self, commit: m.Commit, now: float) -> None:
         if not self._part.is_to_start(commit):
             return
-        if self._drain is not None:
-            self._succession.ballot.renounce()
+        if self._departure.request is not None:
+            self._departure.ask()  # it was heard just now
             self._part.report_gone()
         elif self._link.must_fence(now):
             self._leave_round("the lease ran out before the commit came", now)
@@ -331,16 +334,14 @@ class MemberMachine:
         if part.phase is Part.FENCING:
             part.forget()
             self._patient_until = now + GIVE_UP_S
-            if self._drain is not None:
-                self._succession.ballot.renounce()
-            if self._drain is not None and not self._link.must_hand_over:
-                self._finish("drained", f"left: {self._drain.reason}")
+            self._leave_if_idle("left", now)
         elif part.has_workers or part.phase is Part.SUCCEEDED:
-            if self._drain is not None:
-                self._succession.ballot.renounce()
-            part.report_gone()
-            if self._drain and not self._link.is_joined and not self._link.must_hand_over:
-                self._finish("drained", f"left without being missed: {self._drain.reason}")
+            is_leaving = self._departure.request is not None
+            part.report_gone(is_said=not is_leaving)
+            if is_leaving:
+                self._departure.be_idle(now)
+            if not self._link.is_joined:
+                self._leave_if_idle("left without being missed", now)
 
     def _leave_round(self, reason: str, now: float, *, as_told: bool = False) -> None:
         """Be a newcomer from here on; first, no worker may be left.
@@ -353,19 +354,23 @@ class MemberMachine:
             patience_s = self.settings.join_timeout_s if is_killing else GIVE_UP_S
             self._patient_until = now + patience_s
         self._link.break_off(reason, now)
-        if self._drain is not None and self.part is Part.NONE and not self._link.must_hand_over:
-            self._finish("drained", f"left: {self._drain.reason}")
+        if self.part is Part.NONE:
+            self._leave_if_idle("left", now)
 
-    def _on_drain(self, drain: ports.DrainRequested) -> None:
-        if self._drain is not None:
+    def _on_drain(self, drain: ports.DrainRequested, now: float) -> None:
+        if self._departure.request is not None:
             return
-        self._drain = drain
-        if self._part.is_idle:
-            self._succession.ballot.renounce()
-        if self._link.is_joined:
-            self._out.send(drain)
-        elif self._part.is_free and not self._link.must_hand_over:
-            self._finish("drained", f"left before taking part: {drain.reason}")
+        self._departure.begin(drain, now)
+        if not self._link.is_joined and self._part.is_free:
+            self._leave_if_idle("left before taking part", now)
+
+    def _leave_if_idle(self, how: str, now: float) -> None:
+        """Leave a job of which nobody is there to be asked, unless others may need this node."""
+        drain = self._departure.request
+        if drain is None or not self._part.is_idle or self._link.must_hand_over:
+            return
+        if not self._departure.must_stay(now):
+            self._finish("drained", f"{how}: {drain.reason}")
 
     # --- time --------------------------------------------------------------------------------
 
@@ -379,6 +384,7 @@ class MemberMachine:
             if self._succession.is_on and link.phase not in _NO_NEED:
                 self._watch_succession(now)
             link.watch(now, may_greet=self._part.phase is not Part.FENCING)
+            self._departure.watch()
             self._watch_contact(now)
         if link.phase is Link.OVER:
             self._deadlines.clear()
@@ -432,8 +438,11 @@ class MemberMachine:
             not link.is_lost(now) and not self._deadlines.is_due(held_until, now)
         ):
             return
-        must_stay = link.must_hand_over and not succession.is_lost
-        if succession.ballot.has_renounced and self._part.is_idle and not must_stay:
+        is_leaving = self._departure.is_idle
+        must_stay = self._departure.must_stay(now)
+        if link.must_hand_over and not succession.is_lost:
+            must_stay = True
+        if is_leaving and not must_stay:
             self._finish("drained", "left without being missed")
             return
         place = succession.take_place()
@@ -447,6 +456,7 @@ class MemberMachine:
             name=link.coordinator,
             problem=link.last_problem,
             ending=self._parting.ending,
+            may_stand=not is_leaving,
         )
         self._out.add(*commands)
         wake_at = succession.wake_at(now)
@@ -529,8 +539,9 @@ class MemberMachine:
         if self._link.leads_somewhere:
             self._out.add(v.Hangup())
         self._link.become(Link.OVER)
-        self._parting.say("drained" if self._drain is not None else result, reason, first_failure)
-        if self._drain is None:
+        is_leaving = self._departure.request is not None
+        self._parting.say("drained" if is_leaving else result, reason, first_failure)
+        if not is_leaving:
             return
         self._succession.ballot.renounce()  # others are told that it has left
         if self.settings.outlives_coordinator:

@@ -142,11 +142,22 @@ class RoundPart:
         )
         self._out.notify(ports.StartWorkers(assignment=assignment))
 
-    def report_gone(self) -> None:
-        """Report that no worker of the round is left here, or that none was ever started."""
-        round_ = self.round
+    def report_gone(self, *, is_said: bool = True) -> None:
+        """Report that no worker of the round is left here, or that none was ever started.
+
+        If it is not said at once, `say_gone` does, or `report_again`.
+        """
+        gone = ports.WorkersGone(round=self.round)
         self.become(Part.GONE)
-        self.report(ports.WorkersGone(round=round_))
+        if is_said:
+            self.report(gone)
+        else:
+            self._reports.append(gone)
+
+    def say_gone(self) -> None:
+        """Say that no worker of the round is left here, if that is so."""
+        if self.phase is Part.GONE:
+            self._out.send(ports.WorkersGone(round=self.round))
 
     def take_stop_order(self, order: m.StopOrder) -> None:
         """Stop the workers as ordered."""

@@ -203,12 +203,19 @@ class Succession:
     # --- standing ----------------------------------------------------------------------------
 
     def watch(
-        self, now: float, *, lost: str, name: str, problem: str, ending: m.JobEnding | None
+        self,
+        now: float,
+        *,
+        lost: str,
+        name: str,
+        problem: str,
+        ending: m.JobEnding | None,
+        may_stand: bool = True,
     ) -> Sequence[v.MemberCommand]:
         """Go on with an election, as the coordinator is lost; `Lead` when it is won.
 
         `lost` is the incarnation of the coordinator, `name` its name, `problem` how it was lost,
-        `ending` how the job ends, if it was told.
+        `ending` how the job ends, if it was told. One that may not stand votes for others.
         """
         candidate = self.candidate
         heritage, candidate.elected = candidate.elected, None
@@ -217,7 +224,8 @@ class Succession:
             return (v.Lead(heritage=dataclasses.replace(heritage, lost=name, ending=ending)),)
         if self.trusts(now):
             return ()
-        candidate.stand(now, lost)
+        if may_stand:
+            candidate.stand(now, lost)
         commands: list[v.MemberCommand] = [*candidate.advance(now)]
         # Who has voted was reached by a candidate, and may hear of its election in a moment.
         has_voted = self.ballot.has_voted_since(now - self._settings.lease_s)
