@@ -26,7 +26,7 @@ from elastic_harness.simulation.campaign import shrink as shrink_plan
 from elastic_harness.simulation.crowd import form_crowd
 from elastic_harness.simulation.explorer import SITUATIONS, explore, play
 from elastic_harness.simulation.ledger import Entry, Ledger, shown_seeds, summary
-from elastic_harness.simulation.plan import KINDS, QUORUMS, Options, Plan, draw_plan
+from elastic_harness.simulation.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
 from elastic_harness.simulation.storm import Storm
 from elastic_harness.simulation.thawed import thawed
 from elastic_harness.simulation.trace import told_again
@@ -37,6 +37,7 @@ __all__ = ["main"]
 _CHUNK = 100
 # So many worlds are let go at once: more of them do not fit into a processor's cache.
 _STORMS_KEPT = 10
+_ALL_KINDS = (*KINDS, *AIMED)
 _PROGRAM = "python -m elastic_harness.simulation"
 
 
@@ -67,9 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--swarm", action="store_true", help="few fault kinds for each seed")
     parser.add_argument("--brisk", action="store_true", help="short storms, most of which count")
+    parser.add_argument(
+        "--aimed", action="store_true", help="and blows to whoever decides, as it decides"
+    )
     parser.add_argument("--ledger", metavar="FILE", type=Path, help="go on where FILE ends")
     parser.add_argument("--quiet", action="store_true", help="with --seeds: only the totals")
-    parser.add_argument("--kinds", metavar="A,B", help=f"fault kinds: {', '.join(KINDS)}")
+    parser.add_argument("--kinds", metavar="A,B", help=f"fault kinds: {', '.join(_ALL_KINDS)}")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
     parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
     parser.add_argument(
@@ -103,10 +107,10 @@ def _run(given: argparse.Namespace) -> int:
 
 def _options(given: argparse.Namespace) -> Options:
     kinds = given.kinds.split(",") if given.kinds else KINDS
-    unknown = [kind for kind in kinds if kind not in KINDS]
+    unknown = [kind for kind in kinds if kind not in _ALL_KINDS]
     if unknown:
         raise UsageError(
-            f"cannot draw faults of the kind {unknown[0]!r}", hint=f"known: {', '.join(KINDS)}"
+            f"cannot draw faults of the kind {unknown[0]!r}", hint=f"known: {', '.join(_ALL_KINDS)}"
         )
     if given.nodes is not None and given.nodes < 1:
         raise UsageError(f"cannot have {given.nodes} nodes: at least 1 is expected")
@@ -122,6 +126,7 @@ def _options(given: argparse.Namespace) -> Options:
         is_swarm=given.swarm,
         is_brisk=given.brisk,
         endpoints=given.endpoints,
+        is_aimed=given.aimed,
     )
 
 
@@ -137,6 +142,7 @@ def _words(given: argparse.Namespace) -> list[str]:
     words += [f"--kinds '{given.kinds}'"] if given.kinds else []
     words += ["--swarm"] if given.swarm else []
     words += ["--brisk"] if given.brisk else []
+    words += ["--aimed"] if given.aimed else []
     words += [f"--agent {given.agent}"] if given.agent != "played" else []
     return words
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["KINDS", "QUORUMS", "Blow", "Options", "Plan", "draw_plan"]
+__all__ = ["AIMED", "KINDS", "QUORUMS", "Blow", "Options", "Plan", "draw_plan"]
 
 # What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
 # disturb what follows from that.
@@ -52,6 +52,19 @@ _BRISK_PACES = ((0.25, 1.2), (0.4, 1.25), (0.4, 1.25), (0.6, 1.9), (0.6, 1.9), (
 _PACES["granted"] = _PACES["coordinator"]
 QUORUMS: tuple[str, ...] = tuple(_PACES)
 KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
+# What is done to whoever decides, at the moment at which it does, and what makes that worse
+# (`aimed.py`). In a draw of their own, or plans of seeds that are known would change.
+AIMED: tuple[str, ...] = (
+    "beset",
+    "lull",
+    "on commit",
+    "on election",
+    "on ending",
+    "on parting",
+    "on seal",
+    "part",
+    "slow kill",
+)
 # A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
 WELL_S = 2.0
 
@@ -115,7 +128,8 @@ class Options:
     Without `is_swarm` every kind of `kinds` may come in every plan; with it, each plan has a few.
     `is_brisk` is for campaigns: short storms, most of which leave enough nodes for another round.
     Of several `endpoints`, one is on each of the first nodes; then two groups of nodes may be large
-    enough for a job.
+    enough for a job. With `is_aimed`, blows of the kinds `AIMED` are added to what is drawn without
+    them, some of which is left out.
     """
 
     nodes: int | None = None
@@ -124,6 +138,7 @@ class Options:
     is_swarm: bool = True
     is_brisk: bool = False
     endpoints: int = 1
+    is_aimed: bool = False
 
 
 def draw_plan(seed: int, options: Options | None = None) -> Plan:
@@ -161,7 +176,7 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
     well_s = WELL_S
     if options.is_brisk:
         well_s = max(2 * settings.beat_interval_s, settings.min_round_s)
-    return Plan(
+    plan = Plan(
         seed=seed,
         last=draw.choice(_LAST) if options.is_brisk else "",
         keeps_enough=options.is_brisk and draw.random() < _LEFT_ENOUGH,
@@ -175,6 +190,34 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         clock_rates=clock_rates,
         blows=tuple(blows),
     )
+    return _aim(plan) if options.is_aimed else plan
+
+
+def _aim(plan: Plan) -> Plan:
+    """Return a plan with aimed blows among the others, and time for what is armed."""
+    draw = random.Random(f"{plan.seed} aimed")
+    others = [kind for kind in AIMED if kind not in {"beset", "lull"}]
+    kinds = ["beset", "beset", *draw.sample(others, draw.randint(0, 4))]
+    share = draw.choice([0.0, 0.0, 0.3, 1.0])
+    timed: list[tuple[float, Blow]] = []
+    at = 0.0
+    for blow in plan.blows:
+        at += blow.after_s
+        if draw.random() < share:
+            timed.append((at, blow))
+    length_s = draw.choice([1.0, 2.0, 4.0])
+    for _ in range(draw.randint(1, 6)):
+        at = length_s * draw.random()
+        timed.append((at, _draw_blow(draw, 0.0, kinds)))
+    timed.sort(key=lambda each: each[0])
+    end = max(length_s, timed[-1][0]) + draw.choice([0.5, 2.0, 4.0])
+    timed.append((end, Blow(after_s=0.0, kind="lull")))
+    moments = [0.0, *(at for at, _ in timed)]
+    blows = [
+        replace(blow, after_s=at - before)
+        for before, (at, blow) in zip(moments, timed, strict=False)
+    ]
+    return replace(plan, blows=tuple(blows))
 
 
 def _draw_blow(draw: random.Random, after_s: float, kinds: Sequence[str]) -> Blow:

@@ -145,6 +145,7 @@ class PlayedAgent:
         if isinstance(notice, ports.StartWorkers):
             world.starts.append((self.process.node.incarnation, notice.assignment))
             world.is_changed = True
+            world.hear(self.process, notice)
         if self.belongs_since is None and isinstance(notice, ports.StartWorkers | ports.Spared):
             self.belongs_since = world.time
         self.timed_notices.append((world.time, notice))

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.faults import Target, can_boot, may_come, strike
+from elastic_harness.simulation.faults import strike
 from elastic_harness.simulation.granted import ETCD, GrantedWorld
 from elastic_harness.simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
 from elastic_harness.simulation.plan import Blow, Plan, draw_plan
-from elastic_harness.simulation.played_agent import STOP_S, PlayedAgent
+from elastic_harness.simulation.played_agent import KILL_S, STOP_S, PlayedAgent
+from elastic_harness.simulation.target import Target, can_boot, may_come
 from elastic_harness.simulation.world import World
 from pytest_elastic.events import model as events
 
@@ -75,6 +76,7 @@ class Storm:
             stops_at=plan.calm_before_s + sum(blow.after_s for blow in plan.blows),
             keeps_enough=plan.keeps_enough,
         )
+        self._target.tell = self._take_note
 
     def run(self) -> Outcome:
         """Carry the plan out and judge; raises `Violation` when a promise was broken.
@@ -108,9 +110,12 @@ class Storm:
     def _strike(self, blow: Blow) -> bool:
         did = strike(self._target, blow)
         if did:
-            self._blows += 1
-            self.said.append((self.world.time, did))
+            self._take_note(did)
         return bool(did)
+
+    def _take_note(self, did: str) -> None:
+        self._blows += 1
+        self.said.append((self.world.time, did))
 
     def _strike_last(self) -> None:
         """See that the first round ends, if no blow has seen to that."""
@@ -157,7 +162,7 @@ class Storm:
         world.is_endpoint_down = False
         self._healed_at = world.time
         for process in world.every_process:
-            process.agent.stop_s = STOP_S
+            process.agent.stop_s, process.agent.kill_s = STOP_S, KILL_S
         self._bring_back()
         self._leave_damage()
         self.said.append((world.time, "calm"))

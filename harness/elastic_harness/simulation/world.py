@@ -100,6 +100,7 @@ class World(Sights):
         self.events: list[tuple[float, str, Event]] = []
         self.sent: list[tuple[float, str, str, m.Message]] = []
         self.watchers: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[Process, Event | ports.StartWorkers], None]] = []
         self.is_changed = False  # which workers run, since the watchers looked last
         self.starts: list[tuple[str, Assignment]] = []  # told to the agent of an incarnation
         self.host: Process | None = None
@@ -403,6 +404,13 @@ class World(Sights):
     def state(self, process: Process, event: Event) -> None:
         """Take note of a fact that a node states."""
         self.events.append((self.time, process.name, event))
+        if self.listeners:
+            self.hear(process, event)
+
+    def hear(self, process: Process, said: Event | ports.StartWorkers) -> None:
+        """Tell those who listen what a node states, or that its workers are to start."""
+        for listen in list(self.listeners):
+            listen(process, said)
 
     # --- what members do ---------------------------------------------------------------------
 
