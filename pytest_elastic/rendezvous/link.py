@@ -90,7 +90,9 @@ class CoordinatorLink:
         """The coordinator and its address, for a sentence."""
         if self.found is None:
             return self.coordinator
-        return f"{self.coordinator} ({self.found.address}:{self.found.port})"
+        is_own = self.found.incarnation == self._incarnation
+        whose = ", this node itself" if is_own else ""
+        return f"{self.coordinator} ({self.found.address}:{self.found.port}{whose})"
 
     # --- towards a coordinator ---------------------------------------------------------------
 

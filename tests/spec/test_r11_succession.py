@@ -255,6 +255,16 @@ def test_r11_a_minority_stops_says_so_and_keeps_looking() -> None:
     world.run_until(lambda: world.all_run(*names), within_s=5.0)
 
 
+def test_r11_who_decided_and_is_cut_off_says_that_it_lost_itself() -> None:
+    """Not as if it were another node, although the sentence is the same on all of them."""
+    world = led("n1", "n2", "n3", config=succeeding("2:3", join_timeout_s=10.0))
+    world.isolate("n1", ["n2", "n3"])
+    world.run_until(lambda: world.over("n1") is not None, within_s=30.0)
+    over = world.over("n1")
+    assert over is not None
+    assert over.reason.startswith("lost n1 (n1:1000, this node itself) and was cut off from a")
+
+
 def test_r11_a_minority_ends_as_lost_after_the_join_timeout() -> None:
     """Not before, and naming what it could reach."""
     world = led("n1", "n2", "n3", config=succeeding("2:3", join_timeout_s=10.0))
