@@ -53,6 +53,7 @@ from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
+from pytest_elastic.workers.messages import InheritFolder
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
 __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "settings_of"]
@@ -196,6 +197,8 @@ class _Launch:
         port = int(listener.getsockname()[1])
         tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
         keeper.keep_listener(listener, encode(tombstone), self._credentials)
+        if self._plan.own_folder is not None:
+            keeper.send(InheritFolder(path=self._plan.own_folder))
         node = Node(
             name=self._name,
             incarnation=self._incarnation,

@@ -197,6 +197,15 @@ class ProgramPlan:
             self._tee.finish()
             self._tee = None
 
+    @property
+    def own_folder(self) -> str | None:
+        """The folder of logs, if nobody asked for one: a temporary one, with error files only."""
+        config = self._config
+        keeps_output = config.redirects != "0" or config.tee != "0"
+        if config.log_dir is not None or keeps_output or self._logs.path is None:
+            return None
+        return os.path.dirname(self._logs.path)
+
     def close(self) -> None:
         """Take away the folder of logs if nobody asked for one; it holds error files only."""
         self.round_ended()
@@ -205,10 +214,8 @@ class ProgramPlan:
             self._file_timer = None
         if self._plugin is not None:
             self._plugin.close()
-        config = self._config
-        keeps_output = config.redirects != "0" or config.tee != "0"
-        if config.log_dir is None and not keeps_output and self._logs.path is not None:
-            shutil.rmtree(os.path.dirname(self._logs.path), ignore_errors=True)
+        if self.own_folder is not None:
+            shutil.rmtree(self.own_folder, ignore_errors=True)
 
     def _add_streams(self, files: WorkerLogs, rank: int) -> None:
         if files.tee.stdout or files.tee.stderr:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -37,6 +38,7 @@ from pytest_elastic.workers.messages import (
     Dismiss,
     ExtendLease,
     GroupGone,
+    InheritFolder,
     KeeperReady,
     KeepListener,
     KillGroup,
@@ -69,6 +71,7 @@ class KeeperRole:
         self._lease_until: float | None = None
         self._lease_timer: Timer | None = None
         self._tombstone: Tombstone | None = None
+        self._folder: str | None = None  # of the agent, and nobody else's
         self._cold_reason = ""  # why nothing can be forked from this interpreter
         self._is_ending = False  # the agent is dead, or has dismissed us
 
@@ -182,8 +185,10 @@ class KeeperRole:
                 key = bytes.fromhex(order.key)
                 credentials = Credentials(key) if key else None
                 self._tombstone = Tombstone(self._loop, fds.pop(), order.answer, credentials)
+            case InheritFolder():
+                self._folder = order.path
             case Dismiss():
-                self._tombstone = None
+                self._tombstone = self._folder = None
                 self._end()
             case _:
                 assert_never(order)
@@ -283,8 +288,14 @@ class KeeperRole:
             self._group_gone(self._sweeper.killed)
         if self._is_ending:
             if self._tombstone is None:
-                os._exit(0)
-            self._tombstone.show(self._settings.linger_s, on_over=lambda: os._exit(0))
+                self._exit()
+            else:
+                self._tombstone.show(self._settings.linger_s, on_over=self._exit)
+
+    def _exit(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(0)
 
     def _group_gone(self, killed: Collection[int]) -> None:
         assert self._group is not None, "only a group that was there can be gone"

@@ -19,6 +19,7 @@ __all__ = [
     "Dismiss",
     "ExtendLease",
     "GroupGone",
+    "InheritFolder",
     "KeepListener",
     "KeeperReady",
     "KillGroup",
@@ -116,6 +117,18 @@ class KeepListener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InheritFolder:
+    """Remove the folder `path`, which the agent has made for itself, if the agent dies.
+
+    Last of all, when its workers are gone and nobody is answered any more: a disk that does not
+    answer must not keep a tombstone from being shown. An agent that dismisses removes it itself.
+    """
+
+    kind: ClassVar[str] = "inherit_folder"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
     """The agent ends on purpose: kill what is left, end the store service, and exit at once.
 
@@ -125,7 +138,16 @@ class Dismiss:
     kind: ClassVar[str] = "dismiss"
 
 
-Order = StartGroup | SignalGroup | KillGroup | ExtendLease | CallStore | KeepListener | Dismiss
+Order = (
+    StartGroup
+    | SignalGroup
+    | KillGroup
+    | ExtendLease
+    | CallStore
+    | KeepListener
+    | InheritFolder
+    | Dismiss
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +250,7 @@ _KINDS: dict[str, type[Order | Report]] = {
         ExtendLease,
         CallStore,
         KeepListener,
+        InheritFolder,
         Dismiss,
         KeeperReady,
         WorkersRunning,

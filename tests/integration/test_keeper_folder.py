@@ -1,0 +1,30 @@
+"""What an agent has made for itself goes with it, also when it is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_elastic.workers.messages import InheritFolder, StartGroup, WorkersRunning
+from pytest_elastic.workers.process_tree import start_time
+from tests.integration.small_agent import AgentProcess, python_worker
+
+SOON_S = 60.0
+FOREVER = ["-c", "import time; time.sleep(600)"]
+
+
+def test_a_killed_agents_own_folder_goes_with_its_keeper(tmp_path: Path) -> None:
+    """Last of all; one that dismisses its keeper may still want it, and removes it itself."""
+    folder = tmp_path / "torchelastic_x"
+    (folder / "none_y" / "attempt_0" / "0").mkdir(parents=True)
+    with AgentProcess(warm=False, linger_s=0.0) as agent:
+        agent.send(InheritFolder(path=str(folder)))
+    assert folder.is_dir(), "the agent ended on purpose"
+    with AgentProcess(warm=False, linger_s=0.0) as agent:
+        agent.send(InheritFolder(path=str(folder)))
+        # Told after the folder, so that the keeper knows of that as soon as these run.
+        agent.send(StartGroup(round=1, workers=[python_worker(FOREVER, cwd=str(tmp_path))]))
+        agent.wait_for(WorkersRunning)
+        agent.process.kill()
+        agent.wait_until(lambda: start_time(agent.keeper_pid) is None, within_s=SOON_S)
+        assert not folder.exists()
+    assert tmp_path.is_dir()
