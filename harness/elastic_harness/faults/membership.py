@@ -151,6 +151,9 @@ def _start_again(
     yield Until(
         condition=lambda: all(context.is_node_up(name) for name, _ in tickets),
         within_s=_START_S,
-        otherwise=f"one of {names_of(targets.nodes)} did not come back",
+        otherwise=lambda: (
+            "did not come back: "
+            + ", ".join(name for name, _ in tickets if not context.is_node_up(name))
+        ),
     )
     return f"{names_of(targets.nodes)} gone and back"

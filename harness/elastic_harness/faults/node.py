@@ -71,17 +71,20 @@ class KillAgent(NodeFault):
     proof = "the launcher's process is gone"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        killed = []
+        killed = {}
         for node in targets.nodes:
             launcher = context.launcher_of(node.name)
             if launcher is None or not context.signal(launcher, signal.SIGKILL):
                 raise FaultImpossible(f"no launcher runs on {node.name}")
-            killed.append(launcher)
+            killed[node.name] = launcher
         yield IN_FORCE
         yield Until(
-            condition=lambda: not any(context.is_alive(process) for process in killed),
+            condition=lambda: not any(context.is_alive(each) for each in killed.values()),
             within_s=_DEATH_S,
-            otherwise=f"the launcher on one of {names_of(targets.nodes)} did not die",
+            otherwise=lambda: (
+                "SIGKILL did not end the launcher on "
+                + " and ".join(name for name, each in killed.items() if context.is_alive(each))
+            ),
         )
         return f"launcher on {names_of(targets.nodes)} gone"
 
@@ -212,7 +215,9 @@ def end_nodes(
     yield Until(
         condition=lambda: is_all_down(context, nodes),
         within_s=_DEATH_S,
-        otherwise=f"one of {names_of(nodes)} is still up",
+        otherwise=lambda: (
+            "still up: " + names_of(tuple(node for node in nodes if context.is_node_up(node.name)))
+        ),
     )
     return names_of(nodes)
 

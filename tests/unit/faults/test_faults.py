@@ -95,6 +95,15 @@ def test_a_killed_agent_is_proven_by_its_launchers_end() -> None:
     assert 1002 in world.processes
 
 
+def test_who_did_not_die_is_named() -> None:
+    """Not all whom the fault was aimed at."""
+    world = World()
+    world.processes[502].ignores = {signal.SIGKILL}  # as one that the kernel cannot end
+    world.fire("kill_agent", ["n1", "n2"])
+    world.pass_time(60.0)
+    assert world.story[-1] == "failed: SIGKILL did not end the launcher on n2"
+
+
 @pytest.mark.parametrize(("action", "how"), [("crash", "crash"), ("power_cut", "power_cut")])
 def test_a_node_that_ends_is_proven_by_being_gone(action: str, how: str) -> None:
     """The cluster's word is not enough: the node must not be up."""
