@@ -136,7 +136,8 @@ class CoordinatorLink:
             self.rest(reason, now)
 
     def let_go(self, reason: str, now: float) -> None:
-        """End whatever goes on, and try the next coordinator at once."""
+        """End whatever goes on, and try the next coordinator at once; none is here any more."""
+        self.is_to_ourselves = False
         self.break_off(reason, now)
         self._rest_until = now
 

@@ -58,3 +58,19 @@ def test_a_node_that_was_never_taken_in_holds_no_announcement() -> None:
     ending = m.JobEnding(term=4, result="failed", reason="x")
     bench.give(v.Start(), v.EndHeard(ending=ending, holds=False))
     assert bench.member.ending is None
+
+
+def test_a_founder_that_has_given_way_gives_up_after_the_join_timeout() -> None:
+    """Its own coordinator decides no more, so there is somebody to wait for, and an end to that."""
+    bench = Bench()
+    bench.give(v.Start(), dataclasses.replace(FOUND, is_here=True, incarnation="i2"))
+    bench.give(v.Connected())
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n2", incarnation="i2"))
+    bench.give(m.StepDown(term=4, reason="only 1 of 2 endpoints can be reached"))
+    until = bench.now + SETTINGS.join_timeout_s
+    while bench.now < until:
+        bench.pass_time(bench.now + 1.0)
+        if bench.member.link is Link.SEEKING:
+            bench.give(v.CoordinatorNotFound(reason="no majority of endpoints answers"))
+    bench.pass_time(until + 2.0)
+    assert bench.member.link is Link.OVER
