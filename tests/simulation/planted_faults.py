@@ -34,6 +34,7 @@ from pytest_elastic.rendezvous.round import CommittedRound, SealedRound
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.succession import Succession
 from pytest_elastic.rendezvous.telling import Telling
+from tests.simulation.planted_aimed import PLANTED_AIMED
 from tests.simulation.planting import Planted, after, before, drawn, nobody, nothing
 
 __all__ = ["PLANTED"]
@@ -405,4 +406,5 @@ PLANTED: dict[str, Planted] = {
         patches=((MembersMandate, "until", lambda *_: float("inf")),),
         options=drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
     ),
+    **PLANTED_AIMED,
 }
