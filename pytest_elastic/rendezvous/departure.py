@@ -52,6 +52,11 @@ class Departure:
         """Whether this node leaves, and no worker is left on it."""
         return self.request is not None and self._part.is_idle
 
+    @property
+    def has_voice(self) -> bool:
+        """Whether this node leaves, and has not renounced its voice yet."""
+        return self.request is not None and not self._succession.ballot.has_renounced
+
     def begin(self, request: ports.DrainRequested, now: float) -> None:
         """Leave; said at once where workers have to end first, so that others know."""
         self.request = request
@@ -78,7 +83,7 @@ class Departure:
 
     def watch(self) -> None:
         """Ask to be let go once the coordinator was heard since the workers are gone."""
-        if not self.is_idle or self._succession.ballot.has_renounced or not self._link.is_joined:
+        if not (self.has_voice and self.is_idle and self._link.is_joined):
             return
         if not self._succession.is_on or self._link.was_heard_since(self._idle_since):
             self.ask()

@@ -336,9 +336,8 @@ class MemberMachine:
             self._patient_until = now + GIVE_UP_S
             self._leave_if_idle("left", now)
         elif part.has_workers or part.phase is Part.SUCCEEDED:
-            is_leaving = self._departure.request is not None
-            part.report_gone(is_said=not is_leaving)
-            if is_leaving:
+            part.report_gone(is_said=not self._departure.has_voice)
+            if self._departure.has_voice:
                 self._departure.be_idle(now)
             if not self._link.is_joined:
                 self._leave_if_idle("left without being missed", now)

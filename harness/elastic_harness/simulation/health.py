@@ -7,7 +7,7 @@ shows there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -250,17 +250,18 @@ def _is_left_over(
     return not all(has_quorum(each, present) for each in newest.voters)
 
 
-def _renounced(world: World, living: Sequence[Process]) -> set[str]:
-    """Return whose voices do not count (R11.9), as far as somebody who is here was told.
+def _renounced(world: World, living: Sequence[Process]) -> Mapping[str, int]:
+    """Return whose voices do not count, and since which round's electorate (R11.9).
 
-    Who left is known to whoever decides since then, and to all to whom its coordinator handed over;
-    of these, those matter who could stand.
+    As far as somebody who is here was told: who left is known to whoever decides since then, and to
+    all to whom its coordinator handed over; of these, those matter who could stand.
     """
     left = {(p.name, p.node.incarnation) for p in world.every_process if _has_left(p)}
-    known: set[str] = set()
+    known: dict[str, int] = {}
     for process in living:
         if process.member._succession.ballot.seal is not None:  # noqa: SLF001
-            known |= set(process.member._succession.candidate._left)  # noqa: SLF001
+            told = process.member._succession.candidate._left  # noqa: SLF001
+            known |= {who: min(since, known.get(who, since)) for who, since in told.items()}
         if process.coordinator is not None:
             since = process.coordinator._started_at  # noqa: SLF001
             names = {
@@ -269,8 +270,15 @@ def _renounced(world: World, living: Sequence[Process]) -> set[str]:
                 if isinstance(event, MemberLeft)
                 if name == process.name and process.moment(at) >= since
             }
-            known |= {incarnation for name, incarnation in left if name in names}
+            known |= {incarnation: 0 for name, incarnation in left if name in names}
     return known
+
+
+def _agrees(electorate: Electorate, present: set[str], left: Mapping[str, int]) -> bool:
+    """Tell whether those who are here are a quorum, without whom has left since."""
+    return has_quorum(
+        electorate, present, {n for n, since in left.items() if since <= electorate.round}
+    )
 
 
 def _has_left(process: Process) -> bool:
@@ -285,10 +293,10 @@ def _why_nobody_decides(world: World, living: Sequence[Process]) -> Excuse | Non
     has acknowledged: it may have been committed, for all they know.
     """
     present = {p.node.incarnation for p in living}
-    excused = _renounced(world, living)
-    if _is_decided(living, present, excused):
+    left = _renounced(world, living)
+    if _is_decided(living, present, left):
         return Excuse.FEW_NEW if _wait_for_new_ones(world, living) else None
-    if world.starts and not has_quorum(_newest_started(world), present, excused):
+    if world.starts and not _agrees(_newest_started(world), present, left):
         return Excuse.MINORITY
     ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
     seals = [ballot.seal for ballot in ballots if ballot.seal is not None]
@@ -299,12 +307,12 @@ def _why_nobody_decides(world: World, living: Sequence[Process]) -> Excuse | Non
         return Excuse.GIVEN_WAY if is_held else None
     seal = max(seals, key=rank_of)
     if any(b.commit is not None and b.commit.round == seal.round for b in ballots):
-        return None if has_quorum(electorate_of(seal), present, excused) else Excuse.MINORITY
+        return None if _agrees(electorate_of(seal), present, left) else Excuse.MINORITY
     is_later = any(ballot.newest_round > seal.round for ballot in ballots)
     if not seal.electorates and (world.config.could_be_two or is_later):
         return Excuse.NOT_BEGUN
     who = voters_of(seal, is_committed=False)
-    return None if all(has_quorum(each, present, excused) for each in who) else Excuse.UNDECIDED
+    return None if all(_agrees(each, present, left) for each in who) else Excuse.UNDECIDED
 
 
 def _wait_for_new_ones(world: World, living: Sequence[Process]) -> bool:
@@ -335,10 +343,10 @@ def _newest_that_has_ended(world: World, host: Process) -> int:
     return job.round if all(world.outcome(host, each) in ends for each in left) else 0
 
 
-def _is_decided(living: Sequence[Process], present: set[str], excused: set[str]) -> bool:
+def _is_decided(living: Sequence[Process], present: set[str], left: Mapping[str, int]) -> bool:
     """Tell whether one who decides has a quorum here of all whose agreement it needs."""
     return any(
-        all(has_quorum(each, present, excused) for each in process.coordinator._mandate.electorates)  # noqa: SLF001
+        all(_agrees(each, present, left) for each in process.coordinator._mandate.electorates)  # noqa: SLF001
         for process in living
         if process.coordinator is not None
     )

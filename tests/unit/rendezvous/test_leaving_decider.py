@@ -12,7 +12,7 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import Phase
 from pytest_elastic.rendezvous.member import Link
 from tests.unit.rendezvous.test_coordinator import Bench as CoordinatorBench
-from tests.unit.rendezvous.test_member import FOUND, SETTINGS, Bench
+from tests.unit.rendezvous.test_member import COMMIT, FOUND, SEAL, SETTINGS, Bench
 
 OWN = v.CoordinatorFound(address="n2", port=2, term=4, is_here=True, incarnation="i2")
 
@@ -79,3 +79,15 @@ def test_a_coordinator_that_says_how_the_job_ends_stays_for_that() -> None:
     assert bench.machine.phase is Phase.ENDING
     bench.give(v.HandOver(reason="left: SIGTERM"))
     assert bench.machine.phase is Phase.ENDING
+
+
+def test_who_was_let_go_and_is_told_to_stop_says_that_its_workers_are_gone() -> None:
+    """Storm 101220: it had renounced its voice before, as its group had succeeded."""
+    bench = Bench()
+    bench.give(v.Start(), FOUND, v.Connected())
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"), SEAL, COMMIT)
+    bench.give(ports.GroupSucceeded(round=7), ports.DrainRequested(reason="SIGTERM", grace_s=5.0))
+    bench.give(m.StopOrder(term=4, round=7, grace_s=1.0, reason="n3 was lost"))
+    bench.taken()
+    bench.give(ports.WorkersGone(round=7))
+    assert v.Send(message=ports.WorkersGone(round=7)) in bench.taken()
