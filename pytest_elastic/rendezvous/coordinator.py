@@ -160,6 +160,8 @@ class CoordinatorMachine:
             case EndHeard(ending=ended):  # of which anybody may tell us, where nothing is signed
                 if self._farewell.ending is not None:
                     self._hear_of_end(ended)
+                elif self._running.round is not None and self.phase is Phase.GATHERING:
+                    self._farewell.ask(self._running.round.seal.roster, now)
             case MandateExtended(until=until):
                 assert isinstance(self._mandate, GrantedMandate), "nobody outside has a say here"
                 self._mandate.extend(until)

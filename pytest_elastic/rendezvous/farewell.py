@@ -16,7 +16,7 @@ from pytest_elastic.rendezvous.changes import Went
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.model import Failure, RosterEntry
 from pytest_elastic.rendezvous.peer import Peer
-from pytest_elastic.rendezvous.vocabulary import Finished
+from pytest_elastic.rendezvous.vocabulary import Finished, Probe
 
 __all__ = ["Farewell", "Heard"]
 
@@ -50,6 +50,7 @@ class Farewell:
         self._members = desk.members
         self._mandate = desk.mandate
         self._deadlines = desk.deadlines
+        self._ask_at = 0.0
         self._decided_at = 0.0
         self._over_at: float | None = None
         self._is_finished = False
@@ -112,6 +113,26 @@ class Farewell:
         self._mandate.conclude()
         self.heard = ended
         return True
+
+    def ask(self, roster: Sequence[RosterEntry], now: float) -> None:
+        """Ask those of a round who are not here whether it has ended, once a beat.
+
+        Whom we know is at the address that we know, and says so itself.
+        """
+        if now < self._ask_at:
+            return
+        self._ask_at = now + self._settings.beat_interval_s
+        for entry in roster:
+            if entry.incarnation not in self._members.peers and entry.port:
+                self._out.add(
+                    Probe(
+                        name=entry.name,
+                        incarnation=entry.incarnation,
+                        address=entry.address,
+                        port=entry.port,
+                        answer_within_s=self._settings.lease_s,
+                    )
+                )
 
     def decide(self, result: str, reason: str, failure: Failure | None, now: float) -> None:
         """Decide how the job ends, and tell everybody."""

@@ -477,6 +477,8 @@ class MemberMachine:
             return
         if self._link.is_known(place, now):
             return
+        if is_obeyed:
+            self._parting.forget_older(place.term)  # whom a quorum elected knew of no end
         self._succession.trust(now)
         self._link.aim_at(place, is_here=place.incarnation == self.node.incarnation)
         self._leave_link(f"{place.name} decides now, under term {place.term}", now)

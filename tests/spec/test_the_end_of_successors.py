@@ -148,3 +148,19 @@ def test_r11_members_linger_no_longer_than_that() -> None:
     assert all(world.processes[name].is_alive for name in ("n1", "n2", "n3"))
     world.run(0.6 * config.linger_s)
     assert not any(world.processes[name].is_alive for name in ("n1", "n2", "n3"))
+
+
+def test_r10_who_waits_for_nodes_asks_those_of_its_round_when_it_hears_of_an_end() -> None:
+    """n1 has decided it while it was cut off; n2 and n3 elect n2, and are too few without it."""
+    world = led("n1", "n2", "n3", config=succeeding("3:3"))
+    succeed(world, "n2", "n3")
+    world.run(0.004)
+    world.isolate("n1", ("n2", "n3"))
+    succeed(world, "n1")
+    world.run(1.8)
+    assert world.processes["n2"].coordinator is not None
+    world.run(4.5)
+    assert result(world, "n1") == "succeeded"  # it has found no successor, and stays for a while
+    world.heal()
+    names = ("n1", "n2", "n3")
+    world.run_until(lambda: {result(world, each) for each in names} == {"succeeded"}, within_s=3.0)

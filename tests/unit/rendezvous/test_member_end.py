@@ -9,6 +9,7 @@ import pytest
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.member_phases import Link
+from pytest_elastic.rendezvous.parting import GIVE_UP_S
 from tests.unit.rendezvous.test_member import FOUND, ROSTER, SETTINGS, Bench, following
 
 MAJORITY = dataclasses.replace(SETTINGS, quorum="majority")
@@ -74,3 +75,22 @@ def test_a_founder_that_has_given_way_gives_up_after_the_join_timeout() -> None:
             bench.give(v.CoordinatorNotFound(reason="no majority of endpoints answers"))
     bench.pass_time(until + 2.0)
     assert bench.member.link is Link.OVER
+
+
+@pytest.mark.parametrize(("term", "ends"), [(5, False), (4, True)])
+def test_who_is_told_that_somebody_was_elected_ends_by_no_older_announcement(
+    term: int, *, ends: bool
+) -> None:
+    """Storm 9954: whom a quorum elected knew of no end, and may need this node."""
+    bench = following()
+    bench.give(m.JobEnding(term=4, result="failed", reason="x"), v.ConnectionLost(reason="cut"))
+    place = m.Place(term=term, name="n3", incarnation="i3", address="n3", port=3)
+    bench.give(v.Announced(place=place))
+    until = bench.now + 3 * (SETTINGS.lease_s + GIVE_UP_S)
+    while bench.now < until and bench.member.link is not Link.OVER:
+        bench.pass_time(bench.now + 0.5)
+        if bench.member.link is Link.DIALING:
+            bench.give(v.DialFailed(outcome=v.Outcome.SILENT, reason="no answer"))
+        elif bench.member.link is Link.SEEKING:
+            bench.give(v.CoordinatorNotFound(reason="no answer"))
+    assert bench.member.has_ended is ends
