@@ -8,7 +8,8 @@ a restarted agent is another incarnation, and has a voice in no roster of before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.belief import is_believable
@@ -152,11 +153,13 @@ class Ballot:
         patience_s: float,
         ending: m.JobEnding | None,
         ended: m.JobEnding | None = None,
+        left: Mapping[str, int] = MappingProxyType({}),
     ) -> m.VoteAnswer:
         """Answer a candidate. `place`: the coordinator with whom this node is in contact.
 
         `patience_s` is for how long the coordinator may still be well, 0 if it is known to be lost.
-        `ending` is how the job ends, if this node was told, `ended` if that holds.
+        `ending` is how the job ends, if this node was told, `ended` if that holds; `left` are those
+        who have renounced their voices, in electorates of these rounds on.
         """
         refusal = self._refusal(request, place, patience_s)
         if ended is not None:
@@ -178,6 +181,7 @@ class Ballot:
             ending=ending,
             ended=ended,
             place=place,
+            left=left,
         )
 
     def has_voted_since(self, moment: float) -> bool:

@@ -84,7 +84,8 @@ class Candidate:
         self._highest_term = 0
         self._newest_round = 0
         self._restarts_used = 0
-        self._left: dict[str, int] = {}  # and since which round's electorate
+        self.left: dict[str, int] = {}
+        """Who has renounced its voice, and since which round's electorate."""
         self._out: list[AskVote] = []
 
     @property
@@ -106,10 +107,10 @@ class Candidate:
 
         In one before it counts: that node may have agreed alone to what followed.
         """
-        self._left[incarnation] = since_round
+        self.left[incarnation] = since_round
 
     def _excused(self, electorate: Electorate) -> frozenset[str]:
-        left = self._left.items()
+        left = self.left.items()
         return frozenset(name for name, since in left if since <= electorate.round)
 
     def stand(self, now: float, lost: str, *, is_named: bool = False) -> None:
@@ -191,7 +192,7 @@ class Candidate:
         """Take in what a voter said, or that it said nothing."""
         answer = answered.answer
         if answer is not None:
-            self._learn(answer)
+            self._learn(answer, now)
         if self._request is None or answered.request != self._request:
             return
         self._unanswered.discard(answered.incarnation)
@@ -205,12 +206,17 @@ class Candidate:
             self._patience_s.append(answer.patience_s)
         self._count(now)
 
-    def _learn(self, answer: m.VoteAnswer) -> None:
+    def _learn(self, answer: m.VoteAnswer, now: float) -> None:
         self._highest_term = max(self._highest_term, answer.term)
         self._newest_round = max(self._newest_round, answer.newest_round)
         self._restarts_used = max(self._restarts_used, answer.restarts_used)
         if answer.ending is not None:
             self.ending = answer.ending
+        if answer.left and answer.contact_age_s is not None:
+            # Whoever was told so was in contact then (R11.6), and may not be asked again.
+            own_contact_at = self._ballot.contact_at or float("-inf")
+            self._ballot.contact_at = max(own_contact_at, now - answer.contact_age_s)
+            self.left |= answer.left
         self._learn_seal(answer.seal, answer.commit)
 
     def _learn_seal(self, seal: m.Seal | None, commit: m.Commit | None) -> None:
@@ -306,7 +312,7 @@ class Candidate:
         left_s = max(self._wake_at - now, 0.01)
         for electorate in voters:
             for entry in electorate.members:
-                if entry.incarnation not in self._asked and entry.incarnation not in self._left:
+                if entry.incarnation not in self._asked and entry.incarnation not in self.left:
                     self._asked.add(entry.incarnation)
                     self._unanswered.add(entry.incarnation)
                     self._out.append(self._question(entry, left_s))
@@ -324,7 +330,7 @@ class Candidate:
     def _fail(self, now: float) -> None:
         """Try again after a while: when a voter said, if one did, but not in step with others."""
         voters = self._voters()
-        counted = {entry.incarnation for each in voters for entry in each.members} - set(self._left)
+        counted = {entry.incarnation for each in voters for entry in each.members} - set(self.left)
         self.reached = (len(counted & set(self._heard_at)), len(counted))
         self._become(Standing.WAITING)
         self._request = None
@@ -351,7 +357,7 @@ class Candidate:
             contact_at=self._contact_at,
             lost="",
             heard_at=dict(self._heard_at),
-            left=dict(self._left),
+            left=dict(self.left),
             newest_round=self._newest_round,
             restarts_used=self._restarts_used,
             ending=self.ending,

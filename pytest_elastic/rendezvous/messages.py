@@ -12,7 +12,7 @@ round that was sealed and could not be committed leaves a gap.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Electorate, Failure, Node, RosterEntry
@@ -404,7 +404,8 @@ class VoteAnswer:
     `contact_age_s` is how long ago it last heard a coordinator, or voted for another candidate;
     None: never. `ending` is how the job ends, as far as it was told, `ended` the same, if it knows
     that this holds; `place`, who decides, if it is in contact. `patience_s` is after how long
-    asking again makes sense.
+    asking again makes sense. `left` are incarnations that have renounced their voices, as far as it
+    was told, each with the round from whose electorate on it does not count.
     """
 
     term: int
@@ -420,6 +421,7 @@ class VoteAnswer:
     ending: JobEnding | None = None
     ended: JobEnding | None = None
     place: Place | None = None
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,7 @@ class Succession:
             patience_s=max(self._patience_s(now, is_trial=question.is_trial), contact.patience_s),
             ending=contact.ending,
             ended=contact.ended,
+            left=dict(self.candidate.left),
         )
         reply = v.AnswerTo(connection=asked.connection, message=answer)
         if not answer.is_granted:

@@ -124,6 +124,11 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
         PlayedAgent,
     ),
+    "who was told that somebody has left says so with its vote": (
+        114024727,
+        Options(quorum="majority", is_brisk=True, is_aimed=True),
+        PlayedAgent,
+    ),
     "of whom all have left in order, nobody needs to agree to what follows": (
         86072482,
         _BRISK,

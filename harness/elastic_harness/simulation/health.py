@@ -260,7 +260,7 @@ def _renounced(world: World, living: Sequence[Process]) -> Mapping[str, int]:
     known: dict[str, int] = {}
     for process in living:
         if process.member._succession.ballot.seal is not None:  # noqa: SLF001
-            told = process.member._succession.candidate._left  # noqa: SLF001
+            told = process.member._succession.candidate.left  # noqa: SLF001
             known |= {who: min(since, known.get(who, since)) for who, since in told.items()}
         if process.coordinator is not None:
             since = process.coordinator._started_at  # noqa: SLF001

@@ -294,3 +294,21 @@ def test_only_listed_changes_are_possible(standing: Standing) -> None:
         with pytest.raises(AssertionError, match="cannot go from"):
             candidate._become(target)
         assert candidate.standing is standing
+
+
+def test_what_a_voter_was_told_of_who_has_left_counts_with_its_contact() -> None:
+    """Storm 114024727: one knew of n1, the other of n4, and alone nobody had a quorum.
+
+    Of n2 and n3 both are needed, where n1 and n4 are counted; n2 is half of those who are left with
+    n3, and had no contact itself.
+    """
+    bench = Bench("n1", "n2", "n3", "n4")
+    bench.ballot.contact_at = None
+    bench.stand()
+    bench.answer("n3", contact_age_s=0.5, left={"n1": 1, "n4": 1})
+    assert bench.does(Standing.ASKING)
+    bench.answer("n3", term=2, contact_age_s=None)
+    heritage = bench.candidate.elected
+    assert heritage is not None
+    assert heritage.left == {"n1": 1, "n4": 1}
+    assert heritage.contact_at == 99.5
