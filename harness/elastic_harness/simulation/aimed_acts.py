@@ -196,9 +196,16 @@ def heal(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def slow_kill(target: Target, process: Process, draw: random.Random) -> str:
-    """Let its kernel take long to kill."""
-    del target
-    process.agent.kill_s = seconds = draw.choice(KILLS_S)
+    """Let its kernel take long to kill.
+
+    A member's workers are killed by its keeper before its lease ends, in any case. The node that
+    decides without succession has no lease, and is given up after a stop that took too long: its
+    kernel has until then, and one lease more (R2, R6).
+    """
+    seconds = draw.choice(KILLS_S)
+    if process.name == target.host and not target.has_succession:
+        seconds = min(seconds, target.world.config.lease_s / 2)
+    process.agent.kill_s = seconds
     return f"kills take {process.name} {seconds} s"
 
 

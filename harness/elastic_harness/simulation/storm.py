@@ -10,7 +10,7 @@ from elastic_harness.simulation.checks import Violation, Watch
 from elastic_harness.simulation.faults import strike
 from elastic_harness.simulation.granted import ETCD, GrantedWorld
 from elastic_harness.simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
-from elastic_harness.simulation.plan import Blow, Plan, draw_plan
+from elastic_harness.simulation.plan import AIMED, Blow, Plan, draw_plan
 from elastic_harness.simulation.played_agent import KILL_S, STOP_S, PlayedAgent
 from elastic_harness.simulation.target import Target, can_boot, may_come
 from elastic_harness.simulation.world import World
@@ -192,7 +192,7 @@ class Storm:
                 raise Violation(f"{CALM_S:g} s after the calm: {problem}")
         self.watch.judge_ends()
         self.watch.judge_budget()
-        slowing = {"slow", "freeze", "suspend", "hang", "lose host"} & self.plan.kinds
+        slowing = {"slow", "freeze", "suspend", "hang", "lose host", *AIMED} & self.plan.kinds
         if not slowing and not world.config.outlives_coordinator:
             self.watch.judge_evictions()
 
