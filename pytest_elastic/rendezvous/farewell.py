@@ -124,15 +124,7 @@ class Farewell:
         self._ask_at = now + self._settings.beat_interval_s
         for entry in roster:
             if entry.incarnation not in self._members.peers and entry.port:
-                self._out.add(
-                    Probe(
-                        name=entry.name,
-                        incarnation=entry.incarnation,
-                        address=entry.address,
-                        port=entry.port,
-                        answer_within_s=self._settings.lease_s,
-                    )
-                )
+                self._out.add(Probe.of(entry, self._settings.lease_s))
 
     def decide(self, result: str, reason: str, failure: Failure | None, now: float) -> None:
         """Decide how the job ends, and tell everybody."""

@@ -109,14 +109,7 @@ class Survivors:
             if entry.incarnation in self._asked:
                 continue
             self._asked.add(entry.incarnation)
-            probe = Probe(
-                name=entry.name,
-                incarnation=entry.incarnation,
-                address=entry.address,
-                port=entry.port,
-                answer_within_s=self._settings.lease_s,
-            )
-            probes.append(probe)
+            probes.append(Probe.of(entry, self._settings.lease_s))
         return probes
 
     def take_answer(self, answer: ProbeAnswered) -> None:

@@ -322,16 +322,7 @@ class Membership:
 
     def _probe(self, peer: Peer) -> None:
         """Ask a suspect's agent what has become of it."""
-        node = peer.node
-        self._out.add(
-            Probe(
-                name=node.name,
-                incarnation=node.incarnation,
-                address=node.address,
-                port=node.port,
-                answer_within_s=self._settings.lease_s,
-            )
-        )
+        self._out.add(Probe.of(peer.as_entry(), self._settings.lease_s))
 
     def take_answer(self, answer: ProbeAnswered, now: float) -> None:
         """Take in what dialling a suspect's agent showed."""

@@ -23,16 +23,7 @@ class PeerCheck:
         self._order = order
         self._unreached.clear()
         self._waits_for = {entry.incarnation for entry in order.peers}
-        return tuple(
-            Probe(
-                name=entry.name,
-                incarnation=entry.incarnation,
-                address=entry.address,
-                port=entry.port,
-                answer_within_s=order.answer_within_s,
-            )
-            for entry in order.peers
-        )
+        return tuple(Probe.of(entry, order.answer_within_s) for entry in order.peers)
 
     def take(self, answer: ProbeAnswered) -> PeersChecked | None:
         """Take in how a dial ended; return the answer to the order, if that was the last one."""

@@ -47,17 +47,8 @@ class Telling:
         self._deadlines.is_due(self._dial_at, now)
         to_ask = [each for each in self._left.values() if each.incarnation not in self._asked]
         self._asked |= {entry.incarnation for entry in to_ask}
-        return [
-            Probe(
-                name=entry.name,
-                incarnation=entry.incarnation,
-                address=entry.address,
-                port=entry.port,
-                answer_within_s=self._settings.lease_s,
-                ended=self._ending,
-            )
-            for entry in to_ask
-        ]
+        within_s = self._settings.lease_s
+        return [Probe.of(entry, within_s, ended=self._ending) for entry in to_ask]
 
     def take_answer(self, answer: ProbeAnswered) -> None:
         """Leave alone who knows by now, or has ended; a port that refuses proves nothing."""

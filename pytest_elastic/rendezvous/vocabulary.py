@@ -132,6 +132,20 @@ class Probe:
     answer_within_s: float
     ended: JobEnding | None = None
 
+    @classmethod
+    def of(
+        cls, entry: RosterEntry, answer_within_s: float, *, ended: JobEnding | None = None
+    ) -> Probe:
+        """Return the probe of a node that is where its entry says."""
+        return cls(
+            name=entry.name,
+            incarnation=entry.incarnation,
+            address=entry.address,
+            port=entry.port,
+            answer_within_s=answer_within_s,
+            ended=ended,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswered:

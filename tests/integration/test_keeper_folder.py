@@ -9,7 +9,7 @@ from pytest_elastic.workers.process_tree import start_time
 from tests.integration.small_agent import AgentProcess, python_worker
 
 SOON_S = 60.0
-FOREVER = ["-c", "import time; time.sleep(600)"]
+UNTIL_KILLED = ["-c", "import signal; signal.pause()"]
 
 
 def test_a_killed_agents_own_folder_goes_with_its_keeper(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_killed_agents_own_folder_goes_with_its_keeper(tmp_path: Path) -> None
     with AgentProcess(warm=False, linger_s=0.0) as agent:
         agent.send(InheritFolder(path=str(folder)))
         # Told after the folder, so that the keeper knows of that as soon as these run.
-        agent.send(StartGroup(round=1, workers=[python_worker(FOREVER, cwd=str(tmp_path))]))
+        agent.send(StartGroup(round=1, workers=[python_worker(UNTIL_KILLED, cwd=str(tmp_path))]))
         agent.wait_for(WorkersRunning)
         agent.process.kill()
         agent.wait_until(lambda: start_time(agent.keeper_pid) is None, within_s=SOON_S)
