@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
-from pytest_elastic.agent.machine import LEAVE_TIMEOUT_S
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
@@ -38,7 +37,7 @@ from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
 from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import ports, settings
-from pytest_elastic.rendezvous.departure import stays_at_most_s
+from pytest_elastic.rendezvous.departure import leave_timeout_s
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.liveness import kill_s
@@ -156,7 +155,7 @@ class _Launch:
             node=self._name,
             address=address,
             shutdown_timeout_s=config.shutdown_timeout_s,
-            leave_timeout_s=LEAVE_TIMEOUT_S + stays_at_most_s(settings_of(config)),
+            leave_timeout_s=leave_timeout_s(settings_of(config)),
             worker_start=config.worker_start,
             plan=self._plan,
             on_event=self._emit,

@@ -36,10 +36,6 @@ __all__ = ["ALLOWED", "PASSED_ON", "AgentMachine", "Phase"]
 # After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
 # enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
 GROUP_GRACE_S = 1.0
-# How long a draining node waits to be told that it may go, where nobody needs its vote. Its workers
-# are gone by then, and a coordinator that does not answer will find that out from the closed
-# connection.
-LEAVE_TIMEOUT_S = 3.0
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
 
@@ -118,9 +114,7 @@ class _Ending:
 class AgentMachine:
     """Decides for one node. `step` is the only way to change it."""
 
-    def __init__(
-        self, *, node: str, shutdown_timeout_s: float, leave_timeout_s: float = LEAVE_TIMEOUT_S
-    ) -> None:
+    def __init__(self, *, node: str, shutdown_timeout_s: float, leave_timeout_s: float) -> None:
         self.phase = Phase.JOINING
         self._node = node
         self._shutdown_timeout_s = shutdown_timeout_s

@@ -18,12 +18,18 @@ from pytest_elastic.rendezvous.part import RoundPart
 from pytest_elastic.rendezvous.parting import GIVE_UP_S
 from pytest_elastic.rendezvous.succession import Succession
 
-__all__ = ["Departure", "stays_at_most_s"]
+__all__ = ["Departure", "leave_timeout_s"]
+
+# How long a node that leaves waits to be told that it may go, where nobody needs its vote. Its
+# workers are gone by then, and a coordinator that does not answer will find that out from the
+# closed connection.
+_LEAVE_TIMEOUT_S = 3.0
 
 
-def stays_at_most_s(settings: Settings) -> float:
-    """Return for how long a node may stay after its workers are gone, as its vote may be needed."""
-    return settings.lease_s + GIVE_UP_S if settings.has_succession else 0.0
+def leave_timeout_s(settings: Settings) -> float:
+    """Return for how long an agent waits to be let go, once its workers are gone; then it goes."""
+    voting_s = settings.lease_s + GIVE_UP_S if settings.has_succession else 0.0
+    return voting_s + _LEAVE_TIMEOUT_S
 
 
 class Departure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.simulation.machine_agent import MachineAgent
 from elastic_harness.simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
@@ -24,6 +25,19 @@ def test_r11_who_leaves_as_the_coordinator_is_lost_votes_before_it_goes(lose: st
     world.run(0.05)
     world.agent("n3").drain(grace_s=30.0, takes_s=0.6)
     world.run_until(lambda: world.round_of("n2") == world.round_of("n4") == 2, within_s=5.0)
+    assert _left_in_order(world, "n3")
+
+
+def test_r11_its_agent_waits_for_that_where_a_lease_is_long() -> None:
+    """The lease of production: longer than anybody waits to be let go where no vote is needed."""
+    config = succeeding("2:4", lease_s=5.0, shutdown_timeout_s=30.0)
+    world = World(config, agent_class=MachineAgent)
+    names = ("n1", "n2", "n3", "n4")
+    world.start(*names)
+    world.run_until(lambda: world.all_run(*names), within_s=15.0)  # a first round waits (R12)
+    world.cut_power("n1")
+    world.agent("n3").drain(grace_s=30.0, takes_s=0.6)
+    world.run_until(lambda: world.round_of("n2") == world.round_of("n4") == 2, within_s=9.0)
     assert _left_in_order(world, "n3")
 
 

@@ -14,6 +14,7 @@ from elastic_harness.simulation.played_agent import START_S, PlayedAgent
 from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.departure import leave_timeout_s
 
 if TYPE_CHECKING:
     from elastic_harness.simulation.process import Process
@@ -26,8 +27,11 @@ class MachineAgent(PlayedAgent):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
+        config = process.world.config
         self.machine = AgentMachine(
-            node=process.name, shutdown_timeout_s=process.world.config.shutdown_timeout_s
+            node=process.name,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            leave_timeout_s=leave_timeout_s(config),
         )
         self._alive: list[int] = []  # local ranks
         self._is_told_to_end = False

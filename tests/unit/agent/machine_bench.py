@@ -13,6 +13,7 @@ from pytest_elastic.rendezvous.model import Assignment, RosterEntry
 __all__ = ["GRACE_S", "Bench", "assignment"]
 
 GRACE_S = 30.0
+LEAVE_TIMEOUT_S = 4.0
 
 
 def assignment(round_: int = 1, slots: int = 2) -> Assignment:
@@ -37,7 +38,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.machine = AgentMachine(node="n1", shutdown_timeout_s=GRACE_S)
+        self.machine = AgentMachine(
+            node="n1", shutdown_timeout_s=GRACE_S, leave_timeout_s=LEAVE_TIMEOUT_S
+        )
         self.orders: list[m.AgentCommand] = []
 
     def give(self, given: m.AgentInput) -> None:

@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from pytest_elastic.agent import messages as m
-from pytest_elastic.agent.machine import GROUP_GRACE_S, LEAVE_TIMEOUT_S, Phase
+from pytest_elastic.agent.machine import GROUP_GRACE_S, Phase
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Failure
-from tests.unit.agent.machine_bench import GRACE_S, Bench, assignment
+from tests.unit.agent.machine_bench import GRACE_S, LEAVE_TIMEOUT_S, Bench, assignment
 
 
 def test_group_rank_0_opens_a_fresh_worker_store_and_reports_it() -> None:

@@ -91,3 +91,37 @@ def test_who_was_let_go_and_is_told_to_stop_says_that_its_workers_are_gone() -> 
     bench.taken()
     bench.give(ports.WorkersGone(round=7))
     assert v.Send(message=ports.WorkersGone(round=7)) in bench.taken()
+
+
+@pytest.mark.parametrize("has_workers", [True, False])
+def test_who_leaves_votes_until_it_says_so_to_a_coordinator_that_it_has_heard(
+    *, has_workers: bool
+) -> None:
+    """From then on it is not counted; before, others may need it to elect somebody."""
+    bench = Bench(dataclasses.replace(SETTINGS, quorum="majority"))
+    bench.give(v.Start(), FOUND, v.Connected())
+    bench.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"), SEAL)
+    if has_workers:
+        bench.give(COMMIT)
+    bench.give(ports.DrainRequested(reason="SIGTERM", grace_s=30.0), after_s=0.5)
+    bench.give(ports.WorkersGone(round=7))
+    said = [c.message for c in bench.commands if isinstance(c, v.Send)]
+    assert ports.WorkersGone(round=7) not in said
+    assert _refusal(bench) != "this node leaves"
+    (count,) = {each.count for each in said[-2:] if isinstance(each, m.Beat)}  # sent at once
+    bench.taken()
+    bench.give(m.Beat(count=1, echo=count))
+    said = [c.message for c in bench.taken() if isinstance(c, v.Send)]
+    gone = ports.WorkersGone(round=7)
+    assert (gone if has_workers else ports.DrainRequested(reason="SIGTERM", grace_s=30.0)) in said
+    assert _refusal(bench) == "this node leaves"
+
+
+def _refusal(bench: Bench) -> str:
+    """Return why it would not vote for n1, "" if it would."""
+    request = m.VoteRequest(run_id="r", term=9, candidate="i1", is_trial=True)
+    asked = v.Asked(connection=1, question=request)
+    (reply,) = bench.member.step(asked, bench.now)
+    assert isinstance(reply, v.AnswerTo)
+    assert isinstance(reply.message, m.VoteAnswer)
+    return reply.message.reason
