@@ -22,6 +22,7 @@ from elastic_harness.simulation.aimed_acts import (
     depose,
     heal,
     leave,
+    let_kills_take,
     nothing,
     slow_kill,
     swap,
@@ -186,7 +187,7 @@ def _slowly(target: Target, blow: Blow) -> str:
     if draw.random() < 0.5:
         seconds = draw.choice(KILLS_S)
         for each in target.world.every_process:
-            each.agent.kill_s = seconds
+            let_kills_take(target, each, seconds)
         return f"kills take {seconds} s"
     return slow_kill(target, target.world.processes[target.pick(blow, spare_host=False)], draw)
 

@@ -26,6 +26,7 @@ __all__ = [
     "depose",
     "heal",
     "leave",
+    "let_kills_take",
     "nothing",
     "slow_kill",
     "swap",
@@ -196,17 +197,22 @@ def heal(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def slow_kill(target: Target, process: Process, draw: random.Random) -> str:
-    """Let its kernel take long to kill.
+    """Let its kernel take long to kill."""
+    seconds = let_kills_take(target, process, draw.choice(KILLS_S))
+    return f"kills take {process.name} {seconds} s"
+
+
+def let_kills_take(target: Target, process: Process, seconds: float) -> float:
+    """Let a kernel need so long to kill, or as long as it may; return that.
 
     A member's workers are killed by its keeper before its lease ends, in any case. The node that
     decides without succession has no lease, and is given up after a stop that took too long: its
     kernel has until then, and one lease more (R2, R6).
     """
-    seconds = draw.choice(KILLS_S)
     if process.name == target.host and not target.has_succession:
         seconds = min(seconds, target.world.config.lease_s / 2)
     process.agent.kill_s = seconds
-    return f"kills take {process.name} {seconds} s"
+    return seconds
 
 
 def _others(target: Target, name: str) -> list[str]:
