@@ -75,7 +75,10 @@ class Candidate:
         self._asked_at = 0.0
         self._asked: set[str] = set()
         self._unanswered: set[str] = set()
+        # Of those who agree in this election: when they were asked, and the highest round that each
+        # has come to, acknowledged or not.
         self._heard_at: dict[str, float] = {}
+        self._came_to: dict[str, int] = {}
         self._contact_at = float("-inf")
         self._patience_s: list[float] = []
         # What was learnt, in this try and before: all of it stays true.
@@ -200,6 +203,7 @@ class Candidate:
             self.place = answer.place
         if answer is not None and answer.is_granted:
             self._heard_at[answer.voter] = self._asked_at
+            self._came_to[answer.voter] = answer.newest_round
             if answer.contact_age_s is not None:
                 self._contact_at = max(self._contact_at, now - answer.contact_age_s)
         elif answer is not None and answer.patience_s > 0:
@@ -292,8 +296,8 @@ class Candidate:
         self._unanswered.clear()
         self._patience_s.clear()
         self._heard_at = {own.incarnation: now}
-        own_contact_at = own.contact_but_with(own.incarnation)
-        self._contact_at = float("-inf") if own_contact_at is None else own_contact_at
+        self._came_to = {own.incarnation: own.newest_round}
+        self._contact_at = float("-inf")
         self._asked = {own.incarnation}
         self._wake_at = now + self._answer_within_s
         self._count(now)
@@ -303,8 +307,27 @@ class Candidate:
         return self._settings.lease_s / 2
 
     def _voters(self) -> tuple[Electorate, ...]:
-        assert self._seal is not None, "a candidate has acknowledged something"
-        return voters_of(self._seal, is_committed=self._commit is not None)
+        seal = self._seal
+        assert seal is not None, "a candidate has acknowledged something"
+        if self._was_never_committed(seal):
+            return tuple(seal.electorates)
+        return voters_of(seal, is_committed=self._commit is not None)
+
+    def _was_never_committed(self, seal: m.Seal) -> bool:
+        """Tell whether one of its roster has not acknowledged a seal, and never will.
+
+        Whoever agrees to this election obeys no lower term any more. What it has come to is judged
+        by the number of the round: a successor says a committed round again under its own term, and
+        who knows it under the term before has acknowledged it all the same. A first seal follows
+        nobody, so nobody else could agree.
+        """
+        assert self._request is not None, "votes are counted while they are asked for"
+        is_open = self._commit is None and bool(seal.electorates)
+        # A trial's answers promise nothing; they are asked for again in earnest.
+        if not is_open or not (self._request.is_trial or seal.term < self._request.term):
+            return False
+        came_to = [self._came_to.get(entry.incarnation) for entry in seal.roster]
+        return any(round_ is not None and round_ < seal.round for round_ in came_to)
 
     def _ask_more(self, voters: tuple[Electorate, ...], now: float) -> None:
         """Ask those who have a voice and were not asked yet."""
@@ -347,8 +370,13 @@ class Candidate:
     def _win(self, voters: tuple[Electorate, ...], now: float) -> None:
         assert self._request is not None, "an election was held"
         assert self._seal is not None, "a candidate has acknowledged something"
+        # It may have been told meanwhile, by who has left, or by a voter, of a contact that counts.
+        own = self._ballot
+        own_contact_at = own.contact_but_with(own.incarnation)
+        if own_contact_at is not None:
+            self._contact_at = max(self._contact_at, own_contact_at)
         # From here on it may decide: if it is elected again, that was a contact, too.
-        self._ballot.contact_at = now
+        own.contact_at = now
         self.elected = Heritage(
             term=self._request.term,
             seal=self._seal,

@@ -343,7 +343,7 @@ PLANTED: dict[str, Planted] = {
             (candidate, "_MOST_UNREST", 0),
             (Succession, "refuse_second", nothing),
         ),
-        options=drawn("reject", nodes=3),
+        options=drawn("reject", "fail", nodes=3),
     ),
     "success-stays": Planted(
         what="a node that leaves waits for its coordinator although its workers have succeeded",

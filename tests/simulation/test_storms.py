@@ -114,6 +114,11 @@ FOUND_OTHERWISE = {
         _BRISK,
         PlayedAgent,
     ),
+    "a seal that one of its roster has not acknowledged keeps nobody from following": (
+        124051488,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        PlayedAgent,
+    ),
     "who decides an end that others have ended by needs nobody who agrees, and tells who comes": (
         73002035,
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),

@@ -10,6 +10,7 @@ import pytest
 from pytest_elastic.rendezvous import ballot, candidate, coordinator, following, objection
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot, electorate_of
+from pytest_elastic.rendezvous.candidate import Candidate
 from pytest_elastic.rendezvous.coordinator_phases import Phase
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.heritage import Heritage
@@ -59,6 +60,10 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
     "where a commit is not known, those who had a say before are not asked": (
         [(ballot, "voters_of", _own_roster_only), (candidate, "voters_of", _own_roster_only)],
         midway.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
+    ),
+    "a seal whose commit nobody saw is taken for given up": (
+        [(Candidate, "_was_never_committed", lambda _, seal: bool(seal.electorates))],
+        midway.test_r11_a_seal_that_all_who_are_left_have_acknowledged_may_have_been_committed,
     ),
     "who follows a first seal believes that there was no other": (
         [(objection, "rank_of", lambda _: (9, 9))],

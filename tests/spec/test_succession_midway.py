@@ -54,26 +54,63 @@ def test_r11_a_commit_that_only_one_has_seen_is_taken_for_one() -> None:
 
 
 def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone() -> None:
-    """A round of three out of five is acknowledged by two; two of the three are cut off.
+    """A round of three out of five is acknowledged by all three; two of them are cut off.
 
     They are a majority of that round, and not of the one before it, from which the coordinator goes
     on with the two others.
     """
     world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("2:5"))
+    world.agent("n1").opens_stores = False
     for one in ("n4", "n5"):
         world.isolate(one, ["n1", "n2", "n3"])
-    world.run_until(lambda: _said(world, "n2", ports.WorkersGone), within_s=4.0)
-    world.cut("n1", "n2")
-    world.run_until(lambda: _has(world, "n3", m.SealAcknowledged, 2), within_s=4.0)
+    for one in ("n2", "n3"):
+        world.run_until(lambda one=one: _has(world, one, m.SealAcknowledged, 2), within_s=4.0)  # type: ignore[misc]
     world.heal()
     for one in ("n2", "n3"):
         world.isolate(one, ["n1", "n4", "n5"])
+    world.agent("n1").opens_stores = True
     world.run_until(lambda: world.all_run("n1", "n4", "n5"), within_s=8.0)
     world.run(5.0)
     assert newest_term(world) == 1
     assert not world.agent("n2").is_running
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
+
+
+def _half_of_a_seal(*, is_acknowledged: bool) -> World:
+    """Let n1 and n6 be lost, half of round 2, when all of n1, n2, n3, n6 but n2 have that seal.
+
+    n4 and n5, who were out of reach, are back: with n2 and n3 a quorum of round 1.
+    """
+    world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("2:5"))
+    world.agent("n1").opens_stores = False
+    for one in ("n4", "n5"):
+        world.isolate(one, ["n1", "n2", "n3", "n6"])
+    world.start("n6")
+    world.run_until(lambda: world.seals()[-1].round == 2, within_s=4.0)
+    if not is_acknowledged:
+        world.cut("n1", "n2")
+    for one in ("n3", "n6", "n2")[: 2 + is_acknowledged]:
+        world.run_until(lambda one=one: _has(world, one, m.SealAcknowledged, 2), within_s=4.0)  # type: ignore[misc]
+    for one in ("n1", "n6"):
+        world.crash(one)
+    world.heal([link for a in ("n4", "n5") for b in ("n2", "n3") for link in ((a, b), (b, a))])
+    return world
+
+
+def test_r11_a_seal_that_one_of_its_roster_has_not_acknowledged_binds_nobody() -> None:
+    """Storm 124051488: n2 proves that it was never committed, so those before it decide alone."""
+    world = _half_of_a_seal(is_acknowledged=False)
+    world.run_until(lambda: world.all_run("n2", "n3", "n4", "n5"), within_s=8.0)
+    assert world.round_of("n2") > 2
+
+
+def test_r11_a_seal_that_all_who_are_left_have_acknowledged_may_have_been_committed() -> None:
+    """The same nodes are left, and nobody of them can tell; n6, say, may run with n1."""
+    world = _half_of_a_seal(is_acknowledged=True)
+    world.run(8.0)
+    assert elections(world) == 0
+    assert not any(world.agent(one).is_running for one in ("n2", "n3", "n4", "n5"))
 
 
 def _two_electorates(*, heal_after_s: float = 0.0) -> World:

@@ -47,7 +47,9 @@ class Dials:
         world = self._world
         if self._newest.get(process.node.incarnation) != number:
             return  # given up since
-        host = world.at_port_of(dial)
+        # A node on which somebody decides dials nobody else, wherever it was told to go (R11.4).
+        is_here = process.coordinator is not None
+        host = process if is_here else world.at_port_of(dial)
         outcome = world.outcome(process, host)
         if outcome is v.Outcome.ALIVE:
             pipe = Pipe(world.next_id(), Direction(process, host), Direction(host, process))

@@ -8,20 +8,21 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.ballot import Ballot
 from pytest_elastic.rendezvous.candidate import CANDIDATE_ALLOWED, Candidate, Standing
+from pytest_elastic.rendezvous.model import Settings
 from tests.unit.rendezvous.test_ballot import PLACE, SETTINGS, commit, seal
 
 
 class Bench:
     """The candidate of n2 in a round of n1, n2 and n3, and whom it has asked."""
 
-    def __init__(self, *names: str, is_committed: bool = True) -> None:
-        self.ballot = Ballot(SETTINGS, "n2")
+    def __init__(self, *names: str, is_committed: bool = True, config: Settings = SETTINGS) -> None:
+        self.ballot = Ballot(config, "n2")
         self.ballot.join(1, "n1")
         self.ballot.acknowledge(seal(1, 1, *(names or ("n1", "n2", "n3"))))
         if is_committed:
             self.ballot.see_commit(commit(1, 1))
         self.ballot.contact_at = 99.0
-        self.candidate = Candidate(SETTINGS, self.ballot)
+        self.candidate = Candidate(config, self.ballot)
         self.now = 100.0
         self.asked: dict[str, v.AskVote] = {}
 
@@ -141,19 +142,40 @@ def test_a_higher_seal_of_a_voter_brings_in_all_who_have_a_say_in_it() -> None:
     bench = Bench()
     bench.stand()
     undecided = seal(1, 2, "n3", "n4", "n5", follows="n1 n2 n3")
-    bench.answer("n3", seal=undecided)
+    bench.answer("n3", seal=undecided, newest_round=2)
     assert bench.does(Standing.TRYING)
     assert set(bench.asked) == {"n1", "n3", "n4", "n5"}
-    bench.answer("n4")
+    bench.answer("n4", newest_round=2)
     assert bench.does(Standing.ASKING)
-    bench.answer("n3", seal=undecided)
+    bench.answer("n3", seal=undecided, newest_round=2)
     assert bench.does(Standing.ASKING)
-    bench.answer("n5")
+    bench.answer("n5", newest_round=2)
     heritage = bench.candidate.elected
     assert heritage is not None
     assert heritage.seal == undecided
     assert heritage.commit is None
     assert [each.round for each in heritage.electorates] == [1, 2]
+
+
+@pytest.mark.parametrize("is_by_voter", [True, False])
+def test_who_is_told_in_an_election_that_one_has_left_waits_for_what_it_granted(
+    *, is_by_voter: bool
+) -> None:
+    """By one that does not agree, or by that one itself: it had decided until then."""
+    bench = Bench()
+    bench.stand()
+    bench.answer("n3", term=1)
+    assert bench.does(Standing.ASKING)
+    bench.now += 0.5
+    if is_by_voter:
+        bench.answer("n1", is_granted=False, left={"n9": 1}, contact_age_s=0.25)
+    else:
+        bench.ballot.contact_at = 100.25
+        bench.candidate.excuse("n9", 1)
+    bench.answer("n3", contact_age_s=5.0)
+    heritage = bench.candidate.elected
+    assert heritage is not None
+    assert heritage.contact_at == 100.25
 
 
 def test_a_commit_that_any_voter_saw_settles_it() -> None:
