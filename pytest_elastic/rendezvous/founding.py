@@ -6,12 +6,13 @@ enough nodes are ready, makes the claims final. Every step is one swap of a stor
 holds this text, let it hold that one"), so that each store gives itself to one founder at most, and
 two majorities have a store in common.
 
-    LOOKING    a majority was not reached, or somebody else claims with more right: looks on
+    LOOKING    a majority was not reached, or somebody else claims with more right, or has founded
+               the job already: looks on
     CLAIMING   claims what it reaches, and renews that; its coordinator gathers nodes, once it has
                a majority
     FOUNDING   nodes are ready: makes claims final
     FOUNDED    a majority of them is: the first round may be sealed, and the job announced
-    OVER       somebody else has founded the job; this node looks for it, like every other
+    OVER       this node is in the job
 
 A store that was started again has forgotten what it held. So either all endpoints are held, or each
 that counts has held the claim for so long that whoever runs the job would have announced it there.
@@ -261,12 +262,11 @@ class FoundingMachine:
     def _judge(self, now: float) -> None:
         if self.stage in {Stage.FOUNDED, Stage.OVER}:
             return
-        for record in [view.record for view in self._views if view.record is not None]:
-            if record.claim is None and record.place != self._place:
-                name, term = record.place.name, record.place.term
-                self._give_way(f"the job is there already: {name} decides, under term {term}")
-                self._become(Stage.OVER)
-                return
+        place = self._who_decides(now)
+        if place is not None:
+            decides = f"{place.name} decides, under term {place.term}"
+            self._look_on(f"the job is there already: {decides}")
+            return
         if self.stage is Stage.FOUNDING:
             self._watch_founding(now)
             return
@@ -305,8 +305,22 @@ class FoundingMachine:
         if sum(self._is_held(view, now) for view in views) < self._quorum:
             self._become(Stage.CLAIMING)  # what is final is a claim again
 
+    def _who_decides(self, now: float) -> Place | None:
+        """Return who runs the job, as an endpoint says that is reached.
+
+        As long as this node is in no job, it looks on: an endpoint that is started again when its
+        host has ended, and all who were in the job with it, knows of nothing any more.
+        """
+        for view in self._views:
+            record = view.record
+            if record is None or record.claim is not None or self._is_ours(view):
+                continue
+            if self._is_reached(view, now):
+                return record.place
+        return None
+
     def _look_on(self, reason: str) -> None:
-        if self.stage is Stage.CLAIMING:
+        if self.stage is not Stage.LOOKING:
             self._give_way(reason)
             self._become(Stage.LOOKING)
 

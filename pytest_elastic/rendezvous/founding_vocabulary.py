@@ -70,7 +70,7 @@ class Stage(Enum):
 FOUNDING_ALLOWED: dict[Stage, frozenset[Stage]] = {
     Stage.LOOKING: frozenset({Stage.CLAIMING, Stage.OVER}),
     Stage.CLAIMING: frozenset({Stage.FOUNDING, Stage.LOOKING, Stage.OVER}),
-    Stage.FOUNDING: frozenset({Stage.FOUNDED, Stage.CLAIMING, Stage.OVER}),
+    Stage.FOUNDING: frozenset({Stage.FOUNDED, Stage.CLAIMING, Stage.LOOKING, Stage.OVER}),
     Stage.FOUNDED: frozenset(),
     Stage.OVER: frozenset(),
 }

@@ -119,6 +119,11 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         PlayedAgent,
     ),
+    "where the last endpoint that told of a job is gone with it, another one begins": (
+        200119584,
+        Options(quorum="majority", endpoints=3, is_swarm=True, is_brisk=True, is_aimed=True),
+        PlayedAgent,
+    ),
     "who decides an end that others have ended by needs nobody who agrees, and tells who comes": (
         73002035,
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),

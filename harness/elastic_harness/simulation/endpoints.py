@@ -75,7 +75,8 @@ class Endpoints:
     def can_begin_a_job(self, left_out: str) -> bool:
         """Tell whether a majority of endpoints is served, but for a node that nobody reaches.
 
-        What is final there by a founder that was lost before the first round stays (R12).
+        What is final there by a founder that was lost before the first round stays (R12), and where
+        it has founded the job, one endpoint that says so is enough to keep everybody else from it.
         """
         free = 0
         for endpoint in range(len(self.names)):
@@ -83,8 +84,12 @@ class Endpoints:
             if host is None or host.agent.over is not None or host.name == left_out:
                 continue
             record = self._records.get(self._texts[host.node.incarnation])
-            is_final = record is not None and (record.claim is None or record.claim.is_final)
-            free += record is None or not is_final or self._is_well(record.place)
+            if record is None or self._is_well(record.place):
+                free += 1
+            elif record.claim is None:
+                return False
+            else:
+                free += not record.claim.is_final
         return free >= majority_of(len(self.names))
 
     def is_served(self, left_out: str) -> bool:

@@ -67,6 +67,14 @@ class Field:
         """Have enough nodes."""
         self._step(rank, self.founders[rank], f.Wanted())
 
+    def does(self, rank: int, stage: f.Stage) -> bool:
+        """Tell whether a founder is at this stage."""
+        return self.founders[rank].stage is stage
+
+    def join(self, rank: int) -> None:
+        """Be in a job."""
+        self._step(rank, self.founders[rank], f.Joined())
+
     def run(self, seconds: float) -> None:
         """Let time pass."""
         end = self.time + seconds
@@ -198,7 +206,7 @@ def test_a_job_that_is_announced_while_one_waits_is_joined(field: Field) -> None
     field.run(WAIT_S)
     assert field.founded == []
     assert field.coordinates == set()
-    assert [stage.stage for stage in field.founders.values()] == [f.Stage.OVER] * 2
+    assert [stage.stage for stage in field.founders.values()] == [f.Stage.LOOKING] * 2
     assert field.yields[0] == (1, "the job is there already: old decides, under term 2")
 
 
@@ -211,7 +219,42 @@ def test_a_host_that_comes_back_finds_the_job_at_another_endpoint(field: Field) 
     field.host(0)
     field.run(0.5)
     assert field.coordinates == set()
-    assert field.founders[0].stage is f.Stage.OVER
+    assert field.does(0, f.Stage.LOOKING)
+    field.join(0)
+    assert field.does(0, f.Stage.OVER)
+
+
+def test_a_job_that_is_gone_with_the_endpoint_that_told_of_it_is_begun_anew(field: Field) -> None:
+    """Its hosts were started again while one of the old ones still stayed for those who ask."""
+    field.host(2)
+    field.announce(2, term=1)
+    field.host(0)
+    field.host(1)
+    field.run(2.0)
+    field.want(0)
+    assert field.coordinates == set()
+    field.lose(2)
+    field.run(SETTINGS.lease_s + 2 * SETTINGS.beat_interval_s)
+    assert field.coordinates == {0}
+    field.want(0)
+    field.run(WAIT_S + 2.0)
+    assert field.founded == [0]
+
+
+def test_a_job_that_appears_while_claims_are_made_final_is_not_founded_again(field: Field) -> None:
+    """What was final already is given back."""
+    field.host(0)
+    field.host(1)
+    field.run(0.5)
+    field.want(0)
+    while field.does(0, f.Stage.CLAIMING):
+        field.run(_DELAY_S / 2)
+    assert field.does(0, f.Stage.FOUNDING)
+    field.announce(1)
+    field.run(2.0)
+    assert field.founded == []
+    assert field.does(0, f.Stage.LOOKING)
+    assert field.stores[0] == "released"
 
 
 def test_who_founds_is_followed_by_another_if_it_is_lost_before(field: Field) -> None:
