@@ -65,6 +65,7 @@ ROOMS = (
             "pytest_elastic.credentials",
             "pytest_elastic.events",
             "pytest_elastic.boot",
+            "pytest_elastic.unread",
         ),
         may_import=(),
         because="everything stands on it",
