@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from elastic_harness.cluster import cgroups, process_table
 from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
+from elastic_harness.cluster.own_mounts import own_mounts
 
 __all__ = ["Snapshot", "Spared", "compare", "leaks_since", "names_since", "snapshot"]
 
@@ -219,11 +220,8 @@ def _tun_devices() -> Iterator[tuple[str, str]]:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    with open("/proc/self/mountinfo") as lines:
-        for line in lines:
-            fields = line.split()
-            kind = fields[fields.index("-") + 1]
-            yield fields[0], f"{kind} on {fields[4]}"
+    with open("/proc/self/mountinfo") as file:
+        yield from own_mounts(file.read()).items()
 
 
 def _control_groups(spared: Collection[int]) -> Iterator[tuple[str, str]]:

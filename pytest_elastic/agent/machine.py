@@ -20,22 +20,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.phases import ALLOWED, Phase
 from pytest_elastic.agent.ranks import worker_ranks, world_size
+from pytest_elastic.agent.worker_group import WorkerGroup
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
-__all__ = ["ALLOWED", "PASSED_ON", "AgentMachine", "Phase"]
+__all__ = ["PASSED_ON", "AgentMachine"]
 
-# After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
-# enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
-GROUP_GRACE_S = 1.0
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
 
@@ -44,61 +42,6 @@ KILL_TIMEOUT_S = 10.0
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
-
-
-class Phase(Enum):
-    """What the agent is doing."""
-
-    JOINING = "joining"  # no worker runs; waiting for a place in a round
-    SPARE = "spare"  # no worker runs; the round is full
-    RUNNING = "running"  # the workers of a round run, or have all succeeded
-    STOPPING = "stopping"  # the round is over; its workers are being ended
-    DRAINING = "draining"  # the node leaves on purpose
-    DONE = "done"  # the job ended well, or the node left
-    FAILED = "failed"  # the job, or this node's part in it, failed
-
-
-ALLOWED: dict[Phase, frozenset[Phase]] = {
-    Phase.JOINING: frozenset(
-        {Phase.SPARE, Phase.RUNNING, Phase.DRAINING, Phase.DONE, Phase.FAILED}
-    ),
-    Phase.SPARE: frozenset(
-        {Phase.JOINING, Phase.RUNNING, Phase.DRAINING, Phase.DONE, Phase.FAILED}
-    ),
-    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.DRAINING, Phase.DONE, Phase.FAILED}),
-    Phase.STOPPING: frozenset({Phase.JOINING, Phase.DRAINING, Phase.DONE, Phase.FAILED}),
-    Phase.DRAINING: frozenset({Phase.DONE, Phase.FAILED}),
-    Phase.DONE: frozenset(),
-    Phase.FAILED: frozenset(),
-}
-
-
-@dataclass(slots=True)
-class _Group:
-    """The workers of one round on this node, from the order to start until none is left."""
-
-    assignment: Assignment
-    exit_codes: dict[int, int] = field(default_factory=dict)
-    is_gone: bool = False
-    is_held: bool = False
-    is_ending: bool = False  # exits from here on are our doing
-    is_lease_lost: bool = False  # which is told once, whoever notices it first
-    is_order_seen: bool = False  # the rendezvous knows that the round is over here
-    stop_began_at: float = 0.0
-    groups_at: float | None = None  # when whole groups are signalled
-    kill_at: float | None = None
-
-    @property
-    def round(self) -> int:
-        return self.assignment.round
-
-    @property
-    def slots(self) -> int:
-        return self.assignment.roster[self.assignment.group_rank].slots
-
-    @property
-    def has_ended(self) -> bool:
-        return len(self.exit_codes) == self.slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +62,7 @@ class AgentMachine:
         self._node = node
         self._shutdown_timeout_s = shutdown_timeout_s
         self._leave_timeout_s = leave_timeout_s
-        self._group: _Group | None = None
+        self._group: WorkerGroup | None = None
         self._ending: _Ending | None = None
         self._drain_signal: int | None = None
         self._leave_by: float | None = None
@@ -137,15 +80,12 @@ class AgentMachine:
         """Return when `TimePassed` is wanted, or None."""
         if self._has_exited:
             return None
-        moments: list[float] = []
-        group = self._group
-        if group is not None and not group.is_gone:
-            moments += [at for at in (group.groups_at, group.kill_at) if at is not None]
-        if self._ending is not None:
-            moments.append(self._ending.deadline)
-        if self._leave_by is not None:
-            moments.append(self._leave_by)
-        return min(moments, default=None)
+        moments = (
+            None if self._group is None else self._group.wake_at(),
+            None if self._ending is None else self._ending.deadline,
+            self._leave_by,
+        )
+        return min((at for at in moments if at is not None), default=None)
 
     @property
     def running_round(self) -> int | None:
@@ -224,7 +164,7 @@ class AgentMachine:
         if self.phase in (Phase.DONE, Phase.FAILED):
             return
         self._become(Phase.RUNNING)
-        self._group = _Group(assignment)
+        self._group = WorkerGroup(assignment)
         self._out.append(m.Close(before_round=assignment.round - 1))
         self._emit(
             events.RoundCommitted(
@@ -346,9 +286,9 @@ class AgentMachine:
             if not group.is_ending:
                 self._ask(ports.GroupSucceeded(round=group.round))
             # What its leaders left behind (DataLoader children, daemons) has no one to serve.
-            self._end_leftovers(group, now)
+            group.end_leftovers(now)
 
-    def _on_failure(self, group: _Group, given: m.WorkerExit, rank: int, now: float) -> None:
+    def _on_failure(self, group: WorkerGroup, given: m.WorkerExit, rank: int, now: float) -> None:
         failure = Failure(
             node=self._node,
             rank=rank,
@@ -370,11 +310,9 @@ class AgentMachine:
         if group is None:
             return
         group.is_gone = True
-        began_at = group.stop_began_at or now
+        duration_s = round(group.ended_for_s(now), 3)
         self._emit(
-            events.WorkersStopped(
-                round=given.round, duration_s=round(now - began_at, 3), killed=given.killed
-            )
+            events.WorkersStopped(round=given.round, duration_s=duration_s, killed=given.killed)
         )
         if group.is_order_seen or self.phase is Phase.DRAINING:
             self._finish_round(group)
@@ -404,7 +342,7 @@ class AgentMachine:
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
 
-    def _tell_lease_lost(self, group: _Group, reason: str) -> None:
+    def _tell_lease_lost(self, group: WorkerGroup, reason: str) -> None:
         if not group.is_lease_lost:
             group.is_lease_lost = True
             self._emit(events.LeaseLost(round=group.round, reason=reason))
@@ -447,11 +385,11 @@ class AgentMachine:
     def _on_time(self, now: float) -> None:
         group = self._group
         if group is not None and not group.is_gone:
-            if group.kill_at is not None and now >= group.kill_at:
-                group.groups_at = group.kill_at = None
+            if group.is_kill_due(now):
+                group.was_killed()
                 self._out.append(m.Kill(round=group.round))
-            elif group.groups_at is not None and now >= group.groups_at:
-                group.groups_at = None
+            elif group.are_groups_due(now):
+                group.groups_were_told()
                 self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
                 if not group.is_held:
                     self._continue(group)
@@ -464,17 +402,10 @@ class AgentMachine:
                 deadline=now,
             )
 
-    def _end_group(self, group: _Group, grace_s: float, signum: int, now: float) -> None:
+    def _end_group(self, group: WorkerGroup, grace_s: float, signum: int, now: float) -> None:
         """Begin to end a group within `grace_s`, or hurry one that is ending already."""
-        kill_at = now + grace_s
-        if group.is_ending:
-            if group.kill_at is not None and kill_at < group.kill_at:
-                group.kill_at = kill_at
+        if not group.end_within(grace_s, now):
             return
-        group.is_ending = True
-        group.stop_began_at = now
-        group.kill_at = kill_at
-        group.groups_at = kill_at - min(GROUP_GRACE_S, 0.2 * grace_s)
         self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
         # Whoever stopped it (a debugger, a fault): a stopped process handles no signal, and would
         # cost its siblings the whole grace. What the rendezvous holds goes on only if it says so,
@@ -482,22 +413,13 @@ class AgentMachine:
         if not (group.is_held and self.phase is Phase.RUNNING):
             self._continue(group)
         if group.has_ended:
-            self._end_leftovers(group, now)
+            group.end_leftovers(now)
 
-    def _end_leftovers(self, group: _Group, now: float) -> None:
-        """All leaders have ended: give their descendants a moment, unless the keeper saw none."""
-        if not group.is_ending:
-            group.is_ending = True
-            group.stop_began_at = now
-        group.groups_at = now
-        latest = now + GROUP_GRACE_S
-        group.kill_at = latest if group.kill_at is None else min(group.kill_at, latest)
-
-    def _continue(self, group: _Group) -> None:
+    def _continue(self, group: WorkerGroup) -> None:
         group.is_held = False
         self._out.append(m.Signal(round=group.round, signal=signal.SIGCONT, to="all"))
 
-    def _finish_round(self, group: _Group) -> None:
+    def _finish_round(self, group: WorkerGroup) -> None:
         """Say that the node is ready for another round."""
         self._ask(ports.WorkersGone(round=group.round))
         self._out.append(m.SetLease(until=None))
@@ -516,7 +438,7 @@ class AgentMachine:
         self._has_exited = True
         self._out.append(m.Exit(code=ending.code, result=ending.result, reason=ending.reason))
 
-    def _running(self, round_: int) -> _Group | None:
+    def _running(self, round_: int) -> WorkerGroup | None:
         group = self._group
         if group is None or group.round != round_ or group.is_gone:
             return None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pytest_elastic.errors import ElasticError
+from pytest_elastic.unread import until_unread
 
 __all__ = ["main"]
 
@@ -54,6 +55,10 @@ def _complain(text: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return until_unread(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0 if arguments else 2
@@ -75,8 +80,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Only while something is being imported or read: a running agent handles the signal.
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Whoever read our output has had enough; the interpreter must not complain about it either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
     return result

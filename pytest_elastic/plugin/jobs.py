@@ -19,6 +19,7 @@ from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.checks import check_scenario
 from elastic_harness.scenario.complaints import explain
+from elastic_harness.scenario.judging import NO_WORKERS
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
@@ -31,6 +32,7 @@ from pydantic import ValidationError
 from pytest_elastic.config import parse_nnodes
 from pytest_elastic.errors import UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest
+from pytest_elastic.plugin.settings import flag_of, settings_of_markers, text_of, words_of
 from pytest_elastic.plugin.verdicts import explain_failure, judge_job
 
 __all__ = ["JobsOfTest"]
@@ -46,6 +48,7 @@ _KNOWN = (
     "launcher",
     "limit",
     "module",
+    "no_workers",
     "nodes",
     "nproc",
     "proxies",
@@ -86,15 +89,15 @@ class JobsOfTest:
     def make(self, program: Program, *args: object, **settings: object) -> Job:
         """Describe a job; see the fixture `elastic_job`. Raises UsageError."""
         item, hub = self._item, self._hub
-        merged = {**_marker_settings(item), **settings}
+        merged = {**settings_of_markers(item), **settings}
         for name in merged:
             if name not in _KNOWN:
                 raise UsageError(
                     f"a job has no setting {name!r}: known are {', '.join(sorted(_KNOWN))}"
                 )
-        hub.skip_unless_able(_words(merged, "requires"))
-        default_checks(without=_words(merged, "without"))  # are they known?
-        launcher = hub.launcher(_text(merged, "launcher"))
+        hub.skip_unless_able(words_of(merged, "requires"))
+        default_checks(without=words_of(merged, "without"))  # are they known?
+        launcher = hub.launcher(text_of(merged, "launcher"))
         made = JobOfTest(hub.new_directory(item.nodeid))
         self._all.append(made)
         functions = os.path.join(made.directory.path, "function")
@@ -212,18 +215,6 @@ def _name_of(program: Program) -> str:
     return program.__name__ if callable(program) else os.fspath(program)
 
 
-def _marker_settings(item: pytest.Item) -> Mapping[str, object]:
-    """Return what the markers `elastic` of a test say, the closest one first."""
-    settings: dict[str, object] = {}
-    for marker in item.iter_markers("elastic"):
-        if marker.args:
-            raise UsageError(
-                f"{item.nodeid}: the marker elastic takes settings by name, as in nodes=2"
-            )
-        settings = {**marker.kwargs, **settings}
-    return settings
-
-
 def _program(
     program: Program,
     args: Sequence[object],
@@ -273,7 +264,10 @@ def _scenario(
                 "job": job,
                 "nodes": {"initial": high, "min": low, "max": high},
                 "limit": merged.get("limit", _LIMIT),
-                "expect": {"always": [{name: "off"} for name in _words(merged, "without")]},
+                "expect": {
+                    "always": [{name: "off"} for name in words_of(merged, "without")],
+                    "finally": [NO_WORKERS] if flag_of(merged, NO_WORKERS) else [],
+                },
                 **{key: merged[key] for key in ("proxies", "seed") if key in merged},
             }
         )
@@ -297,6 +291,8 @@ def _check_timeline(
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)
+        if finding.path[0] == "expect":  # which nobody has written: the message names what it is
+            raise UsageError(finding.message, hint=finding.suggestion)
         path = [str(part) for part in finding.path if part != "job"]
         setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]])
         raise UsageError(f"{setting}: {finding.message}", hint=finding.suggestion)
@@ -376,19 +372,3 @@ def _script(program: str, item: pytest.Item) -> str:
             return path
     where = "" if os.path.isabs(program) else f": looked in {', '.join(dict.fromkeys(folders))}"
     raise UsageError(f"there is no script {program!r}{where}")
-
-
-def _text(merged: Mapping[str, object], name: str) -> str | None:
-    value = merged.get(name)
-    if value is not None and not isinstance(value, str):
-        raise UsageError(f"{name}={value!r}: a text is expected")
-    return value
-
-
-def _words(merged: Mapping[str, object], name: str) -> list[str]:
-    """Return one word, or a list of them, as a list."""
-    value = merged.get(name, ())
-    words = [value] if isinstance(value, str) else value
-    if isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words):
-        return list(words)
-    raise UsageError(f"{name}={value!r}: a name or a list of names is expected")

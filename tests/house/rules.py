@@ -65,6 +65,7 @@ ROOMS = (
             "pytest_elastic.credentials",
             "pytest_elastic.events",
             "pytest_elastic.boot",
+            "pytest_elastic.unread",
         ),
         may_import=(),
         because="everything stands on it",
@@ -337,8 +338,8 @@ _DEBT = "not taken apart yet"
 LONG_FILES: dict[str, Long] = {
     "examples/train.py": Long(lines=605, because="one file that a user can copy and read"),
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
-    "harness/elastic_harness/scenario/stage.py": Long(lines=450, because=_DEBT),
-    "pytest_elastic/agent/machine.py": Long(lines=550, because=_MACHINE),
+    "harness/elastic_harness/scenario/stage.py": Long(lines=405, because=_DEBT),
+    "pytest_elastic/agent/machine.py": Long(lines=460, because=_MACHINE),
     "pytest_elastic/events/model.py": Long(lines=425, because="all facts that a launcher states"),
     "pytest_elastic/rendezvous/coordinator.py": Long(lines=560, because=_MACHINE),
     "pytest_elastic/rendezvous/messages.py": Long(
@@ -354,7 +355,7 @@ LONG_FILES: dict[str, Long] = {
         lines=430, because="the example's parts, and its real runs"
     ),
     "harness/elastic_harness/simulation/world.py": Long(
-        lines=650, because="the simulated world that all rules are told in"
+        lines=550, because="the simulated world that all rules are told in"
     ),
 }
 

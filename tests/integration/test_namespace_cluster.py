@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,27 @@ def test_the_switch_is_served_before_the_nodes(bench: Bench) -> None:
     assert int(bench.output(bench.run("n1", "nice"))) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
+def what_is_mounted(line: str) -> str:
+    """Return of a line of mountinfo what is the same in a copy: root, place, kind and source."""
+    before, _, after = line.partition(" - ")
+    return " ".join([*before.split()[3:5], *after.split()[:2]])
+
+
 # --- what a node is -------------------------------------------------------------------------------
+
+
+def test_all_that_is_mounted_for_a_node_is_known_as_ours(bench: Bench) -> None:
+    """And nothing else that is mounted there: a leak check would find what had got out."""
+    bench.start("n1")
+    code = (
+        "from elastic_harness.leaks import snapshot; print(open('/proc/self/mountinfo').read()); "
+        "print('\\n'.join(snapshot().things['mount']))"
+    )
+    text, _, ours = bench.output(bench.python("n1", code)).partition("\n\n")
+    # A node's mounts are a copy of the host's and its own ones, some of which look alike.
+    there = {line.split()[0]: what_is_mounted(line) for line in text.splitlines()}
+    host = map(what_is_mounted, Path("/proc/self/mountinfo").read_text().splitlines())
+    assert Counter(there.values()) - Counter(host) == Counter(there[each] for each in ours.split())
 
 
 def test_a_node_has_its_own_name_pids_devices_and_disks(bench: Bench) -> None:

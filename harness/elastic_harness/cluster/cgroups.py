@@ -21,6 +21,7 @@ __all__ = [
     "find_handing_down",
     "find_hierarchies",
     "is_stale",
+    "is_tag",
     "owner_of",
     "read_words",
     "remove_session",
@@ -158,6 +159,11 @@ def owner_of(tag: str) -> int | None:
     """Return the process that a tag names, None when it is no tag or from another namespace."""
     facts = _parse(tag)
     return None if facts is None else facts[0]
+
+
+def is_tag(name: str) -> bool:
+    """Tell whether a name is the tag of a session of our pid namespace."""
+    return owner_of(name) is not None
 
 
 def is_stale(tag: str) -> bool:

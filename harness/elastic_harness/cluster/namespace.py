@@ -17,6 +17,7 @@ __all__ = [
     "CLONE_NEWPID",
     "CLONE_NEWUSER",
     "CLONE_NEWUTS",
+    "MOUNT_MARK",
     "NODE_NAMESPACES",
     "become_subreaper",
     "bind_mount",
@@ -40,6 +41,10 @@ CLONE_NEWNET = 0x40000000
 
 # What a node has for itself; SysV and POSIX ipc objects are the cluster's.
 NODE_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWPID
+
+# What every file system of ours names as its source, where other software has a device: it is shown
+# in /proc/self/mountinfo, and tells ours from all others.
+MOUNT_MARK = "pytest-elastic"
 
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
@@ -82,7 +87,7 @@ def enter_server_namespaces() -> None:
     """Give this process, pid 1 of a new pid namespace, mounts and ipc objects of its own."""
     unshare(CLONE_NEWNS | CLONE_NEWIPC)
     mount("none", "/", "", MS_REC | MS_PRIVATE)
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount(MOUNT_MARK, "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
 def die_with_parent(signum: int) -> None:
@@ -125,7 +130,7 @@ def mount_served(path: str) -> tuple[int, int]:
     options = f"fd={fuse},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
     try:
         mount(
-            "pytest-elastic",
+            MOUNT_MARK,
             path,
             "fuse",
             MS_NOSUID | MS_NODEV,

@@ -75,9 +75,9 @@ def _mount_private_trees(plan: NodePlan) -> None:
     disk, hosts = _open_path(plan.disk), _open_path(plan.hosts)
     kept = {path: _open_path(path) for path in _shared_below(trees, plan.shared)}
     cgroups = _open_path("/sys/fs/cgroup") if os.path.isdir("/sys/fs/cgroup") else None
-    ns.mount("proc", "/proc", "proc", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+    ns.mount(ns.MOUNT_MARK, "/proc", "proc", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
     for tree in trees:
-        ns.mount("tmpfs", tree, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
+        ns.mount(ns.MOUNT_MARK, tree, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
     for path, source in kept.items():
         _make_place(path, is_directory=os.path.isdir(f"/proc/self/fd/{source}"))
         _bind_and_close(source, path)
@@ -94,7 +94,7 @@ def _mount_sys(cgroups: int | None) -> None:
     the host's devices there, which nothing we know of minds.
     """
     with contextlib.suppress(PermissionError):
-        ns.mount("sysfs", "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
+        ns.mount(ns.MOUNT_MARK, "/sys", "sysfs", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC)
         if cgroups is not None:
             ns.bind_mount(cgroups, "/sys/fs/cgroup")
     if cgroups is not None:

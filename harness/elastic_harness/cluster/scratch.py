@@ -27,7 +27,7 @@ class Scratch:
         self._mounted: set[str] = set()
         if is_isolated:
             self._folder = "/dev/shm"  # noqa: S108 (this process's own)
-            ns.mount("tmpfs", self._folder, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=755")
+            ns.mount(ns.MOUNT_MARK, self._folder, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=755")
         else:
             self._folder = leftovers.scratch_folder(tag)
             os.mkdir(self._folder, 0o700)
@@ -81,7 +81,7 @@ class Scratch:
             return
         os.mkdir(path)
         if self._is_isolated:
-            ns.mount("tmpfs", path, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
+            ns.mount(ns.MOUNT_MARK, path, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=1777")
             self._mounted.add(name)
 
     def clear(self) -> None:

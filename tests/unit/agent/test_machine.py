@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from pytest_elastic.agent import messages as m
-from pytest_elastic.agent.machine import GROUP_GRACE_S, Phase
+from pytest_elastic.agent.phases import Phase
+from pytest_elastic.agent.worker_group import GROUP_GRACE_S
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Failure

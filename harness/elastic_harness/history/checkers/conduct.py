@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from elastic_harness.history.checkers.cut_short import nodes_ended_by_faults, not_observed
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.checkers.started import never_started
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
@@ -129,8 +130,12 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
             unheard.append(f"; {who}, which a fault ended, and never said hello")
     for world in history.worlds.rounds:
         stepping = [worker for worker in world.workers.values() if worker.steps]
-        missing = sorted(set(range(world.world_size)) - set(world.workers))
-        if stepping and missing:
+        missing = sorted(set(range(world.world_size)) - set(world.workers)) if stepping else []
+        idle = set(missing).intersection(never_started(history, world) if missing else ())
+        for rank in sorted(idle):
+            unheard.append(f"; rank {rank} of round {world.ordinal} was never started")
+            missing.remove(rank)
+        if missing:
             return unknown(
                 f"round {world.ordinal} made steps while ranks "
                 f"{', '.join(map(str, missing))} had never said hello",

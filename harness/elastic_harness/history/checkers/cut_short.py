@@ -32,5 +32,5 @@ def not_observed(history: History, reason: str) -> Verdict:
         return valid(f"{reason}, and the test itself had ended every launcher", (last.seq,))
     if history.of_kind(JobEnded) and not history.of_kind(WorkersStarted):
         # The launchers say that none was started: that may be what the scenario is about.
-        reason += " (if none is to be started, `finally` asks for that: `no_workers`)"
+        reason += " (if none is to be started, `no_workers` asks for that)"
     return unknown(reason)

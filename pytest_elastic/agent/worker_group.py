@@ -1,0 +1,95 @@
+"""The workers of one round on one node: how far their ending has come, and what is due next.
+
+An ending has steps, each with its moment: leaders are told at once, whole groups shortly before
+the grace is over, and at its end everything is killed. Here is when; the machine gives the orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_elastic.rendezvous.model import Assignment
+
+__all__ = ["GROUP_GRACE_S", "WorkerGroup"]
+
+# After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
+# enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
+GROUP_GRACE_S = 1.0
+# What groups get of a grace that is short itself.
+_GROUPS_SHARE = 0.2
+
+
+@dataclass(slots=True)
+class WorkerGroup:
+    """The workers of one round on this node, from the order to start until none is left."""
+
+    assignment: Assignment
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    is_gone: bool = False
+    is_held: bool = False
+    is_ending: bool = False  # exits from here on are our doing
+    is_lease_lost: bool = False  # which is told once, whoever notices it first
+    is_order_seen: bool = False  # the rendezvous knows that the round is over here
+    _stop_began_at: float = field(default=0.0, init=False)
+    _groups_at: float | None = field(default=None, init=False)  # when whole groups are told
+    _kill_at: float | None = field(default=None, init=False)
+
+    @property
+    def round(self) -> int:
+        return self.assignment.round
+
+    @property
+    def slots(self) -> int:
+        return self.assignment.roster[self.assignment.group_rank].slots
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.exit_codes) == self.slots
+
+    def end_within(self, grace_s: float, now: float) -> bool:
+        """Begin to end within `grace_s`, or hurry an ending; return whether it has only begun."""
+        kill_at = now + grace_s
+        if self.is_ending:
+            if self._kill_at is not None:
+                self._kill_at = min(self._kill_at, kill_at)
+            return False
+        self.is_ending = True
+        self._stop_began_at = now
+        self._kill_at = kill_at
+        self._groups_at = kill_at - min(GROUP_GRACE_S, _GROUPS_SHARE * grace_s)
+        return True
+
+    def end_leftovers(self, now: float) -> None:
+        """All leaders have ended: give their descendants a moment, unless the keeper saw none."""
+        if not self.is_ending:
+            self.is_ending = True
+            self._stop_began_at = now
+        self._groups_at = now
+        latest = now + GROUP_GRACE_S
+        self._kill_at = latest if self._kill_at is None else min(self._kill_at, latest)
+
+    def ended_for_s(self, now: float) -> float:
+        """Return how long the ending took that is over now; 0 if nobody had begun one."""
+        return now - (self._stop_began_at or now)
+
+    def are_groups_due(self, now: float) -> bool:
+        """Return whether whole groups, and no longer leaders alone, are to be told."""
+        return self._groups_at is not None and now >= self._groups_at
+
+    def is_kill_due(self, now: float) -> bool:
+        """Return whether the grace is over."""
+        return self._kill_at is not None and now >= self._kill_at
+
+    def groups_were_told(self) -> None:
+        """Take note that this step was done."""
+        self._groups_at = None
+
+    def was_killed(self) -> None:
+        """Take note that no step is left."""
+        self._groups_at = self._kill_at = None
+
+    def wake_at(self) -> float | None:
+        """Return when the next step is due, or None."""
+        if self.is_gone:
+            return None
+        return min((at for at in (self._groups_at, self._kill_at) if at is not None), default=None)

@@ -1,0 +1,26 @@
+"""Commands whose output nobody reads to its end: `command | head`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+__all__ = ["UNREAD_EXIT_CODE", "until_unread"]
+
+# What a shell says of a program that SIGPIPE has ended: 128 + 13.
+UNREAD_EXIT_CODE = 141
+
+
+def until_unread(command: Callable[[], int]) -> int:
+    """Do what a command does; return its exit code, or 141 once whoever reads it has had enough."""
+    try:
+        code = command()
+        # What is in the buffer yet would fail when the interpreter ends, and nobody could take it.
+        if sys.stdout is not None:  # as it is for who was started without an output
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter must not complain about it either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return UNREAD_EXIT_CODE
+    return code
