@@ -72,7 +72,11 @@ def test_a_command_that_is_read_ends_as_it_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("-m", "pytest_elastic", "schema"), ("-m", "pytest_elastic", "--help")],
+    [
+        ("-m", "pytest_elastic", "schema"),
+        ("-m", "pytest_elastic", "--help"),
+        ("-m", "elastic_harness.simulation", "--seed", "3", "--trace"),
+    ],
     ids=" ".join,
 )
 def test_our_commands_are_such(words: tuple[str, ...]) -> None:

@@ -31,6 +31,7 @@ from elastic_harness.simulation.storm import Storm
 from elastic_harness.simulation.thawed import thawed
 from elastic_harness.simulation.trace import told_again
 from pytest_elastic.errors import UsageError
+from pytest_elastic.unread import until_unread
 
 __all__ = ["main"]
 
@@ -340,4 +341,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_unread(main))
