@@ -8,7 +8,7 @@ a restarted agent is another incarnation, and has a voice in no roster of before
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_elastic.rendezvous import messages as m
@@ -30,14 +30,41 @@ def electorate_of(seal: m.Seal) -> Electorate:
     )
 
 
-def voters_of(seal: m.Seal, *, is_committed: bool) -> tuple[Electorate, ...]:
+def voters_of(
+    seal: m.Seal,
+    *,
+    is_committed: bool,
+    came_to: Mapping[str, int] = MappingProxyType({}),
+    term: float = float("inf"),
+) -> tuple[Electorate, ...]:
     """Return the rosters that must each give a quorum to whoever follows the seal's coordinator.
 
     Where the commit was not seen, both may be true: that it was committed, and that it was not and
-    something else was instead. So the seal's roster has a say, and those it was to follow, too.
+    something else was instead. So the seal's roster has a say, and those it was to follow, too: the
+    oldest of them, and each that nobody proves never to have been committed. `came_to` has who
+    obeys no term below `term` any more, each with the highest round that it has come to.
     """
     own = electorate_of(seal)
-    return (own,) if is_committed else (*seal.electorates, own)
+    if is_committed:
+        return (own,)
+    oldest, *later = *seal.electorates, own
+    voters = [oldest]
+    for each in later:
+        needed = [entry.incarnation for entry in each.members]
+        if each is own:
+            needed.extend(seal.endorsers)
+        if each.term >= term or not _is_disproved(each.round, needed, came_to):
+            voters.append(each)
+    return tuple(voters)
+
+
+def _is_disproved(round_: int, needed: Iterable[str], came_to: Mapping[str, int]) -> bool:
+    """Tell whether one of those that a round needed has not acknowledged it, and never will.
+
+    That is judged by the number of the round: a successor says a committed one again under its own
+    term, and who knows it under the term before has acknowledged it all the same.
+    """
+    return any(came_to.get(incarnation, round_) < round_ for incarnation in needed)
 
 
 class Ballot:

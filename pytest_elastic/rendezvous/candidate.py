@@ -307,27 +307,12 @@ class Candidate:
         return self._settings.lease_s / 2
 
     def _voters(self) -> tuple[Electorate, ...]:
-        seal = self._seal
-        assert seal is not None, "a candidate has acknowledged something"
-        if self._was_never_committed(seal):
-            return tuple(seal.electorates)
-        return voters_of(seal, is_committed=self._commit is not None)
-
-    def _was_never_committed(self, seal: m.Seal) -> bool:
-        """Tell whether one of its roster has not acknowledged a seal, and never will.
-
-        Whoever agrees to this election obeys no lower term any more. What it has come to is judged
-        by the number of the round: a successor says a committed round again under its own term, and
-        who knows it under the term before has acknowledged it all the same. A first seal follows
-        nobody, so nobody else could agree.
-        """
+        assert self._seal is not None, "a candidate has acknowledged something"
         assert self._request is not None, "votes are counted while they are asked for"
-        is_open = self._commit is None and bool(seal.electorates)
         # A trial's answers promise nothing; they are asked for again in earnest.
-        if not is_open or not (self._request.is_trial or seal.term < self._request.term):
-            return False
-        came_to = [self._came_to.get(entry.incarnation) for entry in seal.roster]
-        return any(round_ is not None and round_ < seal.round for round_ in came_to)
+        term = float("inf") if self._request.is_trial else self._request.term
+        is_committed = self._commit is not None
+        return voters_of(self._seal, is_committed=is_committed, came_to=self._came_to, term=term)
 
     def _ask_more(self, voters: tuple[Electorate, ...], now: float) -> None:
         """Ask those who have a voice and were not asked yet."""

@@ -10,7 +10,6 @@ import pytest
 from pytest_elastic.rendezvous import ballot, candidate, coordinator, following, objection
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.ballot import Ballot, electorate_of
-from pytest_elastic.rendezvous.candidate import Candidate
 from pytest_elastic.rendezvous.coordinator_phases import Phase
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.heritage import Heritage
@@ -19,6 +18,7 @@ from pytest_elastic.rendezvous.mandate import MembersMandate
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Electorate
 from tests.spec import test_r11_succession as rules
+from tests.spec import test_seals_never_committed as never
 from tests.spec import test_succession_midway as midway
 
 _follow = following.follow
@@ -35,8 +35,7 @@ def _follow_no_restarts(heritage: Heritage, desk: Desk, now: float, **parts: obj
     return _follow(heritage, desk, now, **parts)  # type: ignore[arg-type]  # what it was called with
 
 
-def _own_roster_only(seal: m.Seal, *, is_committed: bool) -> tuple[Electorate, ...]:
-    del is_committed
+def _own_roster_only(seal: m.Seal, **_: object) -> tuple[Electorate, ...]:
     return (electorate_of(seal),)
 
 
@@ -62,8 +61,8 @@ PLANTED: dict[str, tuple[list[tuple[object, str, object]], Callable[[], None]]] 
         midway.test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone,
     ),
     "a seal whose commit nobody saw is taken for given up": (
-        [(Candidate, "_was_never_committed", lambda _, seal: bool(seal.electorates))],
-        midway.test_r11_a_seal_that_all_who_are_left_have_acknowledged_may_have_been_committed,
+        [(ballot, "_is_disproved", lambda *_: True)],
+        never.test_r11_a_seal_that_all_who_are_left_have_acknowledged_may_have_been_committed,
     ),
     "who follows a first seal believes that there was no other": (
         [(objection, "rank_of", lambda _: (9, 9))],

@@ -77,42 +77,6 @@ def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_a
     world.run_until(lambda: world.all_run("n1", "n4", "n5", "n2", "n3"), within_s=8.0)
 
 
-def _half_of_a_seal(*, is_acknowledged: bool) -> World:
-    """Let n1 and n6 be lost, half of round 2, when all of n1, n2, n3, n6 but n2 have that seal.
-
-    n4 and n5, who were out of reach, are back: with n2 and n3 a quorum of round 1.
-    """
-    world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("2:5"))
-    world.agent("n1").opens_stores = False
-    for one in ("n4", "n5"):
-        world.isolate(one, ["n1", "n2", "n3", "n6"])
-    world.start("n6")
-    world.run_until(lambda: world.seals()[-1].round == 2, within_s=4.0)
-    if not is_acknowledged:
-        world.cut("n1", "n2")
-    for one in ("n3", "n6", "n2")[: 2 + is_acknowledged]:
-        world.run_until(lambda one=one: _has(world, one, m.SealAcknowledged, 2), within_s=4.0)  # type: ignore[misc]
-    for one in ("n1", "n6"):
-        world.crash(one)
-    world.heal([link for a in ("n4", "n5") for b in ("n2", "n3") for link in ((a, b), (b, a))])
-    return world
-
-
-def test_r11_a_seal_that_one_of_its_roster_has_not_acknowledged_binds_nobody() -> None:
-    """Storm 124051488: n2 proves that it was never committed, so those before it decide alone."""
-    world = _half_of_a_seal(is_acknowledged=False)
-    world.run_until(lambda: world.all_run("n2", "n3", "n4", "n5"), within_s=8.0)
-    assert world.round_of("n2") > 2
-
-
-def test_r11_a_seal_that_all_who_are_left_have_acknowledged_may_have_been_committed() -> None:
-    """The same nodes are left, and nobody of them can tell; n6, say, may run with n1."""
-    world = _half_of_a_seal(is_acknowledged=True)
-    world.run(8.0)
-    assert elections(world) == 0
-    assert not any(world.agent(one).is_running for one in ("n2", "n3", "n4", "n5"))
-
-
 def _two_electorates(*, heal_after_s: float = 0.0) -> World:
     """Let n1 be lost when round 2, of two old nodes and two new ones, may have been committed.
 

@@ -34,7 +34,9 @@ class Dials:
         self.hang_up(process)
         world = self._world
         number = self._newest[process.node.incarnation] = world.next_id()
-        world.later(2 * world.draw_latency_s(), self._dialled, process, dial, number)
+        # A node on which somebody decides dials nobody else, wherever it was told to go (R11.4).
+        host = process if process.coordinator is not None else None
+        world.later(2 * world.draw_latency_s(), self._dialled, process, dial, number, host)
 
     def hang_up(self, process: Process) -> None:
         """End a member's connection, or a dial that is under way."""
@@ -43,13 +45,11 @@ class Dials:
         if pipe is not None:
             self._world.close(pipe.up, pipe.down, "closed by the member")
 
-    def _dialled(self, process: Process, dial: v.Dial, number: int) -> None:
+    def _dialled(self, process: Process, dial: v.Dial, number: int, host: Process | None) -> None:
         world = self._world
         if self._newest.get(process.node.incarnation) != number:
             return  # given up since
-        # A node on which somebody decides dials nobody else, wherever it was told to go (R11.4).
-        is_here = process.coordinator is not None
-        host = process if is_here else world.at_port_of(dial)
+        host = host or world.at_port_of(dial)
         outcome = world.outcome(process, host)
         if outcome is v.Outcome.ALIVE:
             pipe = Pipe(world.next_id(), Direction(process, host), Direction(host, process))

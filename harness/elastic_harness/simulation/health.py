@@ -311,11 +311,8 @@ def _why_nobody_decides(world: World, living: Sequence[Process]) -> Excuse | Non
     is_later = any(ballot.newest_round > seal.round for ballot in ballots)
     if not seal.electorates and (world.config.could_be_two or is_later):
         return Excuse.NOT_BEGUN
-    # Who is of its roster and has come to no such round proves that it was never committed.
     came_to = {ballot.incarnation: ballot.newest_round for ballot in ballots}
-    is_void = any(came_to.get(e.incarnation, seal.round) < seal.round for e in seal.roster)
-    is_void = is_void and bool(seal.electorates)
-    who = seal.electorates if is_void else voters_of(seal, is_committed=False)
+    who = voters_of(seal, is_committed=False, came_to=came_to)
     return None if all(_agrees(each, present, left) for each in who) else Excuse.UNDECIDED
 
 
