@@ -29,10 +29,10 @@ from tests.integration.stopped import stop
 _ids = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def agent() -> Iterator[AgentProcess]:
-    """An agent with a warm keeper, so that the service needs no import of torch."""
-    with AgentProcess() as agent:
+@pytest.fixture(scope="module", params=[True, False], ids=["warm", "cold"])
+def agent(request: pytest.FixtureRequest) -> Iterator[AgentProcess]:
+    """An agent whose keeper, and so its service, has all of torch, or one with its library only."""
+    with AgentProcess(warm=request.param) as agent:
         open_store(agent)  # the service is there from the first call on
         yield agent
 
