@@ -207,7 +207,7 @@ TESTS = """
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Return the folder that the session was run in."""
-    place = Place(tmp_path_factory.mktemp("python-api"))
+    place = Place(tmp_path_factory.mktemp("python-api"), preload="torch,torch._dynamo")
     place.add_ini()
     place.environ["TRAIN"] = str(ROOT / "examples" / "train.py")
     place.add_scripts()
