@@ -72,6 +72,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(restore)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported so far out of every later look for garbage: it will be none."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test ends with the processes, namespaces, files and threads that it began with.
