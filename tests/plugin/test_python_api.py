@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 PRINTS_STEPS = """
     import os, time
     is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    round = f"up-{os.environ['TORCHELASTIC_RUN_ID']}-{is_first}-"
+    open(round + os.environ["RANK"], "w").close()
+    while not all(os.path.exists(f"{round}{rank}") for rank in range(2)):
+        time.sleep(0.01)  # no rank makes steps, or is killed, before the other one is there
     for step in range(1 if is_first else 7, 9):
         if is_first and step == 7:
             time.sleep(600)
