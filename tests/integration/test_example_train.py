@@ -22,6 +22,7 @@ from tests.integration.stopped import stop
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 DEADLINE_S = 240.0  # a start is 2 s on a quiet machine
+SIXTY = ("--steps=60", "--samples=320")  # may be interrupted in mid-epoch, and across one
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -294,18 +295,12 @@ def test_checkpoints_go_where_the_environment_says(monkeypatch: pytest.MonkeyPat
 # Real runs
 
 
-# Long enough to be interrupted in mid-epoch and across one.
-SIXTY = ("--steps=60", "--samples=320")
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run it once without interruption, to be compared with."""
-    started = Runs(tmp_path_factory.mktemp("whole"))
-    try:
-        return started.finish(*SIXTY)
-    finally:
-        started.all[0].end()
+    run = Runs(tmp_path_factory.mktemp("whole")).finish(*SIXTY)
+    run.end()
+    return run
 
 
 def test_one_process_trains(whole: Run) -> None:
