@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatch
@@ -43,11 +44,15 @@ MAY_STAY = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this pytest, and all that it starts, a folder of temporary files that is nobody else's.
+    """Give this pytest, and all that it starts, Ctrl-C and a folder of temporary files of its own.
 
     So that whatever is new in it is a leak of a test, also while other pytests run. Its name is
     short, because paths of sockets are; what a pytest that was killed has left goes with the next.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts what it puts in the background so. Programs that tests
+        # start would inherit it, and be deaf to the interruptions that are to be tested.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     outside = tempfile.gettempdir()
     for name in os.listdir(outside):
         pid = name.removeprefix(_PRIVATE)
@@ -65,6 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     config.add_cleanup(restore)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported so far out of every later look for garbage: it will be none."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,7 @@ from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
 from elastic_harness.scenario.timeline import OWN_ACTIONS
+from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = ["HarnessSession", "OpenRun"]
@@ -95,8 +96,10 @@ class HarnessSession:
         *,
         faults: FaultRegistry | None = None,
         toxiproxy: str = EMBEDDED,
+        preload: Sequence[str] = DEFAULT_PRELOAD,
     ) -> None:
         self.choice = choice
+        self._preload = modules_to_preload(preload)
         self._toxiproxy = toxiproxy
         self._remote: RemoteToxiproxy | None = None
         self.faults = faults or built_in_faults()
@@ -270,7 +273,7 @@ class HarnessSession:
             return
         thread = LoopThread()
         cluster = self.choice.make(
-            thread.loop, on_event=self._on_cluster_event, preload=modules_to_preload()
+            thread.loop, on_event=self._on_cluster_event, preload=self._preload
         )
         thread.start()
         try:

@@ -119,6 +119,7 @@ class Hub:
                 self.choice,
                 faults=known_faults(self._config),
                 toxiproxy=self.options.toxiproxy,
+                preload=self.options.preload,
             )
         return self._session
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_elastic.config import DEFAULT_PRELOAD
+
 __all__ = ["ElasticOptions", "add_options", "is_asked_for", "options_of"]
 
 _KEY = pytest.StashKey["ElasticOptions"]()
@@ -30,6 +32,8 @@ class _Option:
     choices: tuple[str, ...] | None = None
     # Said again in the command that repeats a run, because it changes what is run.
     changes_runs: bool = True
+    # Somebody who sets this means to use us.
+    asks_for_us: bool = True
 
     @property
     def flag(self) -> str:
@@ -76,6 +80,14 @@ _OPTIONS = (
         help="session: all tests share a cluster, which is proven clean in between; test: each has "
         "its own, which takes seconds",
         changes_runs=False,
+    ),
+    _Option(
+        name="preload",
+        default=",".join(DEFAULT_PRELOAD),
+        metavar="MODULE,...",
+        help="what a cluster's server imports once, and workers find imported; nothing, where no "
+        "job uses torch, spares its import",
+        asks_for_us=False,
     ),
     _Option(
         name="seed",
@@ -145,6 +157,7 @@ class ElasticOptions:
     launcher: str
     cluster: str
     cluster_scope: str
+    preload: tuple[str, ...]
     seed: int
     artifacts: str
     keep: str
@@ -176,6 +189,7 @@ def is_asked_for(config: pytest.Config) -> bool:
     return any(
         config.getoption(option.ini) is not None or config.getini(option.ini) != option.default
         for option in _OPTIONS
+        if option.asks_for_us
     )
 
 
@@ -212,6 +226,7 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         launcher=_check_launcher(values["launcher"]),
         cluster=values["cluster"],
         cluster_scope=values["cluster-scope"],
+        preload=tuple(filter(None, values["preload"].split(","))),
         seed=_seed(config, values["seed"]),
         artifacts=artifacts,
         keep=values["keep"],

@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 240.0
+# For ours, which starts workers warm: most programs here do not use torch, and where one does, that
+# is preloaded, as it is for users.
+LEAN = {"PET_PRELOAD": ""}
+WITH_TORCH = {"PET_PRELOAD": "torch"}
 OURS = (sys.executable, "-m", "pytest_elastic", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 OLD = (sys.executable, "-m", "torch.distributed.launch")
@@ -33,7 +37,7 @@ def run(
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env={**os.environ, "TMPDIR": str(folder), **(environ or {})},
+        env={**os.environ, "TMPDIR": str(folder), **LEAN, **(environ or {})},
         cwd=folder,
         check=False,
     )
@@ -47,7 +51,7 @@ class Running:
             words,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(folder), **(environ or {})},
+            env={**os.environ, "TMPDIR": str(folder), **LEAN, **(environ or {})},
             cwd=folder,
         )
         self.printed = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["Function", "Import", "Source", "SourceTree", "read_tree"]
@@ -53,9 +54,9 @@ class Source:
     text: str
     tree: ast.Module
 
-    def imports(self) -> list[Import]:
+    def imports(self) -> tuple[Import, ...]:
         """Return every import statement of the file, one for each name."""
-        return list(_imports(self.tree, self, deferred=False, typing_only=False))
+        return _imports_of(self)
 
     def functions(self) -> list[Function]:
         """Return every function of the file."""
@@ -111,6 +112,12 @@ def read_tree(root: Path) -> SourceTree:
                 tree=ast.parse(text, filename=str(path), feature_version=(3, 10)),
             )
     return SourceTree(root=root, sources=sources)
+
+
+# Every rule about imports asks every file of one tree.
+@lru_cache(maxsize=4096)
+def _imports_of(source: Source) -> tuple[Import, ...]:
+    return tuple(_imports(source.tree, source, deferred=False, typing_only=False))
 
 
 def _imports(

@@ -22,6 +22,7 @@ from tests.integration.stopped import stop
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 DEADLINE_S = 240.0  # a start is 2 s on a quiet machine
+SIXTY = ("--steps=60", "--samples=320")  # may be interrupted in mid-epoch, and across one
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -294,23 +295,26 @@ def test_checkpoints_go_where_the_environment_says(monkeypatch: pytest.MonkeyPat
 # Real runs
 
 
-def test_one_process_trains(runs: Runs) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run it once without interruption, to be compared with."""
+    run = Runs(tmp_path_factory.mktemp("whole")).finish(*SIXTY)
+    run.end()
+    return run
+
+
+def test_one_process_trains(whole: Run) -> None:
     """Without a launcher it trains alone: the loss falls well below that of guessing."""
-    run = runs.finish("--steps=60")
-    by_step = losses(run)
+    by_step = losses(whole)
     assert list(by_step) == [10, 20, 30, 40, 50, 60]
     assert by_step[60] < by_step[10] - 1.0
-    assert final_digest(run)
+    assert final_digest(whole)
 
 
 @pytest.mark.slow
-def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(runs: Runs, whole: Run) -> None:
     """Killed once and asked to leave once, in mid-epoch and across one: the bits are the same."""
-    arguments = ["--steps=60", "--samples=320", "--log-every=1", "--checkpoint-every=7"]
-    whole = runs.finish(*arguments, f"--checkpoint-dir={tmp_path / 'whole'}")
-
+    arguments = [*SIXTY, "--log-every=1", "--checkpoint-every=7"]
     killed = runs.start(*arguments, "--step-time=0.05")
     killed.wait_for_line("^step 10 ")
     killed.process.kill()
@@ -333,10 +337,9 @@ def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_loader_processes_change_nothing(runs: Runs, tmp_path: Path) -> None:
+def test_loader_processes_change_nothing(runs: Runs, whole: Run) -> None:
     """What was fetched ahead by loader processes and not trained on is fetched again."""
-    arguments = ["--steps=60", "--samples=320", "--log-every=1", "--num-workers=2"]
-    whole = runs.finish("--steps=60", "--samples=320", f"--checkpoint-dir={tmp_path / 'whole'}")
+    arguments = [*SIXTY, "--log-every=1", "--num-workers=2"]
     asked = runs.start(*arguments, "--step-time=0.05")
     asked.wait_for_line("^step 15 ")
     asked.process.send_signal(signal.SIGTERM)

@@ -29,10 +29,10 @@ from tests.integration.stopped import stop
 _ids = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def agent() -> Iterator[AgentProcess]:
-    """An agent with a warm keeper, so that the service needs no import of torch."""
-    with AgentProcess() as agent:
+@pytest.fixture(scope="module", params=[True, False], ids=["warm", "cold"])
+def agent(request: pytest.FixtureRequest) -> Iterator[AgentProcess]:
+    """An agent whose keeper, and so its service, has all of torch, or one with its library only."""
+    with AgentProcess(warm=request.param) as agent:
         open_store(agent)  # the service is there from the first call on
         yield agent
 
@@ -198,7 +198,7 @@ def test_stores_outlive_workers(agent: AgentProcess, tmp_path: Path) -> None:
 
 def test_a_service_that_dies_is_reported_and_started_again() -> None:
     """What waits is answered, the loss is reported, and the next call finds a new service."""
-    with AgentProcess() as agent:
+    with AgentProcess(preload=[]) as agent:
         port = open_store(agent)
         (service,) = children_of(agent.keeper_pid)
         where = {"host": "127.0.0.1", "port": port}
@@ -217,7 +217,7 @@ def test_a_service_that_dies_is_reported_and_started_again() -> None:
 
 def test_a_service_that_hosts_nothing_is_let_go_until_the_next_call() -> None:
     """Nothing is lost or reported by that: a node that only asked keeps no process for it."""
-    with AgentProcess() as agent, socket.create_server(("127.0.0.1", 0)) as closed:
+    with AgentProcess(preload=[]) as agent, socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
         closed.close()
         answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=5)
@@ -235,7 +235,7 @@ def test_a_service_of_a_node_that_is_named_in_a_registry_stays(tmp_path: Path) -
     where = {"path": str(tmp_path / "job.rdzv"), "run_id": "job", "timeout_s": 30}
     us = {**where, "value": '{"incarnation": "us"}', "ttl_s": 60}
     others = {**where, "value": '{"incarnation": "others"}', "ttl_s": 60}
-    with AgentProcess() as agent, AgentProcess() as other:
+    with AgentProcess(preload=[]) as agent, AgentProcess(preload=[]) as other:
         won = ask(agent, "file_campaign", **us).value
         assert won["is_won"]
         (service,) = children_of(agent.keeper_pid)

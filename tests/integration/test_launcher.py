@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.called_launcher import Running
+from tests.integration.called_launcher import LEAN, Running
 
 LIMIT_S = 240.0
 
@@ -60,7 +60,7 @@ def run(
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env={**os.environ, **(environ or {})},
+        env={**os.environ, **LEAN, **(environ or {})},
         cwd=cwd,
         check=False,
     )
@@ -112,7 +112,7 @@ def test_a_failing_job_is_restarted_within_its_budget_and_then_fails(tmp_path: P
     script = write(
         tmp_path / "fail.py",
         "count = os.environ['TORCHELASTIC_RESTART_COUNT']",
-        "print('count', count, flush=True)",
+        "print(f'count {count}', flush=True)",  # at once: the other rank prints, too
         "said = pathlib.Path(__file__).with_name(f'rank-0-said-{count}')",
         "if os.environ['RANK'] == '0': said.touch(); time.sleep(60)",
         "while not said.exists(): time.sleep(0.01)",

@@ -31,7 +31,7 @@ Start = Callable[[str], OpenRun]
 @pytest.fixture
 def session() -> Iterator[HarnessSession]:
     """Return a session of plain processes, ended afterwards."""
-    session = HarnessSession(choose_cluster("process"))
+    session = HarnessSession(choose_cluster("process"), preload=())
     yield session
     session.close()
 

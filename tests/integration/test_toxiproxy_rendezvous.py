@@ -39,7 +39,7 @@ class Job:
             [
                 *(sys.executable, "-m", "pytest_elastic", "run", "--nnodes=2", "--rdzv-id=routed"),
                 *("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={conf}"),
-                str(self._script),
+                *("--preload=", str(self._script)),  # it uses no torch
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

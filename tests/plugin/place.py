@@ -129,6 +129,7 @@ class Place:
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
     user: int | None = None
+    preload: str = ""
 
     def add(self, name: str, text: str) -> Path:
         """Write one file, without the indentation of our own source."""
@@ -141,9 +142,11 @@ class Place:
         """Write an ini file, so that no other one is found, with some lines of its own.
 
         Plugins that have nothing to do with ours are left out: they take a second of every call.
+        So is torch, which takes a cluster's server two seconds, where no job of the place uses it.
         """
         without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker", "timeout"))
-        self.add("pytest.ini", "\n".join(("[pytest]", f"addopts = {without}", *lines)))
+        own = ("[pytest]", f"addopts = {without}", f"elastic_preload = {self.preload}", *lines)
+        self.add("pytest.ini", "\n".join(own))
 
     def add_scripts(self) -> None:
         """Write all scripts."""

@@ -131,7 +131,8 @@ def able(missing: dict[str, str | None]) -> str:
     proxies = "proxies: {rdzv: rendezvous}\n" if "gateway" in seen else ""
     return (
         "version: 1\nid: able\ntitle: All that can be done\nlimit: 240s\nnodes: 2\n"
-        f"job: {{script: job.py, args: {seen}, max_restarts: 3, rdzv: {{conf: {{lease: 30}}}}}}\n"
+        f"job: {{script: job.py, args: {seen}, max_restarts: 3, rdzv: {{conf: {{lease: 30}}}},"
+        " options: [--preload=]}\n"
         f"requires: {seen}\n{proxies}timeline:\n  "
         + "\n  ".join(entries)
         + "\nexpect: {finally: [{job: succeeded}]}\n"

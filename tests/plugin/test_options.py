@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugin.place import Place
 
-NAMES = ("nodes", "nproc", "launcher", "cluster", "seed", "artifacts", "keep", "replay")
+NAMES = ("nodes", "nproc", "launcher", "cluster", "preload", "seed", "artifacts", "keep", "replay")
 
 
 def test_help_shows_every_option_under_one_heading_and_every_ini_twin(place: Place) -> None:
@@ -102,3 +102,27 @@ def test_the_seed_is_said_before_anything_runs_and_is_the_one_asked_for(place: P
     assert drawn.out.index(said[0]) < drawn.out.index("test_it.py")
     place.add("test_it.py", "def test_it(): pass")
     assert "elastic:" not in place.pytest().out
+
+
+def test_what_is_preloaded_is_found_loaded_by_workers(place: Place) -> None:
+    """One that is called for is, and nothing is an answer, too; what cannot be had is named."""
+    place.add(
+        "test_it.py",
+        """
+        def loaded():
+            import sys
+            return "torch" in sys.modules, "mailbox" in sys.modules
+
+        def test_it(elastic_job):
+            assert elastic_job(loaded, nodes=1).wait().results == {0: "?"}
+        """,
+    )
+    options = ("-o", "elastic_cluster=process")
+    assert "{0: (False, False)} == {0: '?'}" in place.pytest(*options).out
+    other = place.pytest(*options, "--elastic-preload=mailbox")
+    assert "{0: (False, True)} == {0: '?'}" in other.out
+    refused = place.pytest(*options, "--elastic-preload=no_such_module")
+    assert "cannot preload 'no_such_module': No module named 'no_such_module'" in refused.out
+    place.add("pytest.ini", "[pytest]")
+    by_default = place.pytest(*options)
+    assert "{0: (True, False)} == {0: '?'}" in by_default.out

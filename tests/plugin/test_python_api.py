@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 PRINTS_STEPS = """
     import os, time
     is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    round = f"up-{os.environ['TORCHELASTIC_RUN_ID']}-{is_first}-"
+    open(round + os.environ["RANK"], "w").close()
+    while not all(os.path.exists(f"{round}{rank}") for rank in range(2)):
+        time.sleep(0.01)  # no rank makes steps, or is killed, before the other one is there
     for step in range(1 if is_first else 7, 9):
         if is_first and step == 7:
             time.sleep(600)
@@ -207,7 +211,7 @@ TESTS = """
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Return the folder that the session was run in."""
-    place = Place(tmp_path_factory.mktemp("python-api"))
+    place = Place(tmp_path_factory.mktemp("python-api"), preload="torch,torch._dynamo")
     place.add_ini()
     place.environ["TRAIN"] = str(ROOT / "examples" / "train.py")
     place.add_scripts()

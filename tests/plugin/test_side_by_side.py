@@ -73,7 +73,7 @@ def session_in(folder: Path, *, jobs: int, mine: int, user: int | None = None) -
     environ = {"MEETING": str(folder / "meeting"), "JOBS": str(jobs), "MINE": str(mine)}
     own = folder / f"session-{user}"
     own.mkdir()
-    place = Place(own, environ, user=user)
+    place = Place(own, environ, user=user, preload="torch")
     place.add_ini()
     place.add("test_some.py", TESTS)
     for path in (own, *own.iterdir()):

@@ -238,10 +238,15 @@ _LAUNCHERS = {
 }
 
 
-def modules_to_preload() -> tuple[str, ...]:
-    """Return what a cluster's server imports, so that every known launcher starts at once."""
+def modules_to_preload(asked_for: Sequence[str] = DEFAULT_PRELOAD) -> tuple[str, ...]:
+    """Return what a cluster's server imports, so that every known launcher starts at once.
+
+    Ours always does. One that belongs to a package of others does where that is asked for.
+    """
+    packages = {"pytest_elastic", *(name.partition(".")[0] for name in asked_for)}
     modules = [name for launcher in _LAUNCHERS.values() for name in launcher.modules]
-    return tuple(dict.fromkeys((*DEFAULT_PRELOAD, *modules)))
+    wanted = [name for name in modules if name.partition(".")[0] in packages]
+    return tuple(dict.fromkeys((*asked_for, *wanted)))
 
 
 def launcher_named(text: str) -> Launcher:

@@ -37,6 +37,7 @@ def remote(tmp_path: Path) -> Iterator[RemoteToxiproxy]:
     made = RemoteToxiproxy(thread.loop, program=str(program))
     yield made
     made.close()
+    made._thread.join(WAIT_S)  # what it still holds would be garbage too late for the leak check
     thread.stop()
 
 
