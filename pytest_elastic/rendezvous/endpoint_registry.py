@@ -81,14 +81,21 @@ class EndpointRegistry:
         )
 
     def find(self, within_s: float) -> None:
-        """Read what is published."""
-        self._store.fetch(
-            self._endpoint.host,
-            self._endpoint.port,
-            key_of(self._settings),
-            timeout_s=within_s,
-            on_done=self._on_fetched,
-        )
+        """Read what is published, or hear at once that the store is that of another run."""
+
+        def fetch(owner: str, error: str) -> None:
+            if error or owner not in {"", self._settings.run_id}:
+                self._on_read("", error or self._why_other(owner))
+                return
+            self._store.fetch(
+                self._endpoint.host,
+                self._endpoint.port,
+                key_of(self._settings),
+                timeout_s=within_s,
+                on_done=self._on_read,
+            )
+
+        self._ask_whose_it_is(None, fetch, within_s=within_s)
 
     def announce(self, place: Place, members: Sequence[RosterEntry]) -> None:
         """Tell the members, and whoever looks at the endpoint from now on."""
@@ -198,7 +205,9 @@ class EndpointRegistry:
 
     # Finding it
 
-    def _ask_whose_it_is(self, run_id: str | None, on_done: Callable[[str, str], None]) -> None:
+    def _ask_whose_it_is(
+        self, run_id: str | None, on_done: Callable[[str, str], None], *, within_s: float = _OWNER_S
+    ) -> None:
         """Ask for which run the store is served; with a run id, say so if nobody has."""
         self._store.swap(
             self._endpoint.host,
@@ -206,25 +215,16 @@ class EndpointRegistry:
             _OWNER_KEY,
             expected="",
             value=run_id,
-            timeout_s=_OWNER_S,
+            timeout_s=within_s,
             on_done=on_done,
         )
 
-    def _on_fetched(self, value: str, error: str) -> None:
-        if "has no key" not in error:
-            self._on_read(value, error)
-            return
-
-        def tell(owner: str, _: str) -> None:
-            is_other = owner not in {"", self._settings.run_id}
-            reason = (
-                f"the store at {self._endpoint} is that of run {owner!r}, and this node was "
-                f"started for run {self._settings.run_id!r}: give all nodes of a job the same "
-                "--rdzv-id, and each job an endpoint of its own"
-            )
-            self._on_read(value, reason if is_other else error)
-
-        self._ask_whose_it_is(None, tell)
+    def _why_other(self, owner: str) -> str:
+        return (
+            f"the store at {self._endpoint} is that of run {owner!r}, and this node was "
+            f"started for run {self._settings.run_id!r}: give all nodes of a job the same "
+            "--rdzv-id, and each job an endpoint of its own"
+        )
 
     def _on_read(self, value: str, error: str) -> None:
         place = None if error else read_place(value, self._settings.run_id, self._credentials)

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ __all__ = ["provide"]
 
 # What torch loads first, and in another way where this one fails.
 _GLOBAL_LIBRARY = ("lib", "libtorch_global_deps.so")
+# Builds on which all tests were run. One for GPUs loads more libraries, in an order of its own.
+_TRIED = re.compile(r"""^__version__ = ['"]2\.13\.\d+\+cpu['"]""", re.MULTILINE)
 _STAND_INS = ("torch", "torch.distributed")
 _one_at_a_time = threading.Lock()
 
@@ -29,9 +32,9 @@ _one_at_a_time = threading.Lock()
 def provide() -> None:
     """Have `torch.distributed.TCPStore` in this process, which will need no more of torch.
 
-    Where torch is imported already, or a library is not where torch has it, nothing is done: what
-    asks for the store imports all of it, or is told why that cannot be. Raises ImportError for a
-    torch without stores; a library is loaded once, so that then there is no second way.
+    Where torch is imported already, or is a build on which this was not tried, nothing is done:
+    what asks for the store imports all of it, or is told why that cannot be. Raises ImportError for
+    a torch without stores; a library is loaded once, so that then there is no second way.
     """
     with _one_at_a_time:
         if "torch" in sys.modules:
@@ -40,11 +43,21 @@ def provide() -> None:
         if spec is None or not spec.submodule_search_locations:
             return
         (folder, *_) = spec.submodule_search_locations
+        if not _TRIED.search(_version_file_in(folder)):
+            return
         try:
             ctypes.CDLL(os.path.join(folder, *_GLOBAL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
         except OSError:
             return
         _load(folder)
+
+
+def _version_file_in(folder: str) -> str:
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _load(folder: str) -> None:

@@ -6,6 +6,7 @@ doing it was, within a bounded time, and shows no line of our own code.
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -276,6 +277,8 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
     )
     said = f"127.0.0.1:{port} is that of run 'mine', and this node was started for run 'yours'"
     not_joined(other_run, said, code=3, within_s=150)
+    first, *_ = re.findall("looking for the job at .*", other_run.err)
+    assert said in first  # after two seconds, and not when it has waited for what is not there
 
 
 # --- what is run -----------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _USE = """
 import sys
 from pytest_elastic.workers import bare_torch
@@ -25,6 +27,10 @@ def refuse(*_, **__):
     ctypes.CDLL = real
     raise OSError("no such library")
 real, ctypes.CDLL = ctypes.CDLL, refuse
+"""
+_ANOTHER_BUILD = """
+from pytest_elastic.workers import bare_torch
+bare_torch._version_file_in = lambda _: "__version__ = '2.13.0+cu130'"
 """
 
 
@@ -51,7 +57,8 @@ def test_where_torch_is_imported_it_is_used_as_it_is() -> None:
     assert _printed_by(f"{whole}{_USE}{same}") == ["v", "True 2.0"]
 
 
-def test_where_the_library_cannot_be_had_alone_all_of_torch_is_imported() -> None:
+@pytest.mark.parametrize("why", [_NO_GLOBAL_LIBRARY, _ANOTHER_BUILD])
+def test_where_the_library_cannot_be_had_alone_all_of_torch_is_imported(why: str) -> None:
     """Another build of torch costs the second that it always took."""
     whole = "import torch\nprint(torch.ones(2).sum().item(), 'numpy' in sys.modules)\n"
-    assert _printed_by(f"{_NO_GLOBAL_LIBRARY}{_USE}{whole}") == ["v", "2.0 True"]
+    assert _printed_by(f"{why}{_USE}{whole}") == ["v", "2.0 True"]
