@@ -54,6 +54,7 @@ class FirstRound:
         self._came_with: dict[str, int] = {}
         self._has_few_new = False
         self._asked_at: float | None = None
+        self._found_at = now  # when the founder is to be told (again) that nodes are ready
         self._told = ""
         self._is_survived = False
 
@@ -108,19 +109,26 @@ class FirstRound:
         self._has_few_new = self._is_guarded and new < self._settings.min_nodes
         wait = None if self._survivors is None else self._survivors.waits_for(here, now)
         self._is_survived = wait is not None
-        if self._needs_founding and self._asked_at is None:
-            self._out.add(FoundJob())
-        elif not self._needs_founding and not self._deadlines.is_due(self._waits_until, now):
+        if self._needs_founding:
+            self._ask_for_founding(now)
+        elif not self._deadlines.is_due(self._waits_until, now):
             self._tell_delay(self._waits_until - now)
         elif wait is not None:
             self._tell_delay(*wait)
         elif self._has_few_new:
             self._tell_delay(self._settings.join_timeout_s)
-        elif not self._needs_founding:
+        else:
             return True
         if self._asked_at is None:
             self._asked_at = now
         return False
+
+    def _ask_for_founding(self, now: float) -> None:
+        """Say that nodes are ready, and again once a beat: a founder goes by it for two."""
+        if self._deadlines.is_due(self._found_at, now):
+            self._out.add(FoundJob())
+            self._found_at = now + self._settings.beat_interval_s
+            self._deadlines.is_due(self._found_at, now)  # to be woken for it
 
     def _is_new(self, incarnation: str, here: Collection[str]) -> bool:
         newest_round = self._came_with.get(incarnation, 0)

@@ -130,7 +130,8 @@ class FoundingMachine:
         self._views = [_View() for _ in names]
         self._quorum = majority_of(len(names))
         self._has_begun = False
-        self._is_wanted = False
+        self._wanted_at = float("-inf")  # when there were nodes enough for a job
+        self._job_seen_at = float("-inf")  # when an endpoint has told of one
         self._count = 0
         self._vouching: set[int] = set()
         self._told: tuple[str, ...] | None = None
@@ -143,7 +144,7 @@ class FoundingMachine:
             case Answered():
                 self._take(input, now)
             case Wanted():
-                self._is_wanted = True
+                self._wanted_at = now
             case Joined():
                 if self.stage not in {Stage.FOUNDED, Stage.OVER}:
                     self._give_way("this node belongs to a job")
@@ -233,12 +234,22 @@ class FoundingMachine:
     def _holds_majority(self, now: float) -> bool:
         return sum(self._is_held(view, now) for view in self._views) >= self._quorum
 
+    def _is_wanted(self, now: float) -> bool:
+        """Tell whether there are nodes enough: that is said again once a beat."""
+        return now <= self._wanted_at + 2 * self._settings.beat_interval_s
+
     def _who_vouches(self, now: float) -> set[int]:
-        """Return the endpoints that count, each of which would know of a job that runs."""
+        """Return the endpoints that count, each of which would know of a job that runs.
+
+        None does, whoever holds them all, as long as survivors of a job that was seen may not have
+        been heard of.
+        """
         held = {i: view for i, view in enumerate(self._views) if self._is_held(view, now)}
+        wait_s = announced_within_s(self._settings)
+        if not self._is_due(self._job_seen_at + wait_s, now):
+            return set()
         if len(held) == len(self._views):
             return set(held)
-        wait_s = announced_within_s(self._settings)
         return {
             i
             for i, view in held.items()
@@ -289,7 +300,7 @@ class FoundingMachine:
         if not self._has_begun and self._holds_majority(now):
             self._has_begun = True
             self._out.append(Begin(reason=f"{self._names[self._rank]} is an address of this node"))
-        self._vouching = self._who_vouches(now) if self._is_wanted else set()
+        self._vouching = self._who_vouches(now) if self._is_wanted(now) else set()
         if len(self._vouching) >= self._quorum:
             self._become(Stage.FOUNDING)
             for view in self._views:
@@ -316,6 +327,7 @@ class FoundingMachine:
             if record is None or record.claim is not None or self._is_ours(view):
                 continue
             if self._is_reached(view, now):
+                self._job_seen_at = max(self._job_seen_at, view.seen_at)
                 return record.place
         return None
 
@@ -327,7 +339,8 @@ class FoundingMachine:
     def _give_way(self, reason: str) -> None:
         if self._has_begun:
             self._out.append(Yield(reason=reason))
-        self._has_begun = self._is_wanted = False
+        self._has_begun = False
+        self._wanted_at = float("-inf")
 
     # --- asking ------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The coordinator here has enough nodes for a first round."""
+    """The coordinator here has enough nodes for a first round: it counts for two beats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -465,7 +465,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundJob:
-    """Enough nodes are ready: make a majority of the endpoints ours (`JobFounded`), if it is."""
+    """Enough nodes are ready, said once a beat: make a majority of the endpoints ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

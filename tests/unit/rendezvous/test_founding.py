@@ -63,9 +63,17 @@ class Field:
         place = Place(term=term, name="old", incarnation="old", address="y", port=2)
         self.stores[endpoint] = as_text(place, "r", None)
 
-    def want(self, rank: int) -> None:
-        """Have enough nodes."""
-        self._step(rank, self.founders[rank], f.Wanted())
+    def want(self, rank: int, for_s: float = 60.0) -> None:
+        """Have enough nodes for so long."""
+        machine = self.founders[rank]
+        until = self.time + for_s
+
+        def say() -> None:
+            if self.time < until and rank in self.coordinates:
+                self._step(rank, machine, f.Wanted())
+                self._later(SETTINGS.beat_interval_s, say)
+
+        say()
 
     def does(self, rank: int, stage: f.Stage) -> bool:
         """Tell whether a founder is at this stage."""
@@ -238,6 +246,61 @@ def test_a_job_that_is_gone_with_the_endpoint_that_told_of_it_is_begun_anew(fiel
     assert field.coordinates == {0}
     field.want(0)
     field.run(WAIT_S + 2.0)
+    assert field.founded == [0]
+
+
+def test_who_has_seen_a_job_leaves_its_survivors_time_though_all_endpoints_are_free(
+    field: Field,
+) -> None:
+    """All three hosts were started again, one after the other; of the last one there is a store."""
+    for rank in (0, 1, 2):
+        field.host(rank)
+        field.announce(rank, term=1)
+    field.run(0.5)
+    for rank in (0, 1):
+        field.lose(rank)
+        field.host(rank)
+    field.run(2.0)
+    field.lose(2)
+    field.stores[2] = ""
+    field.run(2.0)
+    assert field.coordinates == {0}
+    field.want(0)
+    field.run(WAIT_S - 3.0)
+    assert field.founded == []
+    field.run(4.0)
+    assert field.founded == [0]
+
+
+def test_what_was_held_before_a_job_was_seen_vouches_for_nothing(field: Field) -> None:
+    """One of two endpoints is told of a job, and started again a moment later."""
+    field.host(0)
+    field.host(1)
+    field.run(WAIT_S + 2.0)
+    field.stores[2] = ""
+    field.announce(2)
+    while field.does(0, f.Stage.CLAIMING):
+        field.run(_DELAY_S / 2)
+    field.stores[2] = ""
+    field.run(2.0)
+    (host,) = field.coordinates
+    field.want(host)
+    field.run(WAIT_S - 4.0)
+    assert field.founded == []
+    field.run(8.0)
+    assert field.founded == [host]
+
+
+def test_a_job_is_not_founded_once_its_nodes_are_too_few_again(field: Field) -> None:
+    """What is final would keep everybody else from it, and nothing would come of it."""
+    field.host(0)
+    field.host(1)
+    field.run(0.5)
+    field.want(0, for_s=1.0)
+    field.run(WAIT_S + 5.0)
+    assert field.founded == []
+    field.want(0)
+    field.run(1.0)
     assert field.founded == [0]
 
 
