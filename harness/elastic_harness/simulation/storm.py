@@ -258,7 +258,8 @@ class Storm:
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]
-        others = [*alive, ETCD] if world.config.outlives_coordinator else [host.name]
+        # Of all others, those too that are yet to come back.
+        others = [*world.processes, ETCD] if world.config.outlives_coordinator else [host.name]
         for other in others:
             if other != name and self.plan.damage != "mute":
                 world.cut(other, name)
