@@ -18,9 +18,8 @@ from pytest_elastic.launcher import JobFailed, elastic_launch, launch, launch_co
 from pytest_elastic.launcher.settings import as_launch_config
 from tests.conformance.launchers import Running, address
 
-pytest.importorskip("torch")
-
-# These functions do not import torch: a fresh interpreter is ready sooner than one that has it.
+# These functions do not import torch: a fresh interpreter is ready sooner than one that has it. Nor
+# does this module, which some of their workers import.
 plain = functools.partial(launch_config, worker_start="exec")
 
 
