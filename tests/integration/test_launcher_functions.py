@@ -147,7 +147,7 @@ def failing():
 def outer():
     config = launch_config(nproc_per_node=2, worker_start="exec")
     below = elastic_launch(config, inner)(os.environ["RANK"])
-    print(below, sys.argv[1:], flush=True)
+    print(f"{below} {sys.argv[1:]}", flush=True)
     elastic_launch(config, failing)()
 
 try:
@@ -183,7 +183,7 @@ def total():
     return int(ranks), dist.is_torchelastic_launched()
 meeting = dict(rdzv_backend="c10d", rdzv_endpoint="{address(94)}")
 config = launch_config(nnodes=2, nproc_per_node=2, **meeting)
-print("results", elastic_launch(config, total)(), flush=True)
+print(f"results {{elastic_launch(config, total)()}}", flush=True)
 """
     nodes = [start("-c", code), start("-c", code)]
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].printed + nodes[1].printed
