@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.launchers import OLD, OURS, Running, address, error_in, run, write
+from tests.conformance.launchers import (
+    OLD,
+    OURS,
+    WITH_TORCH,
+    Running,
+    address,
+    error_in,
+    run,
+    write,
+)
 
 pytest.importorskip("torch")
 # Each starts launchers, and most wait for a worker that imports torch.
@@ -159,6 +168,7 @@ def test_two_jobs_on_one_host_know_nothing_of_each_other(tmp_path: Path) -> None
                 tmp_path,
                 *(*OURS, *alone, "--nproc-per-node=2", f"--log-dir={logs}", "--tee=1"),
                 *(script, str(tmp_path), job),
+                environ=WITH_TORCH,
             )
         for job, running in jobs.items():
             assert running.wait() == 0, running.printed

@@ -291,7 +291,8 @@ def run_job(
     # Folders of logs shall be found and go with the test.
     before = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS" and k[:4] != "PET_"}
     before |= {**variables, "TMPDIR": str(folder)}
-    run = ["run"] if launcher == "ours" else []
+    # No worker imports torch, nor is it what workers are forked from.
+    run = ["run", "--preload="] if launcher == "ours" else []
     words = [sys.executable, "-m", LAUNCHERS[launcher], *run, *options, "--nproc-per-node=2"]
     subprocess.run(
         [*words, str(script), str(folder), *args],

@@ -352,9 +352,6 @@ LONG_FILES: dict[str, Long] = {
     "pytest_elastic/rendezvous/member.py": Long(lines=550, because=_MACHINE),
     "tests/simulation/planted_faults.py": Long(lines=410, because="one fault after the other"),
     "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
-    "tests/integration/test_example_train.py": Long(
-        lines=430, because="the example's parts, and its real runs"
-    ),
     "harness/elastic_harness/simulation/world.py": Long(
         lines=550, because="the simulated world that all rules are told in"
     ),

@@ -144,8 +144,8 @@ def _imports(
                 )
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from _imports(child, source, deferred=deferred, typing_only=True)
-        else:
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif not isinstance(child, ast.expr):  # which is most of a tree, and holds no import
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imports(child, source, deferred=deferred or inside, typing_only=typing_only)
 
 
@@ -159,6 +159,8 @@ def _absolute(statement: ast.ImportFrom, source: Source) -> str:
 
 def _functions(node: ast.AST, inside: str) -> Iterator[Function]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         name = inside
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{inside}.{child.name}" if inside else child.name

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,108 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.train import Checkpoints, ElasticBatchSampler, Superseded, TextWindows, parse
+from tests.integration.example_runs import Run, Runs, warm_agent
+from tests.integration.small_agent import AgentProcess
 from tests.integration.stopped import stop
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
-DEADLINE_S = 240.0  # a start is 2 s on a quiet machine
 SIXTY = ("--steps=60", "--samples=320")  # may be interrupted in mid-epoch, and across one
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
-class Run:
-    """One process, its lines as they come, and a deadline."""
-
-    def __init__(self, command: Sequence[str], **environ: str) -> None:
-        inherited = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=SCRIPT.parents[1],
-            env=inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environ,
-        )
-        self.lines: list[str] = []
-        self._deadline = threading.Timer(DEADLINE_S, self.process.kill)
-        self._deadline.start()
-
-    def wait_for_line(self, pattern: str) -> re.Match[str]:
-        """Read until a line matches."""
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            if match := re.search(pattern, line):
-                return match
-        raise AssertionError(f"no line matches {pattern!r} in:\n" + "\n".join(self.lines))
-
-    def wait(self) -> int:
-        """Read to the end and return the exit status."""
-        assert self.process.stdout
-        self.lines += [line.rstrip() for line in self.process.stdout]
-        self._deadline.cancel()
-        return self.process.wait()
-
-    @property
-    def output(self) -> str:
-        """All lines read so far."""
-        return "\n".join(self.lines)
-
-    def end(self) -> None:
-        """Kill it if it still runs, and close what was open to it."""
-        self._deadline.cancel()
-        self._deadline.join()
-        self.process.kill()
-        self.process.communicate()
-
-
-class Runs:
-    """Starts runs of the example, and ends those that a failing test left behind."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.all: list[Run] = []
-
-    def start(self, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> Run:
-        """Start the example with its checkpoints in this test's directory."""
-        launcher = launcher or [sys.executable, str(SCRIPT)]
-        run = Run([*launcher, f"--checkpoint-dir={self.directory}", *arguments], **environ)
-        self.all.append(run)
-        return run
-
-    def finish(self, *arguments: str, launcher: Sequence[str] = ()) -> Run:
-        """Run the example to its end, which has to be a good one."""
-        run = self.start(*arguments, launcher=launcher)
-        assert run.wait() == 0, run.output
-        return run
-
-    def start_ranks(self, count: int, *arguments: str, code: str | None = None) -> list[Run]:
-        """Start ranks without a launcher, so that signals reach only those they are sent to."""
-        with socket.socket() as finder:
-            finder.bind(("127.0.0.1", 0))
-            port = finder.getsockname()[1]
-        launcher = [sys.executable, "-c", code] if code else []
-        return [
-            self.start(
-                *arguments,
-                launcher=launcher,
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(count),
-                LOCAL_WORLD_SIZE=str(count),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-            )
-            for rank in range(count)
-        ]
+@pytest.fixture(scope="module")
+def agent() -> Iterator[AgentProcess]:
+    """Start what warm runs are forked from, once."""
+    with warm_agent() as started:
+        yield started
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
+def runs(tmp_path: Path, agent: AgentProcess) -> Iterator[Runs]:
     """Give a test its runs, and end those that it left behind."""
-    started = Runs(tmp_path / "checkpoints")
+    started = Runs(directory=tmp_path / "checkpoints", agent=agent)
     yield started
-    for run in started.all:
-        run.end()
+    started.end()
 
 
 def losses(run: Run) -> dict[int, float]:
@@ -137,10 +52,8 @@ def final_digest(run: Run) -> str:
 
 def torchrun(nproc: int) -> list[str]:
     """Return the command that comes before the script."""
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--standalone", f"--nproc-per-node={nproc}", str(SCRIPT)),
-    ]
+    run = (sys.executable, "-m", "torch.distributed.run")
+    return [*run, "--standalone", f"--nproc-per-node={nproc}"]
 
 
 # The sampler
@@ -297,10 +210,12 @@ def test_checkpoints_go_where_the_environment_says(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run it once without interruption, to be compared with."""
-    run = Runs(tmp_path_factory.mktemp("whole")).finish(*SIXTY)
-    run.end()
-    return run
+    """Run it once without interruption, as a person would, to be compared with."""
+    runs = Runs(directory=tmp_path_factory.mktemp("whole"))
+    try:
+        return runs.finish_fresh(*SIXTY)
+    finally:
+        runs.end()
 
 
 def test_one_process_trains(whole: Run) -> None:
@@ -317,7 +232,7 @@ def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(runs: Runs, 
     arguments = [*SIXTY, "--log-every=1", "--checkpoint-every=7"]
     killed = runs.start(*arguments, "--step-time=0.05")
     killed.wait_for_line("^step 10 ")
-    killed.process.kill()
+    killed.send(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     last = max(losses(killed))  # it may have taken more steps before the signal came
 
@@ -326,7 +241,7 @@ def test_interrupted_runs_end_with_the_bits_of_an_uninterrupted_one(runs: Runs, 
     # A step is said before its checkpoint is written: of the newest one either may be missing.
     assert resumed_at in {step // 7 * 7 for step in (last - 1, last)}, killed.output
     asked.wait_for_line(f"^step {resumed_at + 18} ")
-    asked.process.send_signal(signal.SIGTERM)
+    asked.send(signal.SIGTERM)
     assert asked.wait() == 143, asked.output
     left_at = max(losses(asked))
     assert f"leaving at step {left_at}: 1 of 1 ranks got SIGTERM" in asked.output
@@ -342,7 +257,7 @@ def test_loader_processes_change_nothing(runs: Runs, whole: Run) -> None:
     arguments = [*SIXTY, "--log-every=1", "--num-workers=2"]
     asked = runs.start(*arguments, "--step-time=0.05")
     asked.wait_for_line("^step 15 ")
-    asked.process.send_signal(signal.SIGTERM)
+    asked.send(signal.SIGTERM)
     assert asked.wait() == 143, asked.output
     assert final_digest(runs.finish(*arguments)) == final_digest(whole)
 
@@ -364,7 +279,7 @@ def test_losses_are_the_same_across_a_change_of_world_size(runs: Runs, tmp_path:
     """Two ranks under torchrun, then one alone, see the batches that one process would see."""
     arguments = ["--samples=500", "--global-batch=30", "--dropout=0", "--log-every=1"]
     whole = runs.finish(*arguments, "--steps=40", f"--checkpoint-dir={tmp_path / 'whole'}")
-    two = runs.finish(*arguments, "--steps=20", launcher=torchrun(2))
+    two = runs.finish_fresh(*arguments, "--steps=20", launcher=torchrun(2))
     one = runs.finish(*arguments, "--steps=40")
     assert "starting at step 0, world size 2" in two.output
     assert "resumed at step 20, world size 1" in one.output
@@ -377,10 +292,10 @@ def test_all_ranks_leave_at_the_same_step(runs: Runs) -> None:
     code = "from examples import train; train.PEERS_LEFT_WAIT_S = 600; train.main()"
     one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05", code=code)
     one.wait_for_line("^step 5 ")
-    other.process.send_signal(signal.SIGTERM)
+    other.send(signal.SIGTERM)
     left_at = one.wait_for_line(r"^leaving at step (\d+): 1 of 2 ranks got SIGTERM")[1]
     assert other.wait() == 143, other.output
-    one.process.send_signal(signal.SIGTERM)  # what a launcher that re-forms the group does
+    one.send(signal.SIGTERM)  # what a launcher that re-forms the group does
     assert one.wait() == 143, one.output
     assert [path.name[18:27] for path in runs.directory.glob("*.pt")] == [left_at.zfill(9)]
 
@@ -390,7 +305,7 @@ def test_a_rank_whose_peers_left_fails_when_its_launcher_does_nothing(runs: Runs
     code = "from examples import train; train.PEERS_LEFT_WAIT_S = 0.1; train.main()"
     one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05", code=code)
     one.wait_for_line("^step 5 ")
-    other.process.send_signal(signal.SIGTERM)
+    other.send(signal.SIGTERM)
     assert other.wait() == 143, other.output
     assert one.wait() == 1, one.output
     assert "1 of 2 ranks left after step" in one.output
@@ -400,8 +315,8 @@ def test_a_rank_with_dead_peers_leaves_without_waiting_for_them(runs: Runs) -> N
     """A frozen peer never ends the step: SIGTERM is obeyed within seconds all the same."""
     one, other = runs.start_ranks(2, "--steps=1000", "--log-every=1", "--step-time=0.05")
     one.wait_for_line("^step 5 ")
-    stop(other.process.pid)
-    one.process.send_signal(signal.SIGTERM)
+    stop(other.pid)
+    one.send(signal.SIGTERM)
     assert one.wait() == 143, one.output
     assert "the peers are gone; leaving without a checkpoint" in one.output
 
@@ -422,8 +337,8 @@ def test_a_rank_whose_peer_dies_over_the_last_checkpoint_leaves_without_it(runs:
     arguments = ("--steps=1000", "--log-every=1", "--step-time=0.05", "--checkpoint-every=1000")
     one, other = runs.start_ranks(2, *arguments, code=code)
     one.wait_for_line("^step 5 ")
-    other.process.send_signal(signal.SIGTERM)
+    other.send(signal.SIGTERM)
     one.wait_for_line("^saving")
-    one.process.send_signal(signal.SIGTERM)
+    one.send(signal.SIGTERM)
     assert one.wait() == 143, one.output
     assert "the last checkpoint did not end within" in one.output

@@ -30,7 +30,8 @@ def test_a_launcher_forked_from_a_warm_server_runs_a_job(tmp_path: Path) -> None
         "fds = [os.readlink(f'/proc/self/fd/{fd}') for fd in range(3, 30)\n"
         "       if os.path.exists(f'/proc/self/fd/{fd}')]\n"
         "names = [name for name in sys.modules if 'elastic' in name and 'torch' not in name]\n"
-        "print('rank', os.environ['RANK'], 'torch' in sys.modules, fds, names, flush=True)\n"
+        "line = f\"rank {os.environ['RANK']} {'torch' in sys.modules} {fds} {names}\\n\"\n"
+        "sys.stdout.write(line)\n"  # in one piece: the other rank writes at the same moment
     )
     command, environ = command_and_environ(
         "tests.integration.forked_launcher:ServerRole",

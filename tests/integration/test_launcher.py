@@ -192,7 +192,7 @@ def test_two_nodes_meet_at_an_endpoint_and_one_leaves(tmp_path: Path) -> None:
     """Two agents on one machine: one job of two nodes; one is told to leave, the other goes on."""
     script = write(
         tmp_path / "stay.py",
-        "print('world', os.environ['WORLD_SIZE'], flush=True)",
+        "print(f\"world {os.environ['WORLD_SIZE']}\", flush=True)",
         "while not os.path.exists(sys.argv[1]): time.sleep(0.05)",
     )
     done = tmp_path / "done"

@@ -197,7 +197,7 @@ def test_the_grace_is_the_users_on_every_path(
 
 STAYS = """
 import os, sys, time
-print("world", os.environ["WORLD_SIZE"], flush=True)
+print(f"world {os.environ['WORLD_SIZE']}", flush=True)
 while not os.path.exists(sys.argv[1]): time.sleep(0.05)
 """
 

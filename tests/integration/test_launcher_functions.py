@@ -18,9 +18,8 @@ from pytest_elastic.launcher import JobFailed, elastic_launch, launch, launch_co
 from pytest_elastic.launcher.settings import as_launch_config
 from tests.conformance.launchers import Running, address
 
-pytest.importorskip("torch")
-
-# These functions do not import torch: a fresh interpreter is ready sooner than one that has it.
+# These functions do not import torch: a fresh interpreter is ready sooner than one that has it. Nor
+# does this module, which some of their workers import.
 plain = functools.partial(launch_config, worker_start="exec")
 
 
@@ -148,7 +147,7 @@ def failing():
 def outer():
     config = launch_config(nproc_per_node=2, worker_start="exec")
     below = elastic_launch(config, inner)(os.environ["RANK"])
-    print(below, sys.argv[1:], flush=True)
+    print(f"{below} {sys.argv[1:]}", flush=True)
     elastic_launch(config, failing)()
 
 try:
@@ -184,7 +183,7 @@ def total():
     return int(ranks), dist.is_torchelastic_launched()
 meeting = dict(rdzv_backend="c10d", rdzv_endpoint="{address(94)}")
 config = launch_config(nnodes=2, nproc_per_node=2, **meeting)
-print("results", elastic_launch(config, total)(), flush=True)
+print(f"results {{elastic_launch(config, total)()}}", flush=True)
 """
     nodes = [start("-c", code), start("-c", code)]
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].printed + nodes[1].printed

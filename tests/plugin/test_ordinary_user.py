@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -39,14 +40,18 @@ TESTS = """
 """
 
 
-# Imports what a session imports, and says what it would have as nodes.
+# Imports what a session imports, and torch's library, and says what it would have as nodes.
 LOOK = """
-import pytest, torch.version
+import pytest
+from pytest_elastic.workers import bare_torch
+bare_torch.provide()
+import torch
 from elastic_harness.cluster.choose import choose_cluster
 print(choose_cluster("auto").cluster.kind)
 """
 
 
+@functools.cache
 def kind_for(user: int) -> str:
     """Return the kind of cluster that a user has; skips where it cannot run our packages at all."""
     command = as_user(user, [sys.executable, "-c", LOOK])
