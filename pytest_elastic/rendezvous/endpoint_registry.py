@@ -82,16 +82,18 @@ class EndpointRegistry:
 
     def find(self, within_s: float) -> None:
         """Read what is published, or hear at once that the store is that of another run."""
+        asked_at = self._loop.now()
 
         def fetch(owner: str, error: str) -> None:
             if error or owner not in {"", self._settings.run_id}:
                 self._on_read("", error or self._why_other(owner))
                 return
+            left_s = within_s - (self._loop.now() - asked_at)
             self._store.fetch(
                 self._endpoint.host,
                 self._endpoint.port,
                 key_of(self._settings),
-                timeout_s=within_s,
+                timeout_s=max(left_s, _OWNER_S),
                 on_done=self._on_read,
             )
 
