@@ -124,6 +124,11 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", endpoints=3, is_swarm=True, is_brisk=True, is_aimed=True),
         PlayedAgent,
     ),
+    "who stays out of reach is out of reach of those, too, that come back in the calm": (
+        260011995,
+        Options(quorum="majority", endpoints=3, is_swarm=True, is_brisk=True, is_aimed=True),
+        PlayedAgent,
+    ),
     "who decides an end that others have ended by needs nobody who agrees, and tells who comes": (
         73002035,
         Options(quorum="majority", nodes=3, kinds=("freeze", "succeed", "isolate", "join")),
