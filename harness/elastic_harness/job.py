@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_harness.history.checkers import Judgement, bind, judge
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import Judgement, judge_checks
+from elastic_harness.history.verdict import Verdict
 from elastic_harness.history.worlds import World
 from elastic_harness.job_ports import Starter, StormDrawer
 from elastic_harness.job_waits import read_wait
@@ -26,7 +29,7 @@ from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
 
-__all__ = ["Chaos", "Injected", "Job", "JobOutcome", "NotSeen"]
+__all__ = ["Chaos", "CheckResult", "Injected", "Job", "JobOutcome", "NotSeen"]
 
 
 class NotSeen(AssertionError):
@@ -53,15 +56,72 @@ class Injected:
         return self.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """How a job ended, as `RunResult` has it; `results`: what a function returned, by rank."""
+    """How a job ended, as `RunResult` has it; true only if it succeeded.
 
-    succeeded: bool
-    outcome: str
-    reason: str
-    exit_codes: Mapping[str, int]
-    results: Mapping[int, Any]
+    `results` is what a function returned, by rank. A test that looks at anything else of it has its
+    own opinion of how the job should end; else the job has to succeed.
+    """
+
+    def __init__(self, result: RunResult, results: Mapping[int, Any]) -> None:
+        self._result = result
+        self.results = results
+        self.was_looked_at = False
+
+    def __bool__(self) -> bool:
+        return self.succeeded
+
+    def __repr__(self) -> str:
+        return f"<job {self._result.outcome}: {self._result.reason}>"
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every launcher that counts ended with success."""
+        return self._look().outcome == "succeeded"
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: succeeded, failed, drained, limit ... (see `RunEnded`)."""
+        return self._look().outcome
+
+    @property
+    def reason(self) -> str:
+        """Why the run was over then."""
+        return self._look().reason
+
+    @property
+    def exit_codes(self) -> Mapping[str, int]:
+        """The exit code of each node's launcher; negative: ended by that signal."""
+        return self._look().exit_codes
+
+    def _look(self) -> RunResult:
+        self.was_looked_at = True
+        return self._result
+
+
+class CheckResult:
+    """What `Job.check` found; true only if it is valid.
+
+    One that nobody looks at is asked of the job once more when the test is over: then it must hold.
+    """
+
+    def __init__(self, clause: str, expected: object, judgement: Judgement) -> None:
+        self.clause = clause
+        self.expected = expected
+        self._judgement = judgement
+        self.was_looked_at = False
+
+    def __bool__(self) -> bool:
+        return self.verdict.is_valid
+
+    def __repr__(self) -> str:
+        return repr(self._judgement)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict: its `outcome`, its `reason`, and the records that prove it."""
+        self.was_looked_at = True
+        return self._judgement.verdict
 
 
 class Job:
@@ -75,8 +135,14 @@ class Job:
         draw: StormDrawer,
         name: str = "",
         read_results: Callable[[History], Mapping[int, Any]] = lambda _: {},
+        checkers: Registry = STANDARD,
+        says_how_it_ends: bool = False,
     ) -> None:
         self._starter = start
+        self._checkers = checkers
+        self._says_how_it_ends = says_how_it_ends
+        self._outcome: JobOutcome | None = None
+        self._checked: list[CheckResult] = []
         self._catalog = catalog
         self._draw = draw
         self._read_results = read_results
@@ -123,14 +189,10 @@ class Job:
         if self._result is None:
             run.thread.call(lambda: run.run.tell(m.TimelineClosed()))
             self._result = run.wait()
-        result = self._result
-        return JobOutcome(
-            succeeded=result.outcome == "succeeded",
-            outcome=result.outcome,
-            reason=result.reason,
-            exit_codes=result.exit_codes,
-            results=self._read_results(result.history),
-        )
+        if self._outcome is None:
+            result = self._result
+            self._outcome = JobOutcome(result, self._read_results(result.history))
+        return self._outcome
 
     def wait_for_round(
         self, round: int, *, within: str | float = "10s", after: Injected | str | None = None
@@ -237,10 +299,31 @@ class Job:
             raise NotSeen(NO_GLOBAL_STEP)
         return sum(loss.steps for loss in found)
 
-    def check(self, clause: str, value: object = None) -> Judgement:
-        """Judge the history by a clause of scenario files: `check("parameters", "identical")`."""
-        (judgement,) = judge(self.history, [bind(clause, value)])
-        return judgement
+    def check(self, clause: str, value: object = None) -> CheckResult:
+        """Judge the history so far by a clause: `assert job.check("restarts", 1)`.
+
+        Clauses are those of scenario files. A result that the test does not look at must be valid
+        at the end, as if it were asserted.
+        """
+        (judgement,) = judge_checks(self.history, [self._checkers.bind(clause, value)])
+        self._checked.append(CheckResult(clause, value, judgement))
+        return self._checked[-1]
+
+    @property
+    def asked(self) -> Sequence[tuple[str, object]]:
+        """What must hold in the end, beside what holds for every run: clauses and expectations.
+
+        Those are checks that nobody looked at; and success, if the job ended by itself and the test
+        did not look at how.
+        """
+        unseen = [each for each in self._checked if not each.was_looked_at]
+        found = [(each.clause, each.expected) for each in unseen]
+        is_over = self._result is not None and self._result.outcome != "stopped"
+        is_seen = self._outcome is not None and self._outcome.was_looked_at
+        has_said = self._says_how_it_ends or any(
+            each.clause in ("job", "exit_codes") for each in self._checked
+        )
+        return found if is_seen or has_said or not is_over else [("job", "succeeded"), *found]
 
     def log(self, node: str) -> str:
         """Return what the launcher of a node and its workers have printed so far."""
@@ -279,7 +362,7 @@ class Job:
         if self._open is None:
             return None
         if self._result is None:
-            self._result = self._open.abort("the test ended")
+            self._result = self._open.stop("the test ended")
         return self._result
 
     def _add_entry(self, entry: Entry) -> None:

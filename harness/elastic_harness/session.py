@@ -18,6 +18,8 @@ from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.leaks import Spared
 from elastic_harness.loop_thread import LoopThread
 from elastic_harness.network.toxiproxy_remote import EMBEDDED, RemoteToxiproxy, find_server
@@ -67,12 +69,12 @@ class OpenRun:
         try:
             return self._wait(self.limit_s + _TEARDOWN_LIMIT_S)
         except KeyboardInterrupt:
-            self.abort("interrupted")
+            self.stop("interrupted")
             raise
 
-    def abort(self, reason: str) -> RunResult:
+    def stop(self, reason: str) -> RunResult:
         """End the run as it stands and wait until the cluster is clean."""
-        self._thread.call(lambda: self.run.abort(reason))
+        self._thread.call(lambda: self.run.stop(reason))
         return self._wait(_TEARDOWN_LIMIT_S)
 
     def _wait(self, limit_s: float) -> RunResult:
@@ -88,7 +90,11 @@ class OpenRun:
 
 
 class HarnessSession:
-    """A loop thread and a cluster, from the first run until `close`."""
+    """A loop thread and a cluster, from the first run until `close`.
+
+    `patience` multiplies the times that something is waited for, `checkers` are those that clauses
+    may name.
+    """
 
     def __init__(
         self,
@@ -97,8 +103,12 @@ class HarnessSession:
         faults: FaultRegistry | None = None,
         toxiproxy: str = EMBEDDED,
         preload: Sequence[str] = DEFAULT_PRELOAD,
+        patience: float = 1.0,
+        checkers: Registry = STANDARD,
     ) -> None:
         self.choice = choice
+        self.patience = patience
+        self.checkers = checkers
         self._preload = modules_to_preload(preload)
         self._toxiproxy = toxiproxy
         self._remote: RemoteToxiproxy | None = None
@@ -174,6 +184,8 @@ class HarnessSession:
                 is_open=is_open,
                 preloaded=preloaded,
                 launch_environs=self._launch_environs(plan),
+                patience=self.patience,
+                checkers=self.checkers,
             )
 
             def begin() -> OpenRun:
@@ -189,7 +201,7 @@ class HarnessSession:
                 opened = OpenRun(
                     thread,
                     run,
-                    limit_s=plan.scenario.limit,
+                    limit_s=plan.scenario.limit * self.patience,
                     socket_dir=socket_dir,
                     log_dir=setup.stage.log_dir,
                 )

@@ -10,37 +10,30 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["main"]
 
-_EXIT_CODES = {"valid": 0, "invalid": 1, "unknown": 2}
+_EXIT_CODES = {"valid": 0, "invalid": 1, "unknown": 3}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a verdict for each clause; return 0 for valid, 1 for invalid, 2 for unknown."""
+    """Print the verdict on each clause; return 0 for valid, 1 for invalid, 3 for unknown."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic check",
-        description="Judge a run's history again: its scenario's clauses and the invariants.",
+        description="Judge a run again by its recorded history: what its test or scenario asked "
+        "for, and the invariants. Exit code: 0 valid, 1 invalid, 3 unknown.",
     )
     parser.add_argument("run", metavar="RUN_DIR", help="a run's directory, with history.jsonl")
     run: str = parser.parse_args(argv).run
-    from elastic_harness.history.checkers import default_checks, judge, overall
     from elastic_harness.history.history import History
-    from elastic_harness.scenario.judging import checks_of
-    from elastic_harness.scenario.planner import decode_plan
+    from elastic_harness.history.judge import judge, overall
 
-    history_path = os.path.join(run, "history.jsonl")
+    path = os.path.join(run, "history.jsonl")
     try:
-        history = History.load(history_path)
+        history = History.load(path)
     except OSError as error:
         raise UsageError(
-            f"there is no history to judge at {history_path}: {error.strerror}",
+            f"there is no history to judge at {path}: {error.strerror}",
             hint="The directory of a run is named at the end of its report.",
         ) from error
-    checks = list(default_checks())
-    plan_path = os.path.join(run, "plan.json")
-    if os.path.exists(plan_path):
-        with open(plan_path, encoding="utf-8") as file:
-            checks = checks_of(decode_plan(file.read()).scenario)
-    judgements = judge(history, checks)
-    for judgement in judgements:
-        outcome = judgement.verdict.outcome.value
-        print(f"{outcome:<8} {judgement.text}: {judgement.verdict.reason}")
+    judgements = judge(history)
+    for each in judgements:
+        print(f"{each.verdict.outcome.value:<8} {each.title}: {each.verdict.reason}")
     return _EXIT_CODES[overall(judgements).outcome.value]

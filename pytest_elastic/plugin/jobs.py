@@ -13,14 +13,13 @@ from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.recipe import Recipe, needs_of
 from elastic_harness.faults.registry import FaultRegistry
 from elastic_harness.function_worker import pack, read_results, round_key
-from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.checks import check_scenario
 from elastic_harness.scenario.complaints import explain
-from elastic_harness.scenario.judging import NO_WORKERS
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
+from elastic_harness.scenario.planned_clauses import NO_WORKERS
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.seed import Seed
 from elastic_harness.scenario.storm import STORM_ID, draw_entries
@@ -96,7 +95,8 @@ class JobsOfTest:
                     f"a job has no setting {name!r}: known are {', '.join(sorted(_KNOWN))}"
                 )
         hub.skip_unless_able(words_of(merged, "requires"))
-        default_checks(without=words_of(merged, "without"))  # are they known?
+        checkers = hub.session.checkers
+        checkers.default_checks(without=words_of(merged, "without"))  # are they known?
         launcher = hub.launcher(text_of(merged, "launcher"))
         made = JobOfTest(hub.new_directory(item.nodeid))
         self._all.append(made)
@@ -135,7 +135,13 @@ class JobsOfTest:
             return entries
 
         made.job = Job(
-            start, _AbleCatalog(hub), draw=draw, read_results=results, name=_name_of(program)
+            start,
+            _AbleCatalog(hub),
+            draw=draw,
+            read_results=results,
+            name=_name_of(program),
+            checkers=checkers,
+            says_how_it_ends=flag_of(merged, NO_WORKERS),
         )
         return made.job
 
@@ -158,8 +164,8 @@ class JobsOfTest:
                     "call wait() or start()",
                     pytrace=False,
                 )
-            if made.run is not None:
-                judge_job(made.run, self._hub, self._item)
+            if made.run is not None and made.job is not None:
+                judge_job(made.run, self._hub, self._item, made.job.asked)
 
     def explain(self, error: BaseException) -> None:
         """The test has failed: end what still runs, and keep its traces for whoever looks."""

@@ -23,7 +23,7 @@ from elastic_harness.scenario.problems import Problem, ScenarioError
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest, known_faults
 from pytest_elastic.plugin.simulated import is_simulated, simulate_scenario
-from pytest_elastic.plugin.verdicts import conclude, shown_path, unmet_of_scenario
+from pytest_elastic.plugin.verdicts import conclude, shown_path, unmet_clauses
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
 
@@ -108,7 +108,7 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
 
     def attempt(plan: Plan) -> tuple[RunOfTest, list[UnmetClause]]:
         run = _perform(plan, loaded, hub, item, temporary_folder)
-        return run, unmet_of_scenario(run, loaded)
+        return run, unmet_clauses(run, loaded)
 
     run, unmet = attempt(plan)
     if unmet and plan.storm_ids and hub.options.shrink:

@@ -27,5 +27,8 @@ def simulate_scenario(run: RunOfTest, hub: Hub) -> None:
         pytest.skip(f"cannot be simulated: {problem}")
     with open(run.directory.plan, "w", encoding="utf-8") as file:
         file.write(encode_plan(run.plan))
-    faults = hub.session.faults
-    run.result = SimulatedRun(run.plan, faults, faults, directory=run.directory.path).run()
+    faults, checkers = hub.session.faults, hub.session.checkers
+    simulated = SimulatedRun(
+        run.plan, faults, faults, directory=run.directory.path, checkers=checkers
+    )
+    run.result = simulated.run()

@@ -1,20 +1,26 @@
-"""From a finished run to a test's outcome: nothing, or a failure that fits one screen."""
+"""From a finished run to a test's outcome: nothing, or a failure that fits one screen.
+
+Nothing is decided here: what a test adds to what was to hold is written into its run's history, and
+the verdict is what `judge` reads there.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
-from elastic_harness.history.checkers.registry import as_text
-from elastic_harness.history.verdict import Outcome
+from elastic_harness.history.events import ClausePlanned, PythonTestFailed
+from elastic_harness.history.judge import Judgement, unmet
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.moments import node_of_first_failure
 from elastic_harness.scenario.planner import encode_plan
 from elastic_harness.scenario.storm import STORM_ID
+
+from pytest_elastic.events.model import Event, Record
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
@@ -28,54 +34,59 @@ __all__ = [
     "judge_job",
     "repeat_command",
     "shown_path",
-    "unmet_of_scenario",
+    "unmet_clauses",
 ]
 
 
-def unmet_of_scenario(run: RunOfTest, loaded: LoadedScenario) -> list[UnmetClause]:
-    """Return the clauses of a scenario that a run has not met, and what went wrong in ours."""
-    result = _result_of(run)
-    unmet = [
-        *_problems(result),
-        *_unmet_clauses(result, loaded),
-        *_unmet_judgements(result, loaded),
-    ]
-    if result.outcome == "aborted" and not unmet:
-        unmet.append(
-            UnmetClause(
-                text="the run ends by itself", outcome=Outcome.UNKNOWN, reason=result.reason
-            )
+def unmet_clauses(run: RunOfTest, loaded: LoadedScenario | None = None) -> list[UnmetClause]:
+    """Return what a run's verdict says that is not valid, with its places in a scenario file."""
+    return [
+        UnmetClause(
+            text=each.title,
+            outcome=each.verdict.outcome,
+            reason=each.verdict.reason,
+            place=None if loaded is None else _place_of(each, loaded),
+            events=each.verdict.events,
         )
-    return unmet
+        for each in unmet(_result_of(run).judgements)
+    ]
 
 
-def judge_job(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
-    """Fail a test that has passed unless what holds for every run held for its job.
+def judge_job(
+    run: RunOfTest, hub: Hub, item: pytest.Item, asked: Sequence[tuple[str, object]]
+) -> None:
+    """Fail a test that has passed unless the verdict on its run is valid.
 
-    What the test waited for is its own business: it has raised, or the test expected that. A job
-    that runs on when the test is over is ended then; what could not be judged of it does not count,
-    because the test did not want to know.
+    `asked` are clauses that the test has named, with what it expects, and did not look at itself.
     """
-    result = _result_of(run)
-    unmet = [*_problems(result), *_unmet_judgements(result, None)]
-    if result.outcome == "aborted":
-        unmet = [clause for clause in unmet if clause.outcome is Outcome.INVALID]
-    conclude(run, hub, item, unmet)
+    for number, (name, expected) in enumerate(asked):
+        check = _result_of(run).checkers.bind(name, expected)
+        key = f"test[{number}]"
+        _write(
+            run,
+            ClausePlanned(key=key, bucket="test", text=check.text, checker=name, expected=expected),
+        )
+    conclude(run, hub, item, unmet_clauses(run))
 
 
 def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseException) -> None:
     """Write down what happened in a job of a test that has failed, and keep the screen for it."""
-    result = _result_of(run)
     said = str(error).strip().splitlines()
-    first = UnmetClause(
-        text=f"test {item.name}",
-        outcome=Outcome.INVALID,
-        reason=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
-    )
-    unmet = [first, *_problems(result), *_unmet_judgements(result, None)]
+    reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    _write(run, PythonTestFailed(test=item.name, reason=reason))
     if hub.options.shrink and run.plan.storm_ids:
         run.note = "not tried: the storm is one that a Python test has asked for"
-    run.screen = _screen(run, hub, item, unmet)
+    # What the test itself says comes first.
+    found = sorted(unmet_clauses(run), key=lambda clause: clause.text != f"test {item.name}")
+    run.screen = _screen(run, hub, item, found)
+
+
+def _write(run: RunOfTest, event: Event) -> None:
+    """Add to the history of a run that is over."""
+    history = _result_of(run).history
+    at = max((entry.at for entry in history.entries[-1:]), default=0.0)
+    history.append(Record(at=at, source="engine", node="", run_id="", event=event))
+    history.close()
 
 
 def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
@@ -137,66 +148,19 @@ def _result_of(run: RunOfTest) -> RunResult:
     return run.result
 
 
-def _problems(result: RunResult) -> Iterator[UnmetClause]:
-    for problem in result.problems:
-        yield UnmetClause(
-            text="the harness did its part", outcome=Outcome.UNKNOWN, reason=problem, place=None
-        )
-
-
-def _unmet_clauses(result: RunResult, loaded: LoadedScenario) -> Iterator[UnmetClause]:
-    for clause in result.clauses:
-        if clause.verdict is not None and not clause.verdict.is_valid:
-            yield UnmetClause(
-                text=f"{clause.bucket.value}: {clause.text}",
-                outcome=clause.verdict.outcome,
-                reason=clause.verdict.reason,
-                place=_place_of_key(clause.key, loaded),
-                events=clause.verdict.events,
-            )
-
-
-def _unmet_judgements(result: RunResult, loaded: LoadedScenario | None) -> Iterator[UnmetClause]:
-    for judgement in result.judgements:
-        if not judgement.verdict.is_valid:
-            yield UnmetClause(
-                text=judgement.text,
-                outcome=judgement.verdict.outcome,
-                reason=judgement.verdict.reason,
-                place=None if loaded is None else _place_of_clause(judgement.text, loaded),
-                events=judgement.verdict.events,
-            )
-
-
-def _place_of_key(key: str, loaded: LoadedScenario) -> Place | None:
-    """Return where a clause of the engine stands: its key is `bucket[index]`, or `entry[index]`."""
-    bucket, _, rest = key.partition("[")
+def _place_of(judgement: Judgement, loaded: LoadedScenario) -> Place | None:
+    """Return where a clause stands: its key is `bucket[index]`, or `entry[index]` of a `check`."""
+    owner, _, rest = judgement.key.partition("[")
     index = rest.removesuffix("]")
-    for number, entry in enumerate(loaded.scenario.timeline, start=1):
-        if (entry.id or f"entry-{number}") == bucket:
-            return _place(loaded, ("timeline", number - 1, entry.action.name))
-    if bucket == STORM_ID:
-        return _place(loaded, ("storm",))
-    return _place(loaded, ("expect", bucket, int(index))) if index.isdecimal() else None
-
-
-def _place_of_clause(text: str, loaded: LoadedScenario) -> Place | None:
-    """Return where a checker's clause stands, or None for an invariant that is on by default."""
-    expect = loaded.tree.data.get("expect") if isinstance(loaded.tree.data, dict) else None
-    for bucket, clauses in (expect or {}).items():
-        for index, clause in enumerate(clauses if isinstance(clauses, list) else [clauses]):
-            if text in _texts(clause):
-                return _place(loaded, ("expect", bucket, index))
-    return None
-
-
-def _texts(clause: object) -> Iterator[str]:
-    """Yield what a checker's clause is called in a judgement: a name, or `name: value`."""
-    if isinstance(clause, str):
-        yield clause
-    elif isinstance(clause, dict):
-        for name, value in clause.items():
-            yield str(name) if value is None or value is True else f"{name}: {as_text(value)}"
+    if judgement.bucket == "check":
+        if owner == STORM_ID:
+            return _place(loaded, ("storm",))
+        name = owner.partition("#")[0]
+        for number, entry in enumerate(loaded.scenario.timeline, start=1):
+            if (entry.id or f"entry-{number}") == name:
+                return _place(loaded, ("timeline", number - 1, entry.action.name))
+    is_written = judgement.bucket in ("always", "never", "sometimes", "eventually", "finally")
+    return _place(loaded, ("expect", owner, int(index))) if is_written else None
 
 
 def _place(loaded: LoadedScenario, path: tuple[str | int, ...]) -> Place:

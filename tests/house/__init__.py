@@ -1,1 +1,1 @@
-"""What the house promises about itself: arrows, purity, exports, sizes, documents."""
+"""What the house promises about itself: arrows, purity, exports, documents."""

@@ -17,8 +17,6 @@ __all__ = [
     "circles",
     "expensive_imports",
     "exports",
-    "file_sizes",
-    "function_sizes",
     "impurities",
     "sleeping_tests",
 ]
@@ -281,42 +279,6 @@ def _defined(source: Source) -> set[str]:
             elif isinstance(node, ast.Try):
                 blocks += [node.body, node.orelse, *(handler.body for handler in node.handlers)]
     return names
-
-
-# Sizes
-
-
-def file_sizes(tree: SourceTree) -> list[Finding]:
-    """Find files that are too long, and reasons that are needed no more."""
-    measured = {source.path: source.text.count("\n") for source in tree.sources.values()}
-    return list(_sizes(measured, {}, rules.LINES_PER_FILE, rules.LONG_FILES))
-
-
-def function_sizes(tree: SourceTree) -> list[Finding]:
-    """Find functions that are too long, and reasons that are needed no more."""
-    measured: dict[str, int] = {}
-    places: dict[str, int] = {}
-    for source in tree.sources.values():
-        for function in source.functions():
-            key = f"{source.path}::{function.qualified_name}"
-            measured[key], places[key] = function.lines, function.line
-    return list(_sizes(measured, places, rules.LINES_PER_FUNCTION, rules.LONG_FUNCTIONS))
-
-
-def _sizes(
-    measured: dict[str, int], places: dict[str, int], limit: int, reasons: dict[str, rules.Long]
-) -> Iterator[Finding]:
-    for key, size in measured.items():
-        reason = reasons.get(key)
-        if reason is None and size > limit:
-            text = f"{key} has {size} lines, over {limit}: take it apart, or give a reason"
-        elif reason is not None and size > reason.lines:
-            text = f"{key} has grown to {size} lines, over the {reason.lines} it had a reason for"
-        elif reason is not None and size <= limit:
-            text = f"{key} has {size} lines, within {limit}: its reason is needed no more"
-        else:
-            continue
-        yield Finding(path=key.partition("::")[0], line=places.get(key, 1), text=text)
 
 
 # Tests

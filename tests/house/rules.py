@@ -18,16 +18,11 @@ __all__ = [
     "HEAVY_FOR_THE_COMMAND",
     "HEAVY_FOR_THE_PLUGIN",
     "IMPORTERS",
-    "LINES_PER_FILE",
-    "LINES_PER_FUNCTION",
-    "LONG_FILES",
-    "LONG_FUNCTIONS",
     "OUTSIDE_PYTHON_PATH",
     "PURE",
     "PURE_EXCEPT",
     "ROOMS",
     "Importer",
-    "Long",
     "Pure",
     "Room",
 ]
@@ -314,47 +309,3 @@ HEAVY_FOR_THE_COMMAND = ("torch", "numpy", "pydantic", "jinja2", "faker", "elast
 # Loaded by name from a folder on PYTHONPATH, inside processes that are not ours: no package above
 # them, no exports, and nothing imported that the user's program did not ask for.
 OUTSIDE_PYTHON_PATH = ("pytest_elastic.boot.site", "elastic_harness.observe.probe")
-
-
-# Sizes
-
-
-LINES_PER_FILE = 400
-LINES_PER_FUNCTION = 60  # without the docstring
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Long:
-    """How long it may be, and why it is one piece."""
-
-    lines: int
-    because: str
-
-
-# A machine is one file, read top-down: phases, table, step, handlers.
-_MACHINE = "one machine, read top-down"
-# Honest debt: nobody has found the seam yet.
-_DEBT = "not taken apart yet"
-
-LONG_FILES: dict[str, Long] = {
-    "examples/train.py": Long(lines=605, because="one file that a user can copy and read"),
-    "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
-    "harness/elastic_harness/scenario/stage.py": Long(lines=405, because=_DEBT),
-    "pytest_elastic/agent/machine.py": Long(lines=460, because=_MACHINE),
-    "pytest_elastic/events/model.py": Long(lines=425, because="all facts that a launcher states"),
-    "pytest_elastic/rendezvous/coordinator.py": Long(lines=560, because=_MACHINE),
-    "pytest_elastic/rendezvous/messages.py": Long(
-        lines=445, because="all that members and the coordinator say to each other"
-    ),
-    "pytest_elastic/rendezvous/vocabulary.py": Long(
-        lines=480, because="all words between the machines and their drivers"
-    ),
-    "pytest_elastic/rendezvous/member.py": Long(lines=550, because=_MACHINE),
-    "tests/simulation/planted_faults.py": Long(lines=410, because="one fault after the other"),
-    "tests/unit/history/test_checkers.py": Long(lines=500, because="a history for each verdict"),
-    "harness/elastic_harness/simulation/world.py": Long(
-        lines=550, because="the simulated world that all rules are told in"
-    ),
-}
-
-LONG_FUNCTIONS: dict[str, Long] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import checks, rules
+from tests.house import checks
 from tests.house.source_tree import SourceTree, read_tree
 
 
@@ -218,51 +218,6 @@ def test_wrong_exports_are_found(tmp_path: Path, text: str, expected: str) -> No
 def test_right_exports_are_fine(tmp_path: Path, name: str, text: str) -> None:
     """Private modules, tests, and what is loaded by name owe none."""
     assert checks.exports(tree_of(tmp_path, **{name: text})) == []
-
-
-def test_a_long_file_is_found(tmp_path: Path) -> None:
-    """One line over is over."""
-    tree = tree_of(
-        tmp_path,
-        pytest_elastic__long="x = 1\n" * (rules.LINES_PER_FILE + 1),
-        pytest_elastic__short="x = 1\n" * rules.LINES_PER_FILE,
-    )
-    (finding,) = checks.file_sizes(tree)
-    assert finding.path == "pytest_elastic/long.py"
-
-
-def test_a_long_function_is_found_and_its_docstring_does_not_count(tmp_path: Path) -> None:
-    """Methods and nested functions count; prose is free."""
-    body = "        x = 1\n" * rules.LINES_PER_FUNCTION
-    prose = '        """First.\n' + "        More.\n" * 50 + '        """\n'
-    tree = tree_of(
-        tmp_path,
-        pytest_elastic__long=f"class A:\n    def f(self):\n{body}",
-        pytest_elastic__short=f"class A:\n    def f(self):\n{prose}{body[14:]}",
-    )
-    (finding,) = checks.function_sizes(tree)
-    assert (finding.path, finding.line) == ("pytest_elastic/long.py", 2)
-    assert "long.py::A.f has 61 lines" in finding.text
-
-
-def test_reasons_for_size_may_shrink_and_not_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file with a reason may not pass what it had a reason for; a short one needs none."""
-    limit = rules.LINES_PER_FILE
-    grown, kept, shrunk = (f"pytest_elastic/{name}.py" for name in ("grown", "kept", "shrunk"))
-    reasons = {path: rules.Long(lines=limit + 50, because="") for path in (grown, kept, shrunk)}
-    monkeypatch.setattr(rules, "LONG_FILES", reasons)
-    tree = tree_of(
-        tmp_path,
-        pytest_elastic__grown="x = 1\n" * (limit + 51),
-        pytest_elastic__kept="x = 1\n" * (limit + 50),
-        pytest_elastic__shrunk="x = 1\n" * limit,
-    )
-    found = {finding.path: finding.text for finding in checks.file_sizes(tree)}
-    assert "has grown" in found.pop(grown)
-    assert "needed no more" in found.pop(shrunk)
-    assert found == {}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_what_is_gone_is_healed_and_twice_is_harmless(bench: FaultBench) -> None
             {"id": "end", "after": "once + 3s", "kill_agent": "n1"},
         ],
     )
-    assert outcome.result.problems == (), outcome
+    assert not outcome.result.problems, outcome
     assert {"gone", "worker", "agent", "hang", "frozen", "files"} <= set(outcome.proved), outcome
     in_force = {entry["id"] for entry in chosen} & set(outcome.proved)
     assert in_force <= set(outcome.healed), outcome

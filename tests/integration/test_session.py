@@ -100,7 +100,7 @@ def test_one_run_at_a_time(start: Start) -> None:
     first = start("forever")
     with pytest.raises(UsageError, match="one job runs at a time"):
         start("briefly")
-    assert first.abort("enough").outcome == "aborted"
+    assert first.stop("enough").outcome == "stopped"
     assert start("briefly").wait().outcome == "succeeded"
 
 
@@ -129,7 +129,7 @@ def test_sockets_of_runs_lie_where_the_supervisor_removes_them(
     scratch = Path(session.cluster.scratch)
     (socket_dir,) = (path for path in scratch.iterdir() if path.name.startswith("run-"))
     assert (socket_dir / "observe").is_socket()
-    run.abort("enough")
+    run.stop("enough")
     assert not socket_dir.exists()
     assert scratch.exists()
     session.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
 from elastic_harness.simulation.run import SimulatedRun, why_not
@@ -28,13 +29,7 @@ COMPARED = ("node-crashes",)
 
 
 def _unmet(result: RunResult) -> list[str]:
-    judged = [f"{j.name}: {j.verdict.reason}" for j in result.judgements if not j.verdict.is_valid]
-    clauses = [
-        f"{clause.text}: {clause.verdict}"
-        for clause in result.clauses
-        if clause.verdict is None or not clause.verdict.is_valid
-    ]
-    return [*judged, *clauses, *result.problems]
+    return [f"{each.title}: {each.verdict.reason}" for each in unmet(result.judgements)]
 
 
 @pytest.mark.parametrize("name", list(SIMULATED))

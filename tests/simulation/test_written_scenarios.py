@@ -6,6 +6,7 @@ from pathlib import Path
 
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import FaultFired
+from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.loader import load_file
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.runner import RunResult
@@ -102,8 +103,7 @@ def _ran(folder: Path, text: str) -> RunResult:
 
 
 def _complaints(result: RunResult) -> list[str]:
-    unmet = [each for each in result.judgements if not each.verdict.is_valid]
-    return [*(f"{each.name}: {each.verdict.reason}" for each in unmet), *result.problems]
+    return [f"{each.title}: {each.verdict.reason}" for each in unmet(result.judgements)]
 
 
 def test_one_side_may_be_expected_to_go_on_and_the_other_to_be_lost(tmp_path: Path) -> None:

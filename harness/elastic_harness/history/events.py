@@ -10,36 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pytest_elastic.events.model import Event, register
 
 __all__ = [
-    "ExpectationMet",
+    "HISTORY_FORMAT",
+    "ClauseJudged",
+    "ClausePlanned",
     "FaultEffective",
     "FaultFired",
     "FaultHealed",
     "FaultIneffective",
+    "FaultPlanned",
     "GroupFormed",
+    "HarnessFailed",
     "LogMatched",
     "NodeStarted",
     "NodeStopped",
     "ParametersHashed",
     "ProcessExited",
     "ProcessStarted",
+    "PythonTestFailed",
     "RankHeld",
     "RankReleased",
     "ResumeObserved",
+    "RunClosed",
     "RunEnded",
     "RunStarted",
     "SamplesDrawn",
     "StepCompleted",
     "SurvivorFound",
+    "SurvivorsSought",
     "SwitchDropped",
     "WorkerFinished",
     "WorkerGone",
     "WorkerHello",
 ]
+
+# Counts up when a history of before can no longer be judged: 2 says what was planned and judged.
+HISTORY_FORMAT: Final = 2
 
 
 @register
@@ -314,7 +324,10 @@ class FaultHealed(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The first record of a history: what is run, with which seed and settings."""
+    """The first record of a history: what is run, with which seed and settings.
+
+    `format` is `HISTORY_FORMAT` of the version that wrote it (0: a version before there was one).
+    """
 
     kind: ClassVar[str] = "run_started"
     scenario: str
@@ -328,26 +341,109 @@ class RunStarted(Event):
     max_restarts: int
     limit_s: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    format: int = 0
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectationMet(Event):
-    """A clause of `expect` was seen to hold."""
+class FaultPlanned(Event):
+    """A fault is to be injected; nobody depends on one that `is_optional`."""
 
-    kind: ClassVar[str] = "expectation_met"
-    clause: str
+    kind: ClassVar[str] = "fault_planned"
+    id: str
+    fault: str
+    is_optional: bool = False
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClausePlanned(Event):
+    """Something is to hold, and will be judged.
+
+    `key` is its place: `finally[0]`, `default[2]`, `crash-check[0]`. With a `checker` it is judged
+    by the whole history, else by what a later `ClauseJudged` says. `expected` is what the checker
+    is given, as a scenario file has it; `is_negated`: the clause wants the opposite.
+    """
+
+    kind: ClassVar[str] = "clause_planned"
+    key: str
+    bucket: str
+    text: str
+    checker: str = ""
+    expected: Any = None
+    is_negated: bool = False
+    is_optional: bool = False
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClauseJudged(Event):
+    """What was found of a clause while the job ran: `outcome` is valid, invalid or unknown.
+
+    `proof` are the numbers of the records that show it. A key that was never planned is something
+    that a test has waited for: the test itself knows what to make of it.
+    """
+
+    kind: ClassVar[str] = "clause_judged"
+    key: str
+    text: str
+    outcome: str
+    reason: str
+    proof: tuple[int, ...] = ()
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonTestFailed(Event):
+    """The test that made the run has failed by itself: an assertion of its own, an error."""
+
+    kind: ClassVar[str] = "python_test_failed"
+    test: str
+    reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessFailed(Event):
+    """Something went wrong in the harness itself, so that the run cannot be trusted."""
+
+    kind: ClassVar[str] = "harness_failed"
+    what: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurvivorsSought(Event):
+    """The processes of these nodes, whose launchers had ended, were looked through."""
+
+    kind: ClassVar[str] = "survivors_sought"
+    nodes: tuple[str, ...]
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last record before teardown: `outcome` is succeeded, failed, drained or limit.
+    """The last record before teardown, and how the job ended.
 
+    `outcome` is succeeded, failed or drained; or limit (it ran too long), unmet (a clause could not
+    be met any more), stopped (its test has ended it) or aborted (the harness could not go on).
     `ended_by_faults` are the nodes whose launcher a fault has ended, so that its end says nothing.
     """
 
     kind: ClassVar[str] = "run_ended"
     outcome: str
+    reason: str = ""
     exit_codes: Mapping[str, int] = field(default_factory=dict)
     ended_by_faults: tuple[str, ...] = ()
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClosed(Event):
+    """Everything is undone, and nothing more can happen: a history without this is cut off.
+
+    `digest` is the SHA-256 of all lines before, so that a file that was changed since is noticed.
+    """
+
+    kind: ClassVar[str] = "run_closed"
+    digest: str

@@ -2,19 +2,23 @@
 
 Records get a sequence number from 1 in the order in which the harness learned of them; `at` says
 when they happened, all on the clock of one machine. `history.jsonl` is kept in step line by line,
-so that what is on disk after a crash of the harness is all that was known.
+so that what is on disk after a crash of the harness is all that was known. A file that is read back
+is taken up to its first line that is torn, missing or changed; `damage` says which that is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TextIO, TypeVar, cast
+from typing import BinaryIO, Generic, TypeVar, cast
 
-from elastic_harness.history.events import RunStarted
+from elastic_harness.history.events import HISTORY_FORMAT, RunClosed, RunStarted
 from elastic_harness.history.worlds import Worlds
-from pytest_elastic.events.codec import encode_record, kind_of, read_records
+from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import decode_record, encode_record, kind_of
 from pytest_elastic.events.model import Event, Record
 
 __all__ = ["Entry", "History"]
@@ -51,10 +55,12 @@ class History:
     def __init__(self, path: str | None = None) -> None:
         self._entries: list[Entry[Event]] = []
         self._by_kind: dict[str, list[Entry[Event]]] = {}
-        self._file: TextIO | None = None
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._lines = hashlib.sha256()
         self.worlds = Worlds()
-        if path is not None:
-            self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (kept open)
+        # Why this is not all of the file that it was read from; empty when it is.
+        self.damage = ""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> History:
@@ -66,19 +72,53 @@ class History:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
-        """Read a history back; torn and foreign lines are passed over. Raises OSError."""
+        """Read a history back, up to the first line that is not as it was written (`damage`).
+
+        Raises OSError, and UsageError for a file that another version of the harness has written.
+        """
+        history = cls()
         with open(path, "rb") as lines:
-            return cls.of(read_records(lines))
+            for number, line in enumerate(lines, start=1):
+                record = decode_record(line)
+                if record is None or not line.endswith(b"\n"):
+                    history.damage = f"line {number} is torn, or no record"
+                elif (found := _seq_of(line)) != number:
+                    history.damage = f"record {found} stands where record {number} should"
+                elif _is_changed(record.event, history._lines.hexdigest()):
+                    history.damage = "its lines were changed after they were written"
+                if history.damage or record is None:
+                    history.damage += f": it is judged up to record {number - 1}"
+                    break
+                history._lines.update(line)
+                history.append(record)
+        found_format = history.run.event.format if history.run is not None else None
+        if found_format != HISTORY_FORMAT:
+            what = "no history" if found_format is None else f"a history of format {found_format}"
+            raise UsageError(
+                f"{os.fspath(path)} is {what}: format {HISTORY_FORMAT} is expected",
+                hint="Judge it with the version of pytest-elastic that has written it.",
+            )
+        return history
 
     def append(self, record: Record) -> Entry[Event]:
-        """Add a record at the end and return its entry."""
+        """Add a record at the end and return its entry; the file is opened where it is closed."""
         entry: Entry[Event] = Entry(len(self._entries) + 1, record)
         self._entries.append(entry)
         self._by_kind.setdefault(kind_of(record.event), []).append(entry)
         self.worlds.observe(record)
-        if self._file is not None:
-            self._file.write(encode_record(record, seq=entry.seq) + "\n")
+        if self._path is not None:
+            if self._file is None:
+                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (kept open)
+            # What UTF-8 cannot hold is escaped, as JSON can be.
+            line = (encode_record(record, seq=entry.seq) + "\n").encode("utf-8", "backslashreplace")
+            self._file.write(line)
+            self._lines.update(line)
         return entry
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the lines that were written or read so far, for `RunClosed`."""
+        return self._lines.hexdigest()
 
     def close(self) -> None:
         """Close the file; the history itself stays readable. Harmless when there is none."""
@@ -146,3 +186,11 @@ class History:
         if self.run is not None:
             return self.run.at
         return min((entry.at for entry in self._entries), default=0.0)
+
+
+def _seq_of(line: bytes) -> object:
+    return json.loads(line).get("seq")
+
+
+def _is_changed(event: Event, digest: str) -> bool:
+    return isinstance(event, RunClosed) and event.digest != digest

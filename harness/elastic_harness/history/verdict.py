@@ -1,4 +1,4 @@
-"""Three verdicts: valid, invalid, unknown. Unknown is not green."""
+"""Three verdicts, the worst first: invalid, unknown, valid. Unknown is not green."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compose(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst of some verdicts: invalid, then unknown, then valid."""
     given = tuple(verdicts)
     if not given:
-        return valid("nothing was asked")
+        return unknown("nothing was judged")
     worst = max((verdict.outcome for verdict in given), key=_BADNESS.__getitem__)
     guilty = [verdict for verdict in given if verdict.outcome is worst]
     return Verdict(

@@ -21,8 +21,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_harness.history.checkers.registry import Judgement
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import Judgement
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
 from pytest_elastic.errors import UsageError

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_harness.history.checkers.registry import Judgement
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import Judgement
 from elastic_harness.report.moments import first_failure, moments, where_it_stood
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
 from pytest_elastic.events.codec import encode_record, kind_of

@@ -13,8 +13,8 @@ from elastic_harness.history.checkers import standard_checkers
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.finding import Finding
-from elastic_harness.scenario.judging import NEED_NO_WORKERS, NO_WORKERS
 from elastic_harness.scenario.model import Clause, Scenario, read_check
+from elastic_harness.scenario.planned_clauses import NEED_NO_WORKERS, NO_WORKERS
 from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.scenario.timeline import CHECK_ACTION
 from elastic_harness.scenario.yaml_tree import AstPath

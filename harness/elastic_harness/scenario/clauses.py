@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
 from elastic_harness.scenario.conditions import Watcher, watch
@@ -18,12 +19,18 @@ __all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect", "logs_want
 
 
 class Bucket(enum.Enum):
-    """Where in `expect` a clause stands; CHECK: in an entry of the timeline."""
+    """Where a clause stands: in `expect`; CHECK: in the timeline; WAIT: a running test waits."""
 
     EVENTUALLY = "eventually"
     SOMETIMES = "sometimes"
     NEVER = "never"
     CHECK = "check"
+    WAIT = "wait"
+
+
+# A clause that is not met in time is watched for as long again, but no longer than this, so that
+# "it came too late" can be told from "it never came".
+_WATCH_ON_S: Final = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +39,7 @@ class ClauseState:
 
     `opened_at` is when it began to watch, `base` when its time began to run: between the two a
     fault is being injected: what it does must not be missed, what was before must not count.
+    `patience` multiplies `within_s`, for slow machines.
     """
 
     key: str
@@ -39,6 +47,7 @@ class ClauseState:
     text: str
     condition: Condition | None = None
     within_s: float | None = None
+    patience: float = 1.0
     after: AfterEntry | None = None
     watcher: Watcher | None = None
     opened_at: float | None = None
@@ -50,7 +59,14 @@ class ClauseState:
         """When it must have come to hold; None while that is not known, or does not matter."""
         if self.verdict is not None or self.base is None or self.within_s is None:
             return None
-        return self.base + self.within_s
+        return self.base + self.within_s * self.patience
+
+    @property
+    def watched_until(self) -> float | None:
+        """When it is given up: some time after its deadline."""
+        if (deadline := self.deadline) is None or self.base is None:
+            return None
+        return deadline + min(deadline - self.base, _WATCH_ON_S)
 
     def open(self, now: float) -> None:
         """Begin to watch."""
@@ -77,7 +93,7 @@ class ClauseState:
         if start is not None and entry.phase is not EntryPhase.FAILED:
             self.begin(start + self.after.delay_s)
 
-    def see(self, record: Record | None, run: ObservedRun) -> bool:
+    def see(self, record: Record | None, run: ObservedRun, now: float) -> bool:
         """Take a record (None: the time) into account; tell whether that decided the clause."""
         if self.verdict is not None or self.watcher is None:
             return False
@@ -87,16 +103,33 @@ class ClauseState:
         if self.bucket is Bucket.NEVER:
             self.verdict = invalid(f"{self.text}: seen: {evidence}")
         else:
-            self.verdict = valid(f"{self.text}: {evidence}")
+            # A harness that is behind shall not make what came in time too late.
+            self.verdict = self._verdict_at(now if record is None else record.at, evidence)
         return True
 
-    def expire(self, now: float, run: ObservedRun) -> bool:
-        """Decide the clause if its time is over; tell whether it was."""
+    def _verdict_at(self, now: float, evidence: str) -> Verdict:
+        """Return the verdict on what was seen just now: in time, late but allowed, or too late."""
         deadline = self.deadline
-        if deadline is None or now < deadline or self.watcher is None:
+        if deadline is None or self.base is None or self.within_s is None:
+            return valid(f"{self.text}: {evidence}")
+        late = f"{evidence}, after {now - self.base:.1f} s; {self.within_s:g} s were asked"
+        if now > deadline:
+            return invalid(f"{self.text}: too late: {late}")
+        if now > self.base + self.within_s:
+            return valid(f"{self.text}: {late}, and the patience of {self.patience:g} allows it")
+        return valid(f"{self.text}: {evidence}")
+
+    def expire(self, now: float, run: ObservedRun, *, is_last: bool = False) -> bool:
+        """Give the clause up if it has been watched for long enough; tell whether it was.
+
+        `is_last`: the run is about to end, so that there is no time to watch on.
+        """
+        until = self.deadline if is_last else self.watched_until
+        if until is None or self.base is None or now < until or self.watcher is None:
             return False
         seen = self.watcher.last_seen(run)
-        self.verdict = invalid(f"{self.text}: not in time; last seen: {seen}")
+        watched = f"not in time, nor after {now - self.base:g} s"
+        self.verdict = invalid(f"{self.text}: {watched}; last seen: {seen}")
         return True
 
     def close(self, run: ObservedRun, why: str) -> None:
@@ -126,22 +159,25 @@ class ClauseState:
         return isinstance(self.condition, (EventCondition, LogCondition))
 
 
-def from_eventually(key: str, clause: Eventually) -> ClauseState:
-    """Make a state for a clause of `eventually`."""
+def from_eventually(
+    key: str, clause: Eventually, bucket: Bucket = Bucket.EVENTUALLY, *, patience: float = 1.0
+) -> ClauseState:
+    """Make a state for a clause of `eventually`, or for what a test waits for."""
     return ClauseState(
         key=key,
-        bucket=Bucket.EVENTUALLY,
+        bucket=bucket,
         text=str(clause),
         condition=clause.condition,
         within_s=clause.within,
+        patience=patience,
         after=clause.after,
     )
 
 
-def from_expect(expect: Expect) -> list[ClauseState]:
+def from_expect(expect: Expect, *, patience: float = 1.0) -> list[ClauseState]:
     """Return the clauses that the engine judges; those that only a checker knows are left out."""
     states = [
-        from_eventually(f"eventually[{index}]", clause)
+        from_eventually(f"eventually[{index}]", clause, patience=patience)
         for index, clause in enumerate(expect.eventually)
     ]
     for bucket, witnesses in ((Bucket.SOMETIMES, expect.sometimes), (Bucket.NEVER, expect.never)):

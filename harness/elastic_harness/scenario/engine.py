@@ -22,8 +22,16 @@ from typing import Final
 
 from typing_extensions import assert_never
 
-from elastic_harness.history.events import ExpectationMet, RankHeld, RankReleased, WorkerGone
-from elastic_harness.history.verdict import Verdict
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.history.events import (
+    ClauseJudged,
+    FaultPlanned,
+    RankHeld,
+    RankReleased,
+    WorkerGone,
+)
+from elastic_harness.history.verdict import Verdict, invalid
 from elastic_harness.scenario.clauses import (
     Bucket,
     ClauseState,
@@ -50,6 +58,7 @@ from elastic_harness.scenario.messages import (
     RecordEvent,
     RecordSeen,
     ReleaseHold,
+    RunStopped,
     TimelineClosed,
     TimePassed,
     TimeStoodStill,
@@ -59,9 +68,10 @@ from elastic_harness.scenario.messages import (
 from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.observed import LauncherView, ObservedRun
 from elastic_harness.scenario.pins import PinnedTargets
+from elastic_harness.scenario.planned_clauses import planned_checks, planned_clauses, text_of
 from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
 from elastic_harness.scenario.situation import ProcessRef
-from elastic_harness.scenario.timeline import EntryPhase, EntryState
+from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS, EntryPhase, EntryState
 from elastic_harness.scenario.triggers import LogCondition
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
@@ -102,14 +112,27 @@ class EngineMachine:
     """One run of one plan. The first input of any kind starts its clock.
 
     With `is_open` the timeline may still grow (a Python test): nothing is healed automatically that
-    has no time of its own, and the run is not calm until `TimelineClosed`.
+    has no time of its own, and the run is not calm until `TimelineClosed`. `patience` multiplies
+    the times that something is waited for, and nothing else; `checkers` are those that a `check` or
+    a clause may name.
     """
 
-    def __init__(self, plan: Plan, catalog: ActionCatalog, *, is_open: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        catalog: ActionCatalog,
+        *,
+        is_open: bool = False,
+        patience: float = 1.0,
+        checkers: Registry = STANDARD,
+    ) -> None:
         self._plan = plan
         self._is_open = is_open
+        self._patience = patience
+        self._checkers = checkers
+        self._limit_s = plan.scenario.limit * patience
         self._run = ObservedRun(store_host=plan.scenario.store_host)
-        self._clauses = from_expect(plan.scenario.expect)
+        self._clauses = from_expect(plan.scenario.expect, patience=patience)
         self._holds = Holds()
         self._phase = RunPhase.STORM
         self._started_at: float | None = None
@@ -184,7 +207,11 @@ class EngineMachine:
             case EntryAdded(entry=entry):
                 self._on_entry_added(entry, now)
             case ClauseAdded(key=key, clause=clause):
-                self._add_clause(from_eventually(key, clause), now)
+                state = from_eventually(key, clause, Bucket.WAIT, patience=self._patience)
+                self._add_clause(state, now)
+            case RunStopped(reason=reason):
+                self._end("stopped", reason, now)
+                return self._take_out()
             case TimeStoodStill(seconds=seconds):
                 self._shift(seconds)
             case TimelineClosed():
@@ -205,11 +232,14 @@ class EngineMachine:
 
     def _start(self, now: float) -> None:
         self._started_at = self._flow.started_at = now
+        scenario = self._plan.scenario
+        for clause in planned_clauses(scenario, self._checkers, is_open=self._is_open):
+            self._put(RecordEvent(source="engine", event=clause))
         for planned in self._plan.entries:
             self._add_entry(planned, now)
-        clauses, self._clauses = self._clauses, []
-        for clause in clauses:
-            self._add_clause(clause, now)
+        states, self._clauses = self._clauses, []
+        for state in states:
+            self._add_clause(state, now)
         for pattern, node in logs_wanted(self._plan.scenario.expect):
             self._put(WatchLog(pattern=pattern, node=node))
 
@@ -223,11 +253,21 @@ class EngineMachine:
         self._add_entry(planned, now)
 
     def _add_entry(self, planned: PlannedEntry, now: float) -> None:
-        for _ in self._flow.add(planned, now):
+        for state in self._flow.add(planned, now):
+            self._record_planned(state)
             if planned.entry.when is not None:
                 self._watch_log(planned.entry.when)
             if planned.entry.until is not None:
                 self._watch_log(planned.entry.until)
+
+    def _record_planned(self, state: EntryState) -> None:
+        name = state.entry.action.name
+        if name == CHECK_ACTION:
+            for clause in planned_checks(state.id, state.entry, self._checkers):
+                self._put(RecordEvent(source="engine", event=clause))
+        elif name not in OWN_ACTIONS:
+            planned = FaultPlanned(id=state.id, fault=name, is_optional=state.is_optional)
+            self._put(RecordEvent(source="engine", event=planned))
 
     def _add_clause(self, clause: ClauseState, now: float) -> None:
         self._watch_log(clause.condition)
@@ -254,7 +294,7 @@ class EngineMachine:
         self._flow.see(record, now)
         self._follow_entries()
         for clause in self._clauses:
-            self._tell(clause, decided=clause.see(record, self._run))
+            self._tell(clause, decided=clause.see(record, self._run, now))
 
     def _on_judged(
         self, entry: EntryState, verdicts: Sequence[tuple[str, Verdict]], now: float
@@ -265,7 +305,7 @@ class EngineMachine:
                 key=f"{entry.id}[{number}]", bucket=Bucket.CHECK, text=text, verdict=verdict
             )
             self._clauses.append(clause)
-            self._tell(clause, decided=verdict.is_valid)
+            self._tell(clause, decided=True)
         self._flow.on_judged(entry, now)
 
     # --- what follows from the state and the time ----------------------------------------------
@@ -275,7 +315,7 @@ class EngineMachine:
         self._flow.do_what_is_due(now)
         self._follow_entries()
         for clause in self._clauses:
-            self._tell(clause, decided=clause.see(None, self._run))
+            self._tell(clause, decided=clause.see(None, self._run, now))
         self._release_holds(now)
         if self._end_if_over(now):
             return
@@ -288,8 +328,18 @@ class EngineMachine:
                 clause.follow(self._flow.named(clause.after.id))
 
     def _tell(self, clause: ClauseState, *, decided: bool) -> None:
-        if decided and not clause.is_unmet:
-            self._put(RecordEvent(source="engine", event=ExpectationMet(clause=clause.text)))
+        if decided and clause.verdict is not None:
+            self._put_verdict(clause.key, clause.text, clause.verdict)
+
+    def _put_verdict(self, key: str, text: str, verdict: Verdict) -> None:
+        event = ClauseJudged(
+            key=key,
+            text=text,
+            outcome=verdict.outcome.value,
+            reason=verdict.reason,
+            proof=verdict.events,
+        )
+        self._put(RecordEvent(source="engine", event=event))
 
     def _release_holds(self, now: float) -> None:
         for entry in self._flow.entries:
@@ -343,9 +393,11 @@ class EngineMachine:
     def _end_if_over(self, now: float) -> bool:
         """End the run if it is over, and say why; tell whether it was."""
         assert self._started_at is not None, "an engine that steps has started"
+        is_limit = now >= self._started_at + self._limit_s
         for clause in self._clauses:
-            clause.expire(now, self._run)
-            if clause.is_unmet:
+            self._tell(clause, decided=clause.expire(now, self._run, is_last=is_limit))
+            # What a test waits for is its own business.
+            if clause.is_unmet and clause.bucket is not Bucket.WAIT:
                 self._end("unmet", clause.verdict.reason if clause.verdict else "", now)
                 return True
         if not self._is_job_over():
@@ -355,11 +407,11 @@ class EngineMachine:
         if self._end_at is not None and now >= self._end_at:
             self._end(self._run.outcome, "all launchers that count have ended", now)
             return True
-        if (late := self._late_clause(now)) is not None:
+        if (late := self._late_clauses(now)) is not None:
             self._end("unmet", late, now)
             return True
-        if now >= self._started_at + self._plan.scenario.limit:
-            limit = format_duration(self._plan.scenario.limit)
+        if is_limit:
+            limit = format_duration(self._limit_s)
             where = f"{self._run.describe()}{self._flow.still_in_force}"
             self._end("limit", f"the job did not end within {limit}: {where}", now)
             return True
@@ -380,25 +432,30 @@ class EngineMachine:
         )
         return self._run.have_all_launchers_ended and not is_busy
 
-    def _late_clause(self, now: float) -> str | None:
-        """Return the complaint if the job should have ended by now, says a clause of `finally`."""
+    def _late_clauses(self, now: float) -> str | None:
+        """Judge what the job should have ended for by now; return what is wrong, if it has not."""
         if self._calm_at is None:
             return None
-        for clause in self._plan.scenario.expect.finally_:
-            if clause.within is not None and now >= self._calm_at + clause.within:
-                within = format_duration(clause.within)
-                return f"finally {clause}: the job had not ended {within} after the last heal"
-        return None
+        late: list[str] = []
+        for index, clause in enumerate(self._plan.scenario.expect.finally_):
+            allowed_s = None if clause.within is None else clause.within * self._patience
+            if allowed_s is not None and now >= self._calm_at + allowed_s:
+                within = format_duration(allowed_s)
+                why = f"the job had not ended {within} after the last heal"
+                late.append(f"finally {clause}: {why}")
+                text = text_of(clause, self._checkers)
+                self._put_verdict(f"finally[{index}]", text, invalid(why))
+        return late[0] if late else None
 
     def _end(self, outcome: str, reason: str, now: float) -> None:
         self._become(RunPhase.ENDED)
         self._decide(f"end the run: {outcome}", reason, now)
         self._flow.close()
-        why = "the run was over" if outcome == "limit" else "the job ended"
+        why = "the job ended" if self._is_job_over() else "the run was over"
         for clause in self._clauses:
             was_open = clause.verdict is None
             clause.close(self._run, why)
-            self._tell(clause, decided=was_open and clause.bucket is Bucket.NEVER)
+            self._tell(clause, decided=was_open)
         for held, _ in self._holds.release((), now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
         codes, ended = self._run.exit_codes, self._run.ended_by_faults
@@ -427,13 +484,14 @@ class EngineMachine:
 
     def _ask_to_be_woken(self, now: float) -> None:
         assert self._started_at is not None, "an engine that steps has started"
-        times = [self._started_at + self._plan.scenario.limit, self._end_at, self._holds.deadline()]
+        times = [self._started_at + self._limit_s, self._end_at, self._holds.deadline()]
         times += [e.due_at for e in self._flow.entries if e.phase is EntryPhase.WAITING]
         times += [e.heal_at for e in self._flow.entries if e.phase is EntryPhase.IN_FORCE]
-        times += [clause.deadline for clause in self._clauses]
+        times += [clause.watched_until for clause in self._clauses]
         if self._calm_at is not None:
             finals = self._plan.scenario.expect.finally_
-            times += [self._calm_at + each.within for each in finals if each.within is not None]
+            withins = [each.within * self._patience for each in finals if each.within is not None]
+            times += [self._calm_at + within for within in withins]
         earliest = max(min(at for at in times if at is not None), now)
         if earliest != self._woken_at:
             self._woken_at = earliest

@@ -35,6 +35,7 @@ __all__ = [
     "RecordEvent",
     "RecordSeen",
     "ReleaseHold",
+    "RunStopped",
     "TimePassed",
     "TimeStoodStill",
     "TimelineClosed",
@@ -145,6 +146,13 @@ class TimelineClosed:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStopped:
+    """The test that made the run is over, or wants it to be: end it as it stands."""
+
+    reason: str
+
+
 EngineInput = (
     RecordSeen
     | TimePassed
@@ -158,6 +166,7 @@ EngineInput = (
     | ClauseAdded
     | TimeStoodStill
     | TimelineClosed
+    | RunStopped
 )
 
 
@@ -248,8 +257,9 @@ class RecordEvent:
 class EndRun:
     """The run is over: heal what is left, end the launchers, judge.
 
-    `outcome` is succeeded, failed, drained, limit, or unmet (a clause cannot be met any more).
-    `ended_by_faults` are the nodes whose launcher a fault has ended.
+    `outcome` is succeeded, failed, drained, limit, unmet (a clause cannot be met any more) or
+    stopped (its test has ended it). `ended_by_faults` are the nodes whose launcher a fault has
+    ended.
     """
 
     outcome: str

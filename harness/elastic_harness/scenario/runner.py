@@ -17,24 +17,28 @@ from typing_extensions import assert_never
 
 from elastic_harness.cluster.cluster import Cluster, ClusterError, ClusterEvent, NetworkCounters
 from elastic_harness.faults.injector import Catalog, Injector
-from elastic_harness.history.checkers import Judgement, bind, judge
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
+    HISTORY_FORMAT,
+    HarnessFailed,
     LogMatched,
     ProcessExited,
+    RunClosed,
     RunEnded,
     RunStarted,
     SwitchDropped,
 )
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import Judgement, judge, judge_checks
 from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
 from elastic_harness.observe.observer import Observer
 from elastic_harness.scenario import messages as m
-from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.engine import EngineMachine
-from elastic_harness.scenario.judging import checks_of, clauses_of
 from elastic_harness.scenario.log_watch import LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
+from elastic_harness.scenario.planned_clauses import clauses_of
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.speakers import WORKER, speaker_of
 from elastic_harness.scenario.stage import Stage
@@ -59,25 +63,34 @@ class RunSetup:
     socket_path: str
     cluster_kind: str
     is_open: bool = False
+    patience: float = 1.0
+    checkers: Registry = STANDARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run went: `outcome` is succeeded, failed, drained, limit or aborted.
+    """How a run went: `outcome` and `reason` as in `RunEnded`.
 
-    `exit_codes` are the launchers', by node; negative: ended by that signal. `judgements`
-    are the checkers', `clauses` the engine's; `problems` are what went wrong in the harness itself.
-    `targets` are whom chance has chosen, for a replay.
+    `exit_codes` are the launchers', by node; negative: ended by that signal. `targets` are whom
+    chance has chosen, for a replay. The verdict is in the history: `judgements` reads it there.
     """
 
     outcome: str
     reason: str
     exit_codes: Mapping[str, int]
     history: History
-    judgements: Sequence[Judgement]
-    clauses: Sequence[ClauseState]
-    problems: Sequence[str]
     targets: Mapping[str, PinnedTargets] = field(default_factory=dict)
+    checkers: Registry = STANDARD
+
+    @property
+    def judgements(self) -> Sequence[Judgement]:
+        """Every clause with its verdict: a test may have added some since."""
+        return judge(self.history, self.checkers)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What went wrong in the harness itself."""
+        return [entry.event.what for entry in self.history.of_kind(HarnessFailed)]
 
 
 class Run:
@@ -99,7 +112,13 @@ class Run:
         self._setup = setup
         self._on_done = on_done
         self.history = History(os.path.join(setup.directory, "history.jsonl"))
-        self.engine = EngineMachine(setup.plan, actions, is_open=setup.is_open)
+        self.engine = EngineMachine(
+            setup.plan,
+            actions,
+            is_open=setup.is_open,
+            patience=setup.patience,
+            checkers=setup.checkers,
+        )
         scenario = setup.plan.scenario
         wanted = {clause.name for clause in clauses_of(scenario)}
         self._observer = Observer(
@@ -125,9 +144,9 @@ class Run:
         self._timer: Timer | None = None
         self._paused_at: float | None = None
         self._end: m.EndRun | None = None
-        self._problems: list[str] = []
         self._listeners: list[Callable[[], None]] = []
         self._is_finished = False
+        self._is_broken = False  # the engine has crashed: it is not asked any more
 
     # The life of a run
 
@@ -135,7 +154,7 @@ class Run:
         """Start the nodes, the launchers, and the engine's clock."""
         scenario = self._setup.plan.scenario
         log_clauses = [
-            bind(clause.name, clause.expected).parameters
+            self._setup.checkers.bind(clause.name, clause.expected).parameters
             for clause in clauses_of(scenario)
             if clause.name == "log_contains"
         ]
@@ -156,6 +175,7 @@ class Run:
                 max_restarts=scenario.job.max_restarts,
                 limit_s=scenario.limit,
                 settings={"log_patterns": [clause.pattern for clause in log_clauses]},
+                format=HISTORY_FORMAT,
             ),
         )
         # The engine's clock starts here: arming holds must come before any worker can say hello.
@@ -181,10 +201,20 @@ class Run:
         """Call back after every turn of events, until the run is over (once more then)."""
         self._listeners.append(callback)
 
-    def abort(self, reason: str) -> None:
-        """End the run now, as it stands; harmless when it is ending."""
+    def stop(self, reason: str) -> None:
+        """End the run now, as it stands, as its test wants; harmless when it is ending."""
         if self._end is None:
-            self._finish(m.EndRun(outcome="aborted", reason=reason))
+            self._tell(m.RunStopped(reason=reason))
+
+    def _abort(self, reason: str) -> None:
+        """End the run, because the harness cannot go on: it says unknown."""
+        self._fail(reason)
+        if self._end is None:
+            self._finish(m.EndRun(outcome="aborted", reason=reason.partition("\n")[0]))
+
+    def _fail(self, what: str) -> None:
+        """Write down what went wrong in the harness itself."""
+        self._on_fact("engine", "", HarnessFailed(what=what))
 
     def pause_clock(self) -> None:
         """Let time stand still for the engine, while somebody is in a debugger; the job runs on."""
@@ -212,12 +242,10 @@ class Run:
 
     def _on_begun(self, problem: ElasticError | None) -> None:
         if problem is not None:
-            self._problems.append(f"the job could not be started: {problem}")
-            self.abort(str(problem))
+            self._abort(f"the job could not be started: {problem}")
 
     def _on_cluster_lost(self, reason: str) -> None:
-        self._problems.append(f"the cluster was lost: {reason}")
-        self.abort(reason)
+        self._abort(f"the cluster was lost: {reason}")
 
     # Facts into the history, and from there into the engine
 
@@ -262,14 +290,16 @@ class Run:
         if len(self._inputs) > 1:
             return
         try:
+            if self._is_broken:
+                self._inputs.clear()
             while self._inputs:
                 for command in self.engine.step(self._inputs[0], self._engine_time()):
                     self._perform(command)
                 self._inputs.pop(0)
         except Exception:  # noqa: BLE001 (outermost: the run is undone and says unknown)
             self._inputs.clear()
-            self._problems.append(f"the harness crashed:\n{traceback.format_exc()}")
-            self.abort("the harness crashed")
+            self._is_broken = True
+            self._abort(f"the harness crashed:\n{traceback.format_exc()}")
         for callback in tuple(self._listeners):
             callback()
 
@@ -292,8 +322,8 @@ class Run:
             case m.Heal():
                 self._injector.heal(command)
             case m.Judge(entry_id=entry_id, clauses=clauses):
-                checks = [bind(each.name, each.expected) for each in clauses]
-                judged = judge(self.history, checks)
+                bind = self._setup.checkers.bind
+                judged = judge_checks(self.history, [bind(c.name, c.expected) for c in clauses])
                 verdicts = tuple((each.text, each.verdict) for each in judged)
                 self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
             case m.WatchLog(pattern=pattern, node=node):
@@ -318,14 +348,16 @@ class Run:
         self._end = end
         if self._timer is not None:
             self._timer.cancel()
-        if end.outcome not in {"aborted", "unmet"} and (unread := self._logs.unread):
-            self._problems.append(
+        if end.outcome not in {"aborted", "unmet", "stopped"} and (unread := self._logs.unread):
+            self._fail(
                 f"what {', '.join(unread)} says was not read to its end: clauses on it are not "
                 "judged by all of it"
             )
-        exit_codes = {**end.exit_codes, **self._stage.exit_codes}
         ended = RunEnded(
-            outcome=end.outcome, exit_codes=exit_codes, ended_by_faults=end.ended_by_faults
+            outcome=end.outcome,
+            reason=end.reason,
+            exit_codes={**end.exit_codes, **self._stage.exit_codes},
+            ended_by_faults=end.ended_by_faults,
         )
         self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.
@@ -340,10 +372,8 @@ class Run:
                 return
             is_past = True
             limit.cancel()
-            self._problems += [
-                f"fault {entry_id} could not be undone: {problem}"
-                for entry_id, problem in problems.items()
-            ]
+            for entry_id, problem in problems.items():
+                self._fail(f"fault {entry_id} could not be undone: {problem}")
             self._stage.find_survivors(self._count_packets)
 
         limit = self._loop.call_at(
@@ -367,9 +397,10 @@ class Run:
 
     def _on_reset(self, outcome: ClusterError | None) -> None:
         if isinstance(outcome, ClusterError):
-            self._problems.append(f"the cluster is not clean: {outcome}")
+            self._fail(f"the cluster is not clean: {outcome}")
         self._logs.close()
         self._observer.close()
+        self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()
         assert self._end is not None, "a run is reset when it has ended"
         end = self._end
@@ -379,10 +410,8 @@ class Run:
             reason=end.reason,
             exit_codes={**end.exit_codes, **self._stage.exit_codes},
             history=self.history,
-            judgements=judge(self.history, checks_of(self._setup.plan.scenario)),
-            clauses=self.engine.clauses,
-            problems=tuple(self._problems),
             targets=self.engine.resolved,
+            checkers=self._setup.checkers,
         )
         for callback in tuple(self._listeners):
             callback()

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
 from elastic_harness.scenario.option_checks import tells_workers_apart
@@ -51,6 +53,8 @@ def make_setup(
     is_open: bool = False,
     preloaded: bool = True,
     launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = (),
+    patience: float = 1.0,
+    checkers: Registry = STANDARD,
 ) -> RunSetup:
     """Return the setup of one run; raises UsageError for a program that is not there.
 
@@ -95,6 +99,8 @@ def make_setup(
         socket_path=socket_path,
         cluster_kind=cluster_kind,
         is_open=is_open,
+        patience=patience,
+        checkers=checkers,
     )
 
 

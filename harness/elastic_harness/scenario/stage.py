@@ -7,7 +7,6 @@ decides nothing: the engine says what is to be done, and when.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -220,12 +219,14 @@ class Stage(StageStops, StageNetwork):
             left = {
                 name: self._cluster.processes(name)
                 for name in self._cluster.nodes
-                if name in self._actors and name not in self.running_launchers
+                if self._has_ended(name)
             }
             left = {name: found for name, found in left.items() if found}
             if left and self._loop.now() < deadline:
                 self._loop.call_at(self._loop.now() + _SURVIVOR_LOOK_S, look)
                 return
+            over = [name for name in self._cluster.nodes if self._has_ended(name)]
+            self._fact("cluster", "", events.SurvivorsSought(nodes=tuple(over)))
             for name, found in left.items():
                 for process in found:
                     command = " ".join(process.command)[:200]
@@ -236,12 +237,9 @@ class Stage(StageStops, StageNetwork):
 
         look()
 
-    def end_launchers(self) -> None:
-        """Kill the launchers that still run: the run has been decided without them."""
-        for name in self.running_launchers:
-            launcher = self._actors[name].launcher
-            if launcher is not None:
-                self._cluster.signal(launcher, signal.SIGKILL)
+    def _has_ended(self, name: str) -> bool:
+        """Tell whether a node has had a launcher, and none runs there any more."""
+        return name in self._actors and name not in self.running_launchers
 
     # FaultContext: processes
 

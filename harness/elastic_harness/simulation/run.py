@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, cast
 from typing_extensions import assert_never
 
 from elastic_harness.faults.injector import Catalog, Injector
-from elastic_harness.history.checkers import bind, judge
-from elastic_harness.history.events import RunEnded, RunStarted
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.history.events import (
+    HISTORY_FORMAT,
+    HarnessFailed,
+    RunClosed,
+    RunEnded,
+    RunStarted,
+)
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import judge_checks
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.engine import EngineMachine
-from elastic_harness.scenario.judging import checks_of, clauses_of
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
 from elastic_harness.scenario.model import ActionCatalog, Scenario
+from elastic_harness.scenario.planned_clauses import clauses_of
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage_plan import StagePlan
@@ -164,7 +172,13 @@ class SimulatedRun:
     """One run; `run` returns when it is over, a moment later in real time."""
 
     def __init__(
-        self, plan: Plan, catalog: Catalog, actions: ActionCatalog, *, directory: str | None = None
+        self,
+        plan: Plan,
+        catalog: Catalog,
+        actions: ActionCatalog,
+        *,
+        directory: str | None = None,
+        checkers: Registry = STANDARD,
     ) -> None:
         problem = why_not(plan)
         if problem is not None:
@@ -173,10 +187,10 @@ class SimulatedRun:
         scenario = plan.scenario
         path = os.path.join(directory, "history.jsonl") if directory is not None else None
         self.history = History(path)
-        self._problems: list[str] = []
+        self._checkers = checkers
         # The stage makes folders for what launchers say, and simulated ones say nothing.
         self._folder = tempfile.TemporaryDirectory() if directory is None else None
-        self.engine = EngineMachine(plan, actions)
+        self.engine = EngineMachine(plan, actions, checkers=checkers)
         self.world = JobWorld(
             _settings_of(scenario),
             _script_of(scenario.job.args),
@@ -190,7 +204,7 @@ class SimulatedRun:
             _stage_plan(plan, directory or self._folder_name),
             orders=SimulatedProbes(self.world.training),
             on_fact=self._on_fact,
-            on_lost=self._problems.append,
+            on_lost=lambda what: self._on_fact("engine", "", HarnessFailed(what=what)),
         )
         self._injector = Injector(self._stage, catalog, self, self._tell)
         self._holds: dict[str, tuple[int, int]] = {}
@@ -231,6 +245,7 @@ class SimulatedRun:
                 nproc_per_node=scenario.job.nproc_per_node,
                 max_restarts=scenario.job.max_restarts,
                 limit_s=scenario.limit,
+                format=HISTORY_FORMAT,
             ),
         )
         self._tell(m.TimePassed())
@@ -250,9 +265,9 @@ class SimulatedRun:
         self._injector.heal_all(healed.append)
         if not healed:
             self.world.run_until(lambda: bool(healed), within_s=_TEARDOWN_S)
-        self._problems += [
-            f"fault {name} could not be undone: {why}" for name, why in healed[0].items()
-        ]
+        for name, why in healed[0].items():
+            failed = HarnessFailed(what=f"fault {name} could not be undone: {why}")
+            self._on_fact("engine", "", failed)
 
     def _find_survivors(self) -> None:
         """Look for workers whose agent has ended, as long as a keeper may take."""
@@ -263,6 +278,7 @@ class SimulatedRun:
 
     def _result(self) -> RunResult:
         assert self._end is not None, "a run is judged when it has ended"
+        self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()
         if self._folder is not None:
             self._folder.cleanup()
@@ -271,9 +287,7 @@ class SimulatedRun:
             reason=self._end.reason,
             exit_codes={**self._end.exit_codes, **self._stage.exit_codes},
             history=self.history,
-            judgements=judge(self.history, checks_of(self._plan.scenario)),
-            clauses=self.engine.clauses,
-            problems=tuple(self._problems),
+            checkers=self._checkers,
         )
 
     # --- facts and orders --------------------------------------------------------------------
@@ -316,7 +330,8 @@ class SimulatedRun:
             case m.Heal():
                 self._injector.heal(command)
             case m.Judge(entry_id=entry_id, clauses=clauses):
-                judged = judge(self.history, [bind(each.name, each.expected) for each in clauses])
+                bind = self._checkers.bind
+                judged = judge_checks(self.history, [bind(c.name, c.expected) for c in clauses])
                 verdicts = tuple((each.text, each.verdict) for each in judged)
                 self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
             case m.WatchLog():
@@ -338,8 +353,10 @@ class SimulatedRun:
     def _finish(self, end: m.EndRun) -> None:
         if self._end is None:
             self._end = end
-            codes = {**end.exit_codes, **self._stage.exit_codes}
             ended = RunEnded(
-                outcome=end.outcome, exit_codes=codes, ended_by_faults=end.ended_by_faults
+                outcome=end.outcome,
+                reason=end.reason,
+                exit_codes={**end.exit_codes, **self._stage.exit_codes},
+                ended_by_faults=end.ended_by_faults,
             )
             self._on_fact("engine", "", ended)

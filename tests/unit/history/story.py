@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_harness.history.events import (
+    HISTORY_FORMAT,
     FaultEffective,
     FaultFired,
     FaultHealed,
@@ -17,6 +18,7 @@ from elastic_harness.history.events import (
     RunStarted,
     SamplesDrawn,
     StepCompleted,
+    SurvivorsSought,
     WorkerFinished,
     WorkerGone,
     WorkerHello,
@@ -39,6 +41,7 @@ class Story:
         min_nodes: int = 1,
         max_restarts: int = 3,
         settings: Mapping[str, Any] | None = None,
+        format: int = HISTORY_FORMAT,
     ) -> None:
         self.at = 100.0
         self.records: list[Record] = []
@@ -63,6 +66,7 @@ class Story:
                 max_restarts=max_restarts,
                 limit_s=60.0,
                 settings=settings or {},
+                format=format,
             ),
         )
 
@@ -204,9 +208,15 @@ class Story:
             self.tell("cluster", node, ProcessExited(pid=1, role="launcher", exit_code=code))
         return self
 
-    def end(self, outcome: str = "succeeded") -> Story:
-        """End the run."""
-        return self.tell("engine", "", RunEnded(outcome=outcome))
+    def end(self, outcome: str = "succeeded", *, launchers: Sequence[str] = ("n1", "n2")) -> Story:
+        """Let launchers end, if they have not, and the run; look at what they left."""
+        ended = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
+        codes = {"succeeded": 0, "failed": 1, "drained": 143}
+        if outcome in codes:
+            self.launcher_exits({n: codes[outcome] for n in launchers if n not in ended})
+        self.tell("engine", "", RunEnded(outcome=outcome))
+        over = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
+        return self.tell("cluster", "", SurvivorsSought(nodes=tuple(sorted(over))))
 
     def _of(self, pid: int, event: Event) -> Story:
         return self.tell("worker", self._nodes[pid], event)

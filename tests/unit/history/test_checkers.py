@@ -14,8 +14,6 @@ from elastic_harness.history.checkers import (
     NoParameters,
     bind,
     default_checks,
-    judge,
-    overall,
     standard_checkers,
 )
 from elastic_harness.history.events import (
@@ -26,6 +24,7 @@ from elastic_harness.history.events import (
     SwitchDropped,
 )
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import judge_checks, overall
 from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
@@ -416,7 +415,7 @@ def test_an_invalid_verdict_points_at_records_that_exist() -> None:
 
 def test_the_defaults_all_hold_for_an_ordinary_recovery() -> None:
     """A crash and a resume make no invariant fail."""
-    judgements = judge(clean().history, default_checks())
+    judgements = judge_checks(clean().history, default_checks())
     assert overall(judgements).outcome is Outcome.VALID, overall(judgements).reason
     assert len(judgements) == 11
 

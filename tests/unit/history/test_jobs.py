@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from elastic_harness.history.checkers import bind, default_checks, judge
-from elastic_harness.history.events import NodeStopped, ProcessExited, ProcessStarted, RunEnded
+from elastic_harness.history.checkers import bind, default_checks
+from elastic_harness.history.events import NodeStopped, ProcessExited, ProcessStarted
+from elastic_harness.history.judge import judge_checks
 from elastic_harness.history.verdict import Outcome
 
 from pytest_elastic.events.model import Record, RoundCommitted, RoundSealed, WorkersStarted
@@ -124,7 +125,7 @@ def split_after_it_began_anew() -> Story:
 
 
 def _ended(story: Story) -> Story:
-    return story.tell("engine", "", RunEnded(outcome="succeeded"))
+    return story.end(launchers=())
 
 
 @pytest.mark.parametrize("make", [began_anew, began_anew_where_nodes_lost_power])
@@ -133,7 +134,7 @@ def test_a_job_that_begins_anew_is_judged_as_another_one(make: Callable[[], Stor
     history = _ended(make()).history
     assert [(world.round, world.job) for world in history.worlds.rounds] == [(1, 1), (1, 2)]
     assert [world.ordinal for world in history.worlds.rounds] == [1, 2]
-    unmet = [each for each in judge(history, default_checks()) if not each.verdict.is_valid]
+    unmet = [each for each in judge_checks(history, default_checks()) if not each]
     assert unmet == []
     assert bind("world_sizes", [2, 2]).run(history).is_valid
     assert bind("rank_stability").run(history).outcome is Outcome.UNKNOWN, (

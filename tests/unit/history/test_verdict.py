@@ -10,7 +10,7 @@ def test_the_worst_verdict_wins_and_keeps_its_reasons_and_proof() -> None:
     assert (verdict.outcome, verdict.reason, verdict.events) == (Outcome.INVALID, "c; d", (3, 4))
     assert compose(mixed[:2]).outcome is Outcome.UNKNOWN
     assert compose(mixed[:1]).is_valid
-    assert compose([]).is_valid
+    assert compose([]).outcome is Outcome.UNKNOWN, "nothing was judged"
 
 
 def test_the_opposite_of_unknown_is_unknown() -> None:

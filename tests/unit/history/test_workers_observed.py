@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.history.checkers import bind, default_checks, judge
+from elastic_harness.history.checkers import bind, default_checks
 from elastic_harness.history.events import ProcessStarted
+from elastic_harness.history.judge import judge_checks
 from elastic_harness.history.verdict import Outcome
 
 from pytest_elastic.events.model import (
@@ -84,7 +85,9 @@ def test_a_round_that_ended_before_one_of_its_nodes_had_begun_was_observed() -> 
     verdict = bind("workers_observed").run(story.history)
     assert verdict.is_valid, verdict.reason
     assert verdict.reason.endswith("; rank 1 of round 1 was never started")
-    unmet = [each for each in judge(story.history, default_checks()) if not each.verdict.is_valid]
+    unmet = [
+        each for each in judge_checks(story.history, default_checks()) if not each.verdict.is_valid
+    ]
     assert unmet == []
 
 

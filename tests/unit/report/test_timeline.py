@@ -4,8 +4,9 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from elastic_harness.history.checkers import default_checks, judge
+from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.history import History
+from elastic_harness.history.judge import judge_checks
 from elastic_harness.report.timeline import timeline_html
 
 from tests.unit.history.story import Story
@@ -14,7 +15,7 @@ from tests.unit.history.story import Story
 def small() -> History:
     """One node, one worker, one step, one fault."""
     story = Story(nodes=1).round(1, ["n1"]).wait(0.5).steps(1, 1, 1).wait(0.5)
-    return story.fault("crash", "kill", "rank 0").gone(1).end("failed").history
+    return story.fault("crash", "kill", "rank 0").gone(1).end("failed", launchers=["n1"]).history
 
 
 class Checker(HTMLParser):
@@ -39,7 +40,7 @@ class Checker(HTMLParser):
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:
     """Tags close in order; the only links are to the logs beside it."""
-    judgements = judge(small(), default_checks())
+    judgements = judge_checks(small(), default_checks())
     page = timeline_html(
         small(), judgements, logs=["logs/n1/rank 0.log"], command="pytest x --elastic-seed=7"
     )

@@ -81,11 +81,17 @@ class Bench:
     """One engine, its clock and everything it has answered."""
 
     def __init__(
-        self, given: Scenario, *, seed: int = 1, plan: Plan | None = None, is_open: bool = False
+        self,
+        given: Scenario,
+        *,
+        seed: int = 1,
+        plan: Plan | None = None,
+        is_open: bool = False,
+        patience: float = 1.0,
     ) -> None:
         self.catalog = built_in_faults()
         plan = plan or make_plan(given, seed)
-        self.engine = EngineMachine(plan, self.catalog, is_open=is_open)
+        self.engine = EngineMachine(plan, self.catalog, is_open=is_open, patience=patience)
         self.now = 1000.0
         self.answers: list[EngineCommand] = []
         self._pid = 4000
@@ -280,9 +286,9 @@ class Bench:
         return clause.verdict.reason
 
 
-def running(*timeline: Mapping[str, Any], **more: object) -> Bench:
+def running(*timeline: Mapping[str, Any], patience: float = 1.0, **more: object) -> Bench:
     """Return a bench with two nodes of one worker each, in their first world."""
-    bench = Bench(scenario(*timeline, **more))
+    bench = Bench(scenario(*timeline, **more), patience=patience)
     bench.start_nodes("n1", "n2")
     bench.form("n1", "n2")
     return bench

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.history.events import ExpectationMet
+from elastic_harness.history.events import ClauseJudged
 from elastic_harness.scenario.messages import WatchLog
 
 from tests.unit.scenario.bench import CRASH, running
@@ -18,21 +18,61 @@ def test_a_round_that_forms_in_time_meets_its_clause() -> None:
     bench.pass_time(1)
     bench.form("n1", "n2")
     assert bench.verdict("eventually[0]") == "valid"
-    assert bench.facts(ExpectationMet)[0].clause == "round 2 within 10s after crash"
+    assert bench.facts(ClauseJudged)[0].text == "round 2 within 10s after crash"
 
 
 def test_a_clause_that_is_not_met_in_time_ends_the_run_and_says_what_was_seen() -> None:
-    """Early: nobody waits for the limit."""
+    """Soon: it is watched for as long again, to tell what is late from what never comes."""
     bench = running(CRASH, expect={"eventually": [{"round": 2, "within": "10s", "after": "crash"}]})
     bench.hold(1, 3)
     bench.prove("crash")
     bench.lose(1)
-    bench.pass_time(10)
+    bench.pass_time(19.9)
+    assert not bench.is_over
+    bench.pass_time(0.1)
     assert bench.end is not None
     assert bench.end.outcome == "unmet"
     assert bench.end.reason == (
-        "round 2 within 10s after crash: not in time; last seen: round 1 with 2 ranks"
+        "round 2 within 10s after crash: not in time, nor after 20 s; "
+        "last seen: round 1 with 2 ranks"
     )
+
+
+def test_what_comes_too_late_is_told_from_what_never_comes() -> None:
+    """`within` is what was asked, and the verdict says when it came."""
+    bench = running(CRASH, expect={"eventually": [{"round": 2, "within": "10s", "after": "crash"}]})
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.lose(0, 1)
+    bench.pass_time(12)
+    bench.form("n1", "n2")
+    assert bench.verdict("eventually[0]") == "invalid"
+    assert bench.reason("eventually[0]") == (
+        "round 2 within 10s after crash: too late: round 2 formed with 2 ranks, after 12.0 s; "
+        "10 s were asked"
+    )
+    assert bench.end is not None
+
+
+def test_patience_multiplies_what_is_waited_for_and_nothing_else() -> None:
+    """The same file judges a slow machine; faults come, and last, as they do anywhere."""
+    pause = {"at": "1s", "id": "stop", "pause": "rank 1", "for": "2s"}
+    bench = running(
+        pause, patience=4, limit="15s", expect={"eventually": [{"round": 2, "within": "10s"}]}
+    )
+    bench.pass_time(1)
+    assert bench.fired == ["stop"]
+    bench.in_force("stop")
+    bench.prove("stop")
+    bench.pass_time(2)
+    assert bench.healed == ["stop"]
+    bench.pass_time(35)
+    bench.form("n1", "n2")
+    assert bench.verdict("eventually[0]") == "valid"
+    assert "10 s were asked, and the patience of 4 allows it" in bench.reason("eventually[0]")
+    bench.pass_time(30)
+    assert bench.end is not None
+    assert bench.end.reason.startswith("the job did not end within 60s")
 
 
 def test_a_world_size_asks_for_a_new_world_or_for_steps_that_began_since() -> None:

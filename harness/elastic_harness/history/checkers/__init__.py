@@ -9,25 +9,19 @@ from elastic_harness.history.checkers.library import (
 from elastic_harness.history.checkers.registry import (
     Check,
     Checker,
-    Judgement,
     NoParameters,
     Registry,
     checker,
-    judge,
-    overall,
 )
 
 __all__ = [
     "STANDARD",
     "Check",
     "Checker",
-    "Judgement",
     "NoParameters",
     "Registry",
     "bind",
     "checker",
     "default_checks",
-    "judge",
-    "overall",
     "standard_checkers",
 ]

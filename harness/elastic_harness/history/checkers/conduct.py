@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from elastic_harness.history.checkers.cut_short import nodes_ended_by_faults, not_observed
+from elastic_harness.history.checkers.cut_short import (
+    nodes_ended_by_faults,
+    not_observed,
+)
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
 from elastic_harness.history.checkers.started import never_started
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
     FaultIneffective,
+    FaultPlanned,
     LogMatched,
+    NodeStarted,
+    NodeStopped,
     ProcessExited,
     ProcessStarted,
     RunEnded,
     SurvivorFound,
+    SurvivorsSought,
     SwitchDropped,
     WorkerHello,
 )
@@ -60,30 +67,57 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
             f"{first.event.command} (pid {first.event.pid})",
             [entry.seq for entry in survivors],
         )
-    if history.last(RunEnded) is None:
+    ended = history.last(RunEnded)
+    if ended is None:
         return unknown(_NO_END)
-    return valid("nothing was left when the launchers had ended")
+    sought = {node for entry in history.of_kind(SurvivorsSought) for node in entry.event.nodes}
+    over = {entry.node for entry in _launcher_exits(history) if entry.seq < ended.seq}
+    if unsought := sorted(over - sought - _nodes_gone(history)):
+        return unknown(f"nobody looked at what was left on {', '.join(unsought)}", (ended.seq,))
+    if not over and ended.event.outcome in ("limit", "unmet", "aborted"):
+        return unknown("the run was over before any launcher had ended", (ended.seq,))
+    where = (
+        f" on {', '.join(sorted(over))}" if over else ": no launcher ended where its node went on"
+    )
+    return valid(f"nothing outlived a launcher{where}", (ended.seq,))
+
+
+def _launcher_exits(history: History) -> list[Entry[ProcessExited]]:
+    return [e for e in history.of_kind(ProcessExited) if e.event.role == "launcher"]
+
+
+def _nodes_gone(history: History) -> set[str]:
+    """Return the nodes that are down at the end: with them went all of their processes."""
+    is_up: dict[str, bool] = {}
+    for entry in history:
+        if isinstance(entry.event, NodeStarted | NodeStopped):
+            is_up[entry.node] = isinstance(entry.event, NodeStarted)
+    return {node for node, up in is_up.items() if not up}
 
 
 @checker("faults_effective", NoParameters, is_default=True)
 def faults_effective(history: History, _: NoParameters) -> Verdict:
-    """Every fault fired and had its effect; else the run proves nothing."""
-    ineffective = history.of_kind(FaultIneffective)
+    """Every planned fault fired and had its effect; else the run proves nothing."""
+    effective = {entry.event.id for entry in history.of_kind(FaultEffective)}
+    ineffective = [e for e in history.of_kind(FaultIneffective) if e.event.id not in effective]
     failed = [entry for entry in ineffective if not entry.event.is_optional]
     if failed:
         return unknown(
             "; ".join(f"{entry.event.id}: {entry.event.reason}" for entry in failed),
             [entry.seq for entry in failed],
         )
-    effective = {entry.event.id for entry in history.of_kind(FaultEffective)}
-    excused = {entry.event.id for entry in ineffective}
-    fired = history.of_kind(FaultFired)
-    silent = [entry for entry in fired if entry.event.id not in effective | excused]
-    if silent:
+    optional = {e.event.id for e in history.of_kind(FaultPlanned) if e.event.is_optional}
+    known = effective | optional | {entry.event.id for entry in ineffective}
+    fired = {entry.event.id: entry for entry in history.of_kind(FaultFired)}
+    if silent := [entry for id, entry in fired.items() if id not in known]:
         names = ", ".join(entry.event.id for entry in silent)
         return unknown(f"no effect was seen of: {names}", [entry.seq for entry in silent])
-    idle = f", {len(excused)} optional ones did nothing" if excused else ""
-    return valid(f"{len(fired)} faults fired and had their effect{idle}")
+    if never := [e for e in history.of_kind(FaultPlanned) if e.event.id not in known | set(fired)]:
+        names = ", ".join(entry.event.id for entry in never)
+        return unknown(f"the run ended before these fired: {names}", [e.seq for e in never])
+    idle = len((optional | {entry.event.id for entry in ineffective}) - effective)
+    idle_text = f", {idle} optional ones did nothing" if idle else ""
+    return valid(f"{len(effective)} faults fired and had their effect{idle_text}")
 
 
 @checker("ends_in_time", NoParameters, is_default=True)
@@ -93,8 +127,9 @@ def ends_in_time(history: History, _: NoParameters) -> Verdict:
     if ended is None:
         return unknown(_NO_END)
     if ended.event.outcome == "limit":
-        return invalid(f"the job did not end within {_limit(history)}", (ended.seq,))
-    return valid(f"the run ended after {ended.at - history.start:.1f} s")
+        reason = ended.event.reason or f"the job did not end within {_limit(history)}"
+        return invalid(reason, (ended.seq,))
+    return valid(f"the run ended after {ended.at - history.start:.1f} s", (ended.seq,))
 
 
 def _limit(history: History) -> str:
@@ -170,7 +205,7 @@ def switch_clean(history: History, _: NoParameters) -> Verdict:
             f"the switch lost {packets} packets by its own doing",
             [entry.seq for entry in dropped],
         )
-    return valid("every packet met the fate that its link gave it")
+    return valid("no packet was dropped by the harness itself")
 
 
 # --- on request ----------------------------------------------------------------------------------
@@ -234,18 +269,21 @@ class ExitCodesParameters:
 @checker("exit_codes", ExitCodesParameters, shorthand="expected")
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     """Launchers end with the expected exit codes (negative: by that signal)."""
-    last: dict[str, Entry[Any]] = {}
-    for entry in history.of_kind(ProcessExited):
-        if entry.event.role == "launcher":
-            last[entry.node] = entry
+    ended = history.last(RunEnded)
+    # What ends after that is killed by the harness itself.
+    exits = [e for e in _launcher_exits(history) if ended is None or e.seq < ended.seq]
+    last = {entry.node: entry for entry in exits}
     if not last:
         return unknown("no launcher was seen to end")
     expected = parameters.expected
-    wanted = dict.fromkeys(last, expected) if isinstance(expected, int) else dict(expected)
-    for node, code in wanted.items():
+    nodes = {e.node for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"} | {
+        *last
+    }
+    wanted = dict.fromkeys(nodes, expected) if isinstance(expected, int) else dict(expected)
+    for node, code in sorted(wanted.items()):
         found = last.get(node)
         if found is None:
-            return unknown(f"the launcher on {node} was not seen to end")
+            return unknown(f"the launcher on {node} was not seen to end by itself")
         if found.event.exit_code != code:
             return invalid(
                 f"the launcher on {node} ended with {found.event.exit_code}, {code} was expected",

@@ -21,18 +21,15 @@ from elastic_harness.history.parameters import (
     did_you_mean,
     parse_parameters,
 )
-from elastic_harness.history.verdict import Verdict, compose, negate, unknown
+from elastic_harness.history.verdict import Verdict, negate, unknown
 from pytest_elastic.errors import UsageError
 
 __all__ = [
     "Check",
     "Checker",
-    "Judgement",
     "NoParameters",
     "Registry",
     "checker",
-    "judge",
-    "overall",
 ]
 
 P = TypeVar("P")
@@ -78,19 +75,12 @@ class Check:
     def run(self, history: History) -> Verdict:
         """Judge a history; a checker that crashes says unknown, with its traceback."""
         try:
-            verdict = self.checker.check(history, self.parameters)
+            verdict: object = self.checker.check(history, self.parameters)
         except Exception:  # noqa: BLE001 (outermost: one broken checker must not hide the others)
             return unknown(f"the checker {self.name} crashed:\n{traceback.format_exc()}")
+        if not isinstance(verdict, Verdict):  # a user's may return anything
+            return unknown(f"the checker {self.name} returned {verdict!r}: a Verdict is expected")
         return negate(verdict) if self.is_negated else verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One clause and the verdict on it."""
-
-    name: str
-    text: str
-    verdict: Verdict
 
 
 def checker(
@@ -166,21 +156,6 @@ class Registry:
             if name not in names:
                 raise ClauseError(f"no invariant is called {name!r}: {did_you_mean(name, names)}")
         return tuple(self.bind(name) for name in names if name not in without)
-
-
-def judge(history: History, checks: Iterable[Check]) -> tuple[Judgement, ...]:
-    """Run checks over a history, each on its own."""
-    return tuple(
-        Judgement(name=check.name, text=check.text, verdict=check.run(history)) for check in checks
-    )
-
-
-def overall(judgements: Iterable[Judgement]) -> Verdict:
-    """Return the worst of some judgements as one verdict; each reason is led by its clause."""
-    return compose(
-        dataclasses.replace(each.verdict, reason=f"{each.text}: {each.verdict.reason}")
-        for each in judgements
-    )
 
 
 def as_text(value: YamlValue) -> str:

@@ -1,0 +1,173 @@
+"""The verdict on a run, from its history alone.
+
+What was to hold is in the history (`ClausePlanned`), and so is what was found of it while the job
+ran (`ClauseJudged`), what the harness itself failed at (`HarnessFailed`), and that all is over
+(`RunClosed`). `judge` makes one judgement of each clause, in the order in which they were planned,
+and one of the harness. Screens, pages, exit codes and `pytest-elastic check` show these judgements
+and decide nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Check, Registry
+from elastic_harness.history.events import (
+    ClauseJudged,
+    ClausePlanned,
+    HarnessFailed,
+    PythonTestFailed,
+    RunClosed,
+    RunEnded,
+)
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import (
+    Outcome,
+    Verdict,
+    compose,
+    invalid,
+    unknown,
+    valid,
+)
+from pytest_elastic.errors import UsageError
+
+__all__ = ["Judgement", "judge", "judge_checks", "overall", "unmet"]
+
+_SHOWN_BUCKETS = frozenset({"never", "sometimes", "eventually", "check"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One clause and the verdict on it; true only if that is valid.
+
+    `key` is its place (`finally[0]`), `bucket` what stands before the bracket there, and `name` the
+    checker's, if one judged it.
+    """
+
+    key: str
+    bucket: str
+    name: str
+    text: str
+    verdict: Verdict
+
+    @property
+    def title(self) -> str:
+        """The clause as it is shown: with its bucket, where that says what is asked."""
+        return f"{self.bucket}: {self.text}" if self.bucket in _SHOWN_BUCKETS else self.text
+
+    def __bool__(self) -> bool:
+        return self.verdict.is_valid
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.verdict.outcome.value}: {self.verdict.reason}>"
+
+
+def judge(history: History, registry: Registry = STANDARD) -> tuple[Judgement, ...]:
+    """Judge everything that was planned in a run, and the run itself: the complete verdict.
+
+    `registry` knows the checkers; a clause whose checker it does not know is unknown.
+    """
+    found: dict[str, list[Verdict]] = {}
+    for entry in history.of_kind(ClauseJudged):
+        said = entry.event
+        verdict = Verdict(
+            outcome=Outcome(said.outcome), reason=said.reason, events=said.proof or (entry.seq,)
+        )
+        found.setdefault(said.key, []).append(verdict)
+    judgements = [
+        Judgement(
+            key=planned.event.key,
+            bucket=planned.event.bucket,
+            name=planned.event.checker,
+            text=planned.event.text,
+            verdict=_verdict_on(planned.event, found.get(planned.event.key, []), history, registry),
+        )
+        for planned in history.of_kind(ClausePlanned)
+    ]
+    judgements += [
+        Judgement(
+            key="test",
+            bucket="test",
+            name="",
+            text=f"test {failed.event.test}",
+            verdict=invalid(failed.event.reason, (failed.seq,)),
+        )
+        for failed in history.of_kind(PythonTestFailed)
+    ]
+    return (*judgements, _judge_harness(history))
+
+
+def judge_checks(history: History, checks: Iterable[Check]) -> tuple[Judgement, ...]:
+    """Judge a history by checks that were not planned in it, each on its own."""
+    return tuple(
+        Judgement(
+            key=check.name,
+            bucket="check",
+            name=check.name,
+            text=check.text,
+            verdict=check.run(history),
+        )
+        for check in checks
+    )
+
+
+def overall(judgements: Iterable[Judgement]) -> Verdict:
+    """Return the worst of some judgements as one verdict; each reason is led by its clause."""
+    return compose(
+        dataclasses.replace(each.verdict, reason=f"{each.title}: {each.verdict.reason}")
+        for each in judgements
+    )
+
+
+def unmet(judgements: Iterable[Judgement]) -> Sequence[Judgement]:
+    """Return the judgements that are not valid, the invalid ones first."""
+    found = [each for each in judgements if not each]
+    return sorted(found, key=lambda each: each.verdict.outcome is not Outcome.INVALID)
+
+
+def _verdict_on(
+    planned: ClausePlanned, found: list[Verdict], history: History, registry: Registry
+) -> Verdict:
+    verdicts = list(found)
+    if planned.checker:
+        try:
+            check = registry.bind(planned.checker, planned.expected, is_negated=planned.is_negated)
+        except UsageError as error:
+            verdicts.append(unknown(error.message))
+        else:
+            verdicts.append(check.run(history))
+    if not verdicts and planned.is_optional:
+        return valid("it was optional, and never reached")
+    if not verdicts:
+        return unknown(f"it was never reached: {_how_it_ended(history)}")
+    return compose(verdicts)
+
+
+def _how_it_ended(history: History) -> str:
+    ended = history.last(RunEnded)
+    if ended is None:
+        return "the history has no end"
+    return f"the run ended first ({ended.event.reason or ended.event.outcome})"
+
+
+def _judge_harness(history: History) -> Judgement:
+    """Judge whether the harness did its part: nothing failed, and the history is complete."""
+    verdicts = [unknown(entry.event.what, (entry.seq,)) for entry in history.of_kind(HarnessFailed)]
+    if history.damage:
+        verdicts.append(unknown(f"the history is damaged: {history.damage}"))
+    if not history.of_kind(ClausePlanned):
+        verdicts.append(unknown("the history does not say what was to hold"))
+    if history.last(RunEnded) is None:
+        verdicts.append(unknown("the history has no end: the harness was stopped before"))
+    elif history.last(RunClosed) is None:
+        verdicts.append(unknown("the history ends before everything was undone"))
+    return Judgement(
+        key="harness",
+        bucket="harness",
+        name="",
+        text="the harness did its part",
+        verdict=compose(verdicts) if verdicts else valid("nothing failed, and all is undone"),
+    )
