@@ -76,10 +76,8 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
         return unknown(f"nobody looked at what was left on {', '.join(unsought)}", (ended.seq,))
     if not over and ended.event.outcome in ("limit", "unmet", "aborted"):
         return unknown("the run was over before any launcher had ended", (ended.seq,))
-    where = (
-        f" on {', '.join(sorted(over))}" if over else ": no launcher ended where its node went on"
-    )
-    return valid(f"nothing outlived a launcher{where}", (ended.seq,))
+    nodes = ", ".join(sorted(over)) or "any node"
+    return valid(f"nothing outlived the launchers that ended on {nodes}", (ended.seq,))
 
 
 def _launcher_exits(history: History) -> list[Entry[ProcessExited]]:
