@@ -26,7 +26,7 @@ TESTS = """
         assert not elastic_job("hello.py", launcher=ALONE).wait().succeeded
 
     def test_that_does_not_ask(elastic_job):
-        elastic_job("hello.py", launcher=ALONE).wait()
+        assert not elastic_job("hello.py", launcher=ALONE).wait()
 
     def test_whose_job_begins(elastic_job):
         assert elastic_job("hello.py", no_workers=True).wait().succeeded

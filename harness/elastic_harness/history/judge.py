@@ -93,7 +93,7 @@ def judge(history: History, registry: Registry = STANDARD) -> tuple[Judgement, .
             bucket="test",
             name="",
             text=f"test {failed.event.test}",
-            verdict=invalid(failed.event.reason, (failed.seq,)),
+            verdict=invalid(failed.event.reason),
         )
         for failed in history.of_kind(PythonTestFailed)
     ]
@@ -105,7 +105,7 @@ def judge_checks(history: History, checks: Iterable[Check]) -> tuple[Judgement, 
     return tuple(
         Judgement(
             key=check.name,
-            bucket="check",
+            bucket="asked",
             name=check.name,
             text=check.text,
             verdict=check.run(history),

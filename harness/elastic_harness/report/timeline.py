@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import Judgement
+from elastic_harness.history.judge import Judgement, unmet
 from elastic_harness.report.moments import first_failure, moments, where_it_stood
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
 from pytest_elastic.events.codec import encode_record, kind_of
@@ -77,7 +77,7 @@ def timeline_html(
         title=run.event.scenario if run is not None else "a run",
         run=run.event if run is not None else None,
         drawing=drawing,
-        judgements=judgements,
+        judgements=[*unmet(judgements), *filter(None, judgements)],
         moments=[
             (f"{moment.at - history.start:.3f}", moment.node, moment.text)
             for moment in moments(history)

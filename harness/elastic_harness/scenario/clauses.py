@@ -128,7 +128,7 @@ class ClauseState:
         if until is None or self.base is None or now < until or self.watcher is None:
             return False
         seen = self.watcher.last_seen(run)
-        watched = f"not in time, nor after {now - self.base:g} s"
+        watched = f"not in time, nor after {now - self.base:.1f} s"
         self.verdict = invalid(f"{self.text}: {watched}; last seen: {seen}")
         return True
 

@@ -33,7 +33,7 @@ def test_a_clause_that_is_not_met_in_time_ends_the_run_and_says_what_was_seen() 
     assert bench.end is not None
     assert bench.end.outcome == "unmet"
     assert bench.end.reason == (
-        "round 2 within 10s after crash: not in time, nor after 20 s; "
+        "round 2 within 10s after crash: not in time, nor after 20.0 s; "
         "last seen: round 1 with 2 ranks"
     )
 
