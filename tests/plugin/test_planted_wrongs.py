@@ -1,4 +1,4 @@
-"""Wrong jobs and careless tests, through the public interface only: none of them comes out green."""
+"""Wrong jobs and careless tests, through the public interface only: none comes out green."""
 
 from __future__ import annotations
 

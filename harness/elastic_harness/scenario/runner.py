@@ -386,7 +386,9 @@ class Run:
         self._stage.close()
 
         def on_counted(outcome: NetworkCounters | ClusterError) -> None:
-            if isinstance(outcome, NetworkCounters) and (lost := sum(outcome.own_drops.values())):
+            if isinstance(outcome, ClusterError):
+                self._fail(f"whether the harness dropped packets is not known: {outcome}")
+            elif lost := sum(outcome.own_drops.values()):
                 self._on_fact("cluster", "", SwitchDropped(packets=lost))
             self._cluster.reset(self._on_reset)
 

@@ -18,8 +18,10 @@ from elastic_harness.history.checkers import (
 )
 from elastic_harness.history.events import (
     FaultIneffective,
+    FaultPlanned,
     LogMatched,
     ProcessExited,
+    RunEnded,
     SurvivorFound,
     SwitchDropped,
 )
@@ -28,7 +30,7 @@ from elastic_harness.history.judge import judge_checks, overall
 from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import RoundCommitted, WorkersStarted
+from pytest_elastic.events.model import RoundCommitted, WorkerExited, WorkersStarted
 from tests.unit.history.never_began import NOT_TOLD, lost, never_began
 from tests.unit.history.story import Story
 
@@ -268,6 +270,69 @@ def samples_once() -> Story:
     return story.round(2, ["n1"]).drawn(2, 0, 2, 4, 5, 6, 7)
 
 
+def rank_missing() -> Story:
+    """Nobody knows whether rank 1 was given, and nothing kept it."""
+    return Story().hello(1, "n1", 0, 2).end("limit")
+
+
+def cut_while_forming() -> Story:
+    """A fault came while the round formed: rank 1 had no time to speak."""
+    story = Story().hello(1, "n1", 0, 2).fault("crash").gone(1)
+    return story.round(2, ["n1", "n2"]).end()
+
+
+def too_large_a_round() -> Story:
+    """It never formed, and its one worker was told of a world that may not be."""
+    return one_round().gone(1).hello(2, "n1", 0, 7).end()
+
+
+def ran_unheard() -> Story:
+    """A worker that the probe was not in, and that ended well: what it did is not known."""
+    story = mute_worker()
+    exited = WorkerExited(
+        round=1, local_rank=1, rank=1, pid=6, exit_code=0, signal=0, cause="succeeded"
+    )
+    return story.tell("agent", "n1", exited).end()
+
+
+def stopped_early() -> Story:
+    """The test ended the run before rank 1 could speak."""
+    return mute_worker().end("stopped")
+
+
+def stopped_late() -> Story:
+    """Rank 1 of round 1 was mute, and there was a second round before the test ended the run."""
+    story = mute_worker().gone(1)
+    started = WorkersStarted(round=2, pids=(7, 8), ranks=(0, 1), start="warm", start_reason="")
+    return story.tell("agent", "n1", started).round(2, ["n1"]).end("stopped")
+
+
+def restarted_without_a_step() -> Story:
+    """The job "succeeded", and nobody did anything after the restart."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 6).fault("crash").gone(1)
+    return story.round(2, ["n1", "n2"]).finish(2).end()
+
+
+def healed_at_teardown() -> Story:
+    """What stays until the end is healed after it: nobody has to recover from that."""
+    return clean().heal("late")
+
+
+def planned_and_never_fired(*, is_optional: bool = False) -> Callable[[], Story]:
+    planned = FaultPlanned(id="crash", fault="kill", is_optional=is_optional)
+    return lambda: Story().tell("engine", "", planned).end("stopped")
+
+
+def left_behind_unseen() -> Story:
+    """A launcher ended, and nobody looked at what it had left."""
+    return one_round().launcher_exits({"n1": 0}).tell("engine", "", RunEnded(outcome="failed"))
+
+
+def killed_by_the_harness() -> Story:
+    """The launcher on n2 still ran at the end, and was killed with the run."""
+    return Story().launcher_exits({"n1": 0}).end("limit").launcher_exits({"n2": 0})
+
+
 PLANTS: dict[str, Plant] = {
     "ranks": Plant(
         invalid=(
@@ -277,8 +342,8 @@ PLANTS: dict[str, Plant] = {
             group_rank_shared,
             agent_says_otherwise,
         ),
-        unknown=(empty,),
-        valid=(clean, one_round),
+        unknown=(empty, rank_missing),
+        valid=(clean, one_round, cut_while_forming, lambda: rank_missing().end("stopped")),
     ),
     "agreement": Plant(
         invalid=(different_restart_counts, committed_differently),
@@ -295,14 +360,27 @@ PLANTS: dict[str, Plant] = {
         invalid=(over_budget, count_goes_back), unknown=(empty, no_count), valid=(clean,)
     ),
     "membership": Plant(
-        invalid=(too_many_nodes, too_few_nodes), unknown=(empty, never_formed), valid=(clean,)
+        invalid=(too_many_nodes, too_few_nodes, too_large_a_round),
+        unknown=(empty, never_formed),
+        valid=(clean,),
     ),
     "split_brain": Plant(
         invalid=(clean,), unknown=(empty, overlapping_without_steps), valid=(two_worlds,)
     ),
-    "no_survivors": Plant(invalid=(survivor,), unknown=(one_round,), valid=(clean,)),
-    "faults_effective": Plant(unknown=(silent_fault, failed_fault), valid=(clean,)),
-    "ends_in_time": Plant(invalid=(over_limit,), unknown=(one_round,), valid=(clean,)),
+    "no_survivors": Plant(
+        invalid=(survivor,),
+        unknown=(one_round, over_limit, left_behind_unseen),
+        valid=(clean, lambda: one_round().end("stopped")),
+    ),
+    "faults_effective": Plant(
+        unknown=(silent_fault, failed_fault, planned_and_never_fired()),
+        valid=(clean, planned_and_never_fired(is_optional=True)),
+    ),
+    "ends_in_time": Plant(
+        invalid=(over_limit,),
+        unknown=(one_round, lambda: one_round().end("unmet"), lambda: one_round().end("aborted")),
+        valid=(clean, lambda: one_round().end("stopped")),
+    ),
     "workers_observed": Plant(
         unknown=(
             empty,
@@ -310,8 +388,10 @@ PLANTS: dict[str, Plant] = {
             mute_rank_of_a_stepping_round,
             steps_unheard,
             mute_job,
+            ran_unheard,
+            stopped_late,
         ),
-        valid=(clean,),
+        valid=(clean, stopped_early),
     ),
     "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),
     "job": Plant(
@@ -320,7 +400,12 @@ PLANTS: dict[str, Plant] = {
         unknown=(one_round, lambda: Story().end("unmet")),
         valid=(clean,),
     ),
-    "exit_codes": Plant(value=0, invalid=(exits(1),), unknown=(empty,), valid=(exits(0),)),
+    "exit_codes": Plant(
+        value={"n1": 0, "n2": 0},
+        invalid=(exits(1),),
+        unknown=(empty, killed_by_the_harness),
+        valid=(exits(0),),
+    ),
     "no_workers": Plant(
         invalid=(clean, lambda: never_began("n1", "n2", starts_anyway=True)),
         unknown=(empty, *NOT_TOLD),
@@ -348,8 +433,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "recovered": Plant(
         invalid=(lambda: clean().fault("late").end("failed"),),
-        unknown=(empty, one_round),
-        valid=(clean, lambda: clean().fault("late").end("succeeded")),
+        unknown=(empty, one_round, restarted_without_a_step),
+        valid=(clean, lambda: clean().fault("late").end("succeeded"), healed_at_teardown),
     ),
     "rank_stability": Plant(
         invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
@@ -381,6 +466,8 @@ PLANTS: dict[str, Plant] = {
     ),
 }
 
+# The clauses of these are on in every run.
+DEFAULTS = [check.name for check in default_checks()]
 # These cannot find a fault of the job: they find that the run proves nothing.
 ONLY_UNKNOWN = {"faults_effective", "workers_observed", "switch_clean"}
 
@@ -402,6 +489,19 @@ def test_a_planted_fault_is_found_and_nothing_else(name: str) -> None:
             assert verdict.outcome is outcome, f"{label}: {verdict.reason}"
             assert "crashed" not in verdict.reason, verdict.reason
             assert verdict.reason
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTS if name not in ONLY_UNKNOWN])
+def test_one_history_is_invalid_by_this_checker_alone(name: str) -> None:
+    """Without it, the wrong run would have been called valid, or unknown at worst."""
+    others = [bind(each) for each in DEFAULTS if each != name]
+    check = bind(name, PLANTS[name].value)
+    alone = [
+        story
+        for story in PLANTS[name].invalid
+        if not any(other.run(story().history).outcome is Outcome.INVALID for other in others)
+    ]
+    assert alone, f"{check.text}: each of its histories is invalid by another checker, too"
 
 
 def test_an_invalid_verdict_points_at_records_that_exist() -> None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.cut_short import (
+    is_stopped,
     nodes_ended_by_faults,
     not_observed,
 )
@@ -127,6 +128,8 @@ def ends_in_time(history: History, _: NoParameters) -> Verdict:
     if ended.event.outcome == "limit":
         reason = ended.event.reason or f"the job did not end within {_limit(history)}"
         return invalid(reason, (ended.seq,))
+    if ended.event.outcome in ("unmet", "aborted"):
+        return unknown(f"the run was ended before the job was: {ended.event.outcome}", (ended.seq,))
     return valid(f"the run ended after {ended.at - history.start:.1f} s", (ended.seq,))
 
 
@@ -145,22 +148,26 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
         return not_observed(history, "no worker said hello")
     said = {(*_job_and_round(history, entry), entry.event.rank) for entry in hellos}
     ended = {
-        (*_job_and_round(history, entry), entry.event.rank)
+        (*_job_and_round(history, entry), entry.event.rank): entry.event.exit_code
         for entry in history.of_kind(WorkerExited)
     }
     stopped = nodes_ended_by_faults(history)
+    newest = {entry.node: entry.seq for entry in started}
     unheard: list[str] = []
     for entry in started:
         for rank in entry.event.ranks:
             key = (*_job_and_round(history, entry), rank)
             # One that died before its first line could not speak, and does no harm; nor could one
             # whose node was ended.
-            if key in said or key in ended:
+            if key in said or ended.get(key, 0) != 0:
                 continue
             who = f"rank {rank} of round {entry.event.round} was started on {entry.node}"
-            if entry.node not in stopped:
+            if entry.node in stopped:
+                unheard.append(f"; {who}, which a fault ended, and never said hello")
+            elif key not in ended and is_stopped(history) and newest[entry.node] == entry.seq:
+                unheard.append(f"; {who}, and the test ended the run before it said hello")
+            else:
                 return unknown(f"{who} and never said hello", (entry.seq,))
-            unheard.append(f"; {who}, which a fault ended, and never said hello")
     for world in history.worlds.rounds:
         stepping = [worker for worker in world.workers.values() if worker.steps]
         missing = sorted(set(range(world.world_size)) - set(world.workers)) if stepping else []

@@ -77,10 +77,13 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
     most: dict[tuple[str, int], int] = {}
     for world in history.worlds.rounds:
         job, count = (world.run_id, world.job), world.restart_count
-        if count is not None:
-            most[job] = max(count, most.get(job, 0))
+        if count is None:
+            return unknown(
+                f"no worker of round {world.ordinal} was told a restart count", _hellos([world])
+            )
+        most[job] = max(count, most.get(job, 0))
     if not most:
-        return unknown("no worker was told a restart count")
+        return unknown("no worker said hello, so that none was told a restart count")
     found = sum(most.values())
     proof = _hellos(
         world
@@ -209,9 +212,12 @@ def progress(history: History, parameters: ProgressParameters) -> Verdict:
 @checker("recovered", NoParameters)
 def recovered(history: History, _: NoParameters) -> Verdict:
     """After the last fault, and the last heal, every rank got on; or the job had succeeded."""
+    ended = history.last(RunEnded)
+    # What is healed after the end is nothing that the job had to recover from.
     faults: list[Entry[Any]] = [
-        *history.of_kind(FaultEffective),
-        *history.of_kind(FaultHealed),
+        entry
+        for entry in (*history.of_kind(FaultEffective), *history.of_kind(FaultHealed))
+        if ended is None or entry.seq < ended.seq
     ]
     if not faults:
         return unknown("no fault took effect, so there was nothing to recover from")
@@ -228,9 +234,14 @@ def recovered(history: History, _: NoParameters) -> Verdict:
     name = f"{last_fault.event.id} ({last_fault.event.kind})"
     if len(done) == len(steps):
         return valid(f"every rank of round {last.ordinal} got on after {name}", done)
-    ended = history.last(RunEnded)
     if ended is not None and ended.event.outcome == "succeeded":
-        return valid(f"the job had its success before, or soon after, {name}", (ended.seq,))
+        if last.started_at < last_fault.at:
+            return valid(f"the job had its success before, or soon after, {name}", (ended.seq,))
+        return unknown(
+            f"round {last.ordinal} began after {name}, and {len(done)} of its {len(steps)} ranks "
+            "completed a step: whether there was anything left to do is not known",
+            (last_fault.seq, ended.seq),
+        )
     return invalid(
         f"after {name}, {len(done)} of {len(steps)} ranks of round {last.ordinal}, the last one, "
         "completed a step",
@@ -294,10 +305,10 @@ def rank_reassigned(history: History, _: NoParameters) -> Verdict:
     formed = formed_worlds(history)
     if not formed:
         return unknown(_NOTHING_FORMED)
-    last_rank: dict[tuple[str, int], tuple[int, int]] = {}
+    last_rank: dict[tuple[str, int, str, int], tuple[int, int]] = {}
     for world in formed:
         for worker in world.workers.values():
-            place = (worker.node, worker.local_rank)
+            place = (world.run_id, world.job, worker.node, worker.local_rank)
             rank, seq = last_rank.get(place, (worker.rank, worker.hello_seq))
             if rank != worker.rank:
                 return valid(

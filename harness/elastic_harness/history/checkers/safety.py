@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from elastic_harness.history.checkers.cut_short import not_observed
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.checkers.started import unexplained_ranks
 from elastic_harness.history.events import FaultFired, FaultHealed, RunStarted, WorkerHello
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
@@ -42,8 +43,17 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         problem = problem or _wrong_ranks(world)
     if problem is not None:
         return problem
+    for world in worlds:
+        if world.formed_at is None and (missing := unexplained_ranks(history, world)):
+            return unknown(
+                f"ranks {', '.join(map(str, missing))} of round {_name(world)} never said hello: "
+                "whether they were given, and to whom, is not known",
+                [worker.hello_seq for worker in world.workers.values()],
+            )
     formed = sum(world.formed_at is not None for world in worlds)
-    return valid(f"{formed} rounds with every rank from 0 on given once")
+    broken = len(worlds) - formed
+    cut = f"; {broken} more were cut short while they formed" if broken else ""
+    return valid(f"{formed} rounds with every rank from 0 on given once{cut}")
 
 
 def _rank_given_twice(worlds: list[World]) -> Verdict | None:
@@ -313,15 +323,17 @@ def membership(history: History, _: NoParameters) -> Verdict:
     formed = [world for world in history.worlds.rounds if world.formed_at is not None]
     if not formed:
         return not_observed(history, "no round formed")
-    low, high = run.event.nodes_min, run.event.nodes_max
-    for world in formed:
-        count = len(world.nodes)
+    low, high, nproc = run.event.nodes_min, run.event.nodes_max, run.event.nproc_per_node
+    for world in history.worlds.rounds:
+        is_formed = world.formed_at is not None
+        # Of a round that did not form, its workers were told how large it was to be.
+        count = len(world.nodes) if is_formed else -(-world.world_size // nproc)
         proof = [worker.hello_seq for worker in world.workers.values()]
         if not low <= count <= high:
             return invalid(
                 f"round {_name(world)} has {count} nodes, {low} to {high} were asked for", proof
             )
-        expected = count * run.event.nproc_per_node
+        expected = count * nproc
         if world.world_size != expected:
             return invalid(
                 f"round {_name(world)} has {world.world_size} workers on {count} nodes, "

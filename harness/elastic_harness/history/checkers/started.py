@@ -1,12 +1,42 @@
-"""Whom the launchers have started, by what they say themselves."""
+"""Which ranks of a round were never heard of, and why that may be."""
 
 from __future__ import annotations
 
+from elastic_harness.history.checkers.cut_short import is_stopped
+from elastic_harness.history.events import (
+    FaultFired,
+    NodeStopped,
+    ProcessExited,
+    WorkerGone,
+)
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.worlds import World
-from pytest_elastic.events.model import RoundCommitted, WorkersStarted
+from pytest_elastic.events.model import RoundCommitted, WorkerExited, WorkersStarted
 
-__all__ = ["never_started"]
+__all__ = ["never_started", "unexplained_ranks"]
+
+
+def unexplained_ranks(history: History, world: World) -> list[int]:
+    """Return the ranks of a round that nobody heard of though nothing kept them, lowest first.
+
+    What may have kept them: a fault, a worker, a launcher or a node that ended while the round was
+    forming, a launcher that says it never started them or that they ended without a word, or the
+    end of the run by its test.
+    """
+    missing = set(range(world.world_size)) - set(world.workers)
+    if not missing or is_stopped(history):
+        return []
+    later = [each.started_at for each in history.worlds.rounds if each.ordinal > world.ordinal]
+    until = min(later, default=float("inf"))
+    for entry in history:
+        if isinstance(entry.event, FaultFired | NodeStopped | ProcessExited | WorkerGone) and (
+            world.started_at <= entry.at <= until
+        ):
+            return []
+    for entry in history.of_kind(WorkerExited):
+        if (entry.event.round, history.worlds.job_of(entry.seq)) == (world.round, world.job):
+            missing.discard(entry.event.rank)
+    return sorted(missing.difference(never_started(history, world)))
 
 
 def never_started(history: History, world: World) -> list[int]:
