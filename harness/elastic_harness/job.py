@@ -437,10 +437,11 @@ class _Trigger:
         return job.add(self._trigger, action, chosen, **extra)
 
     def __getattr__(self, action: str) -> Callable[..., Injected]:
-        """Return the fault of that name as a method."""
+        """Return the fault of that name as a method; `raise_` is the fault `raise`."""
         if action.startswith("_"):
             raise AttributeError(action)
-        return lambda value=None, **more: self.inject(action, value, **more)
+        name = action.removesuffix("_")
+        return lambda value=None, **more: self.inject(name, value, **more)
 
 
 class Chaos:

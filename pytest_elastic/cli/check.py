@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from pytest_elastic.cli.extensions import add_option, registries
 from pytest_elastic.errors import UsageError
 
 __all__ = ["main"]
@@ -21,11 +22,13 @@ def main(argv: Sequence[str]) -> int:
         "for, and the invariants. Exit code: 0 valid, 1 invalid, 3 unknown.",
     )
     parser.add_argument("run", metavar="RUN_DIR", help="a run's directory, with history.jsonl")
-    run: str = parser.parse_args(argv).run
+    add_option(parser)
+    given = parser.parse_args(argv)
     from elastic_harness.history.history import History
     from elastic_harness.history.judge import judge, overall
 
-    path = os.path.join(run, "history.jsonl")
+    _, checkers = registries(given.conftest)
+    path = os.path.join(given.run, "history.jsonl")
     try:
         history = History.load(path)
     except OSError as error:
@@ -33,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
             f"there is no history to judge at {path}: {error.strerror}",
             hint="The directory of a run is named at the end of its report.",
         ) from error
-    judgements = judge(history)
+    judgements = judge(history, checkers)
     for each in judgements:
         print(f"{each.verdict.outcome.value:<8} {each.title}: {each.verdict.reason}")
     return _EXIT_CODES[overall(judgements).outcome.value]

@@ -6,6 +6,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from pytest_elastic.cli.extensions import add_option, registries
+
 __all__ = ["main"]
 
 
@@ -16,9 +18,9 @@ def main(argv: Sequence[str]) -> int:
         description="Print the JSON Schema of *.elastic.yaml files.",
         epilog="Save it, and begin a scenario with '# yaml-language-server: $schema=FILE'.",
     )
-    parser.parse_args(argv)
-    from elastic_harness.faults.registry import built_in_faults
+    add_option(parser)
+    given = parser.parse_args(argv)
     from elastic_harness.scenario.schema import json_schema
 
-    print(json.dumps(json_schema(built_in_faults()), indent=2))
+    print(json.dumps(json_schema(*registries(given.conftest)), indent=2))
     return 0

@@ -74,7 +74,8 @@ def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
     is handed to it. A function runs on every rank, and `job.wait().results` has what it returned,
     by rank. The job starts at its first wait, or with `start()`.
 
-    Settings: nodes (2 or "2:4"), nproc, max_restarts, limit ("120s"), launcher, env, options (more
+    Settings: nodes (2 or "2:4"), initial_nodes (how many start; as many as there may be, if nothing
+    is said), nproc, max_restarts, limit ("120s"), launcher, env, options (more
     words for the launcher), conf (of the rendezvous), store_host ("n3") or endpoints (["n1", "n2",
     "n3"]), observe, proxies, requires (capabilities), without (invariants), no_workers (True: the
     job is to end before any is started) and seed. Given here they beat those of the marker

@@ -23,6 +23,7 @@ from pytest_elastic.plugin.options import ElasticOptions, options_of
 if TYPE_CHECKING:
     from elastic_harness.cluster.choose import Choice
     from elastic_harness.faults.registry import FaultRegistry
+    from elastic_harness.history.checkers.registry import Registry
     from elastic_harness.leaks import Spared
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
@@ -38,7 +39,9 @@ __all__ = [
     "close_hub",
     "hub_in_use",
     "hub_of",
+    "known_checkers",
     "known_faults",
+    "learn_launchers",
     "take_place",
 ]
 
@@ -118,6 +121,8 @@ class Hub:
             self._session = HarnessSession(
                 self.choice,
                 faults=known_faults(self._config),
+                checkers=known_checkers(self._config),
+                patience=self.options.patience,
                 toxiproxy=self.options.toxiproxy,
                 preload=self.options.preload,
             )
@@ -144,6 +149,7 @@ class Hub:
         """Return the launcher under test; raises UsageError for one that is not known."""
         from elastic_harness.scenario.launchers import launcher_named
 
+        learn_launchers(self._config)
         return launcher_named(name or self.options.launcher)
 
     def new_directory(self, name: str) -> RunDirectory:
@@ -296,6 +302,26 @@ def known_faults(config: pytest.Config) -> FaultRegistry:
     registry = built_in_faults()
     config.hook.pytest_elastic_register_faults(registry=registry)
     return registry
+
+
+def known_checkers(config: pytest.Config) -> Registry:
+    """Return the checkers that come with the harness, and those of the user's conftest files.
+
+    Made anew each time: a conftest.py may have been loaded since. Raises UsageError for a name that
+    is taken.
+    """
+    from elastic_harness.history.checkers.library import standard_checkers
+
+    registry = standard_checkers()
+    config.hook.pytest_elastic_register_checkers(registry=registry)
+    return registry
+
+
+def learn_launchers(config: pytest.Config) -> None:
+    """Take in the launchers of the user's conftest files; raises UsageError for a taken name."""
+    from elastic_harness.scenario.launchers import LAUNCHERS
+
+    config.hook.pytest_elastic_register_launchers(registry=LAUNCHERS)
 
 
 def hub_of(config: pytest.Config) -> Hub:

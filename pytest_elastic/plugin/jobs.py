@@ -44,6 +44,7 @@ _KNOWN = (
     "command",
     "conf",
     "endpoints",
+    "initial_nodes",
     "launcher",
     "limit",
     "module",
@@ -268,7 +269,11 @@ def _scenario(
                 "id": scenario_id(item.name),
                 "title": item.nodeid,
                 "job": job,
-                "nodes": {"initial": high, "min": low, "max": high},
+                "nodes": {
+                    "initial": merged.get("initial_nodes", high),
+                    "min": low,
+                    "max": high,
+                },
                 "limit": merged.get("limit", _LIMIT),
                 "expect": {
                     "always": [{name: "off"} for name in words_of(merged, "without")],
@@ -292,7 +297,14 @@ def _check_timeline(
         for entry in scenario.timeline
     ]
     recipes = hub.session.faults.recipes
-    found = check_scenario(scenario, actions, recipes, folders=folders, drawn=drawn)
+    found = check_scenario(
+        scenario,
+        actions,
+        recipes,
+        folders=folders,
+        drawn=drawn,
+        checkers=hub.session.checkers,
+    )
     for finding in (*found, *check_token_files(scenario.job)):
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]

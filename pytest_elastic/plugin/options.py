@@ -34,6 +34,8 @@ class _Option:
     changes_runs: bool = True
     # Somebody who sets this means to use us.
     asks_for_us: bool = True
+    # Beats the ini file, where it is set.
+    variable: str = ""
 
     @property
     def flag(self) -> str:
@@ -94,6 +96,14 @@ _OPTIONS = (
         default="",
         metavar="N",
         help="where all chance of a run comes from (default: a new one, printed)",
+    ),
+    _Option(
+        name="patience",
+        default="1",
+        metavar="FACTOR",
+        help="how many times longer than it says a test waits for anything, on a slow machine or "
+        "with a slow launcher; faults come and last as they do with 1",
+        variable="PYTEST_ELASTIC_PATIENCE",
     ),
     _Option(
         name="artifacts",
@@ -159,6 +169,7 @@ class ElasticOptions:
     cluster_scope: str
     preload: tuple[str, ...]
     seed: int
+    patience: float
     artifacts: str
     keep: str
     leak_check: str
@@ -206,7 +217,8 @@ def _merge(config: pytest.Config) -> ElasticOptions:
     for option in _OPTIONS:
         on_command_line = config.getoption(option.ini)
         if on_command_line is None:
-            values[option.name] = str(config.getini(option.ini))
+            ini = str(config.getini(option.ini))
+            values[option.name] = os.environ.get(option.variable) or ini
         else:
             values[option.name] = given[option.name] = str(on_command_line)
         if option.choices and values[option.name] not in option.choices:
@@ -223,11 +235,12 @@ def _merge(config: pytest.Config) -> ElasticOptions:
     return ElasticOptions(
         nodes=_check_nodes(values["nodes"]),
         nproc=_number("nproc", values["nproc"], at_least=1),
-        launcher=_check_launcher(values["launcher"]),
+        launcher=_check_launcher(config, values["launcher"]),
         cluster=values["cluster"],
         cluster_scope=values["cluster-scope"],
         preload=tuple(filter(None, values["preload"].split(","))),
         seed=_seed(config, values["seed"]),
+        patience=_factor("patience", values["patience"]),
         artifacts=artifacts,
         keep=values["keep"],
         leak_check=values["leak-check"],
@@ -253,14 +266,15 @@ def _check_nodes(text: str) -> str:
     return text
 
 
-def _check_launcher(text: str) -> str:
+def _check_launcher(config: pytest.Config, text: str) -> str:
     from pytest_elastic.errors import UsageError
 
     if text == "pytest-elastic":
         return text  # spares the import where nobody asked for another
-    from elastic_harness.scenario.launchers import launcher_named
+    from elastic_harness.scenario.launchers import LAUNCHERS, launcher_named
 
     try:
+        config.hook.pytest_elastic_register_launchers(registry=LAUNCHERS)
         launcher_named(text)
     except UsageError as error:
         raise pytest.UsageError(f"--elastic-launcher: {error}") from error
@@ -303,6 +317,18 @@ def _number(name: str, text: str, *, at_least: int) -> int:
             f"--elastic-{name}={text}: expected a whole number of at least {at_least}"
         )
     return number
+
+
+def _factor(name: str, text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 1000:
+        raise pytest.UsageError(
+            f"--elastic-{name}={text}: expected a number from 1 (as it says) to 1000"
+        )
+    return factor
 
 
 def _seed(config: pytest.Config, text: str) -> int:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from elastic_harness.history.checkers import bind
 from elastic_harness.report.failure_screen import UnmetClause
 from elastic_harness.scenario.checks import needed_capabilities
 from elastic_harness.scenario.launchers import launcher_named
@@ -21,7 +20,14 @@ from elastic_harness.scenario.planner import Plan, make_plan
 from elastic_harness.scenario.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
-from pytest_elastic.plugin.hub import RUN_KEY, Hub, RunOfTest, known_faults
+from pytest_elastic.plugin.hub import (
+    RUN_KEY,
+    Hub,
+    RunOfTest,
+    known_checkers,
+    known_faults,
+    learn_launchers,
+)
 from pytest_elastic.plugin.simulated import is_simulated, simulate_scenario
 from pytest_elastic.plugin.verdicts import conclude, shown_path, unmet_clauses
 
@@ -37,10 +43,11 @@ class ScenarioFile(pytest.File):
     def collect(self) -> Iterable[pytest.Item]:
         """Read the file and return an item for each scenario."""
         try:
+            learn_launchers(self.config)
             scenarios = load_file(
                 shown_path(os.fspath(self.path), self.config),
                 known_faults(self.config),
-                check_clause=lambda _, name, expected: bind(name, expected),
+                checkers=known_checkers(self.config),
                 folders=(str(self.config.rootpath),),
             )
             problems = [problem for loaded in scenarios for problem in _problems_here(loaded)]

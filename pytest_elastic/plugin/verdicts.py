@@ -115,13 +115,26 @@ def conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClaus
         pytest.fail(_screen(run, hub, item, unmet), pytrace=False)
     if hub.options.keep == "all":
         _write_reports(run, hub, item)
-    else:
+    _tell_reporters(run, item)
+    if hub.options.keep != "all":
         hub.discard(run.directory)
+
+
+def _tell_reporters(run: RunOfTest, item: pytest.Item) -> None:
+    """Let whoever implements the hook report the run."""
+    result = _result_of(run)
+    item.ihook.pytest_elastic_run_judged(
+        item=item,
+        history=result.history,
+        judgements=result.judgements,
+        directory=run.directory.path,
+    )
 
 
 def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> str:
     """Write a failed run's reports, and return its screen."""
     _write_reports(run, hub, item)
+    _tell_reporters(run, item)
     history = _result_of(run).history
     failed_on = node_of_first_failure(history)
     return failure_screen(

@@ -47,6 +47,7 @@ def test_markers_and_fixtures_explain_themselves(place: Place) -> None:
         (["--elastic-nodes=4:2"], "--elastic-nodes=4:2 asks for at least 4 and at most 2 nodes"),
         (["--elastic-nodes=many"], "--elastic-nodes='many' is not a number of nodes"),
         (["--elastic-nproc=0"], "--elastic-nproc=0: expected a whole number of at least 1"),
+        (["--elastic-patience=0"], "--elastic-patience=0: expected a number from 1"),
         (["--elastic-seed=x"], "--elastic-seed=x: expected a whole number of at least 0"),
         (["--elastic-cluster=cloud"], "argument --elastic-cluster: invalid choice: 'cloud'"),
         (["--elastic-launcher=mpirun"], "--elastic-launcher: there is no launcher 'mpirun'"),
@@ -126,3 +127,28 @@ def test_what_is_preloaded_is_found_loaded_by_workers(place: Place) -> None:
     place.add("pytest.ini", "[pytest]")
     by_default = place.pytest(*options)
     assert "{0: (True, False)} == {0: '?'}" in by_default.out
+
+
+def test_patience_stretches_what_a_test_waits_for(place: Place) -> None:
+    """By option, variable or ini setting, in this order; the command that repeats it says so."""
+    place.add_scripts()
+    place.add(
+        "test_it.py",
+        """
+        def test_it(elastic_job):
+            job = elastic_job("hello.py", nodes=1)
+            job.wait_for_event("worker_hello", within="2ms")
+            assert job.wait()
+        """,
+    )
+    options = ("-o", "elastic_cluster=process")
+    hasty = place.pytest(*options)
+    assert hasty.code == 1
+    assert "event worker_hello within 0.002s: " in hasty.out
+    assert place.pytest(*options, "--elastic-patience=1000").code == 0
+    assert place.pytest(*options, "-o", "elastic_patience=1000").code == 0
+    patient = Place(place.folder, {"PYTEST_ELASTIC_PATIENCE": "1000"})
+    assert patient.pytest(*options).code == 0
+    overruled = patient.pytest(*options, "--elastic-patience=1")
+    assert overruled.code == 1
+    assert "--elastic-patience=1" in overruled.out.rpartition("\nagain ")[2]

@@ -136,7 +136,7 @@ def test_a_failure_is_one_screen_and_nothing_else(called: Called) -> None:
             [
                 "INVALID: eventually: round 2 within 500ms",
                 "  eventually: [{round: 2, within: 500ms}]}".strip(),
-                "  round 2 within 500ms: not in time, nor after 1.0 s; last seen: ",
+                "  round 2 within 500ms: not in time, nor after 1.5 s; last seen: ",
             ],
         ),
         (

@@ -46,7 +46,7 @@ class Injector:
     """Faults at work.
 
     `tell` receives the engine's inputs, also from inside `fire` and `heal` where no wait is needed:
-    whoever takes them keeps a queue.
+    whoever takes them keeps a queue. `patience` multiplies what faults wait for.
     """
 
     def __init__(
@@ -55,11 +55,14 @@ class Injector:
         catalog: Catalog,
         scheduler: Scheduler,
         tell: Callable[[EngineInput], None],
+        *,
+        patience: float = 1.0,
     ) -> None:
         self._context = context
         self._catalog = catalog
         self._scheduler = scheduler
         self._tell = tell
+        self._patience = patience
         self._borrowed: dict[str, _Borrowed] = {}
 
     @property
@@ -84,6 +87,7 @@ class Injector:
             on_done=lambda evidence: self._tell(FaultProved(entry_id=name, evidence=evidence)),
             on_failed=lambda reason: self._tell(FaultFailed(entry_id=name, reason=reason)),
             proof=fault.proof,
+            patience=self._patience,
         )
         self._borrowed[name] = _Borrowed(fault=fault, targets=order.targets, task=task)
         task.start()
@@ -136,6 +140,7 @@ class Injector:
             on_in_force=lambda _: None,
             on_done=lambda _: self._on_healed(name, borrowed, ""),
             on_failed=lambda reason: self._on_healed(name, borrowed, reason),
+            patience=self._patience,
         )
         task.start()
 

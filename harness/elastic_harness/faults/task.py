@@ -44,6 +44,7 @@ class FaultTask:
     `on_failed(reason)`. A fault whose steps end without saying that it is in force, is in force
     then. One that has said `Proved` may go on working, and how its steps end is not reported then.
     `proof` is what would show that it acts, for one that is healed before that was seen.
+    `patience` multiplies what is waited for, and no time that the fault itself lets pass.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class FaultTask:
         on_done: Callable[[str], None],
         on_failed: Callable[[str], None],
         proof: str = "",
+        patience: float = 1.0,
     ) -> None:
         self._steps = steps
+        self._patience = patience
         self._proof = proof
         self._started_at = scheduler.now()
         self._scheduler = scheduler
@@ -135,8 +138,10 @@ class FaultTask:
             case Sleep(seconds=seconds):
                 self._at(now + seconds, lambda: self._advance(None))
             case Until(condition=condition, within_s=within_s, otherwise=otherwise):
-                self._look(condition, now + within_s, otherwise, _FIRST_LOOK_S)
+                deadline = now + within_s * self._patience
+                self._look(condition, deadline, otherwise, _FIRST_LOOK_S)
             case Settled(ticket=ticket, within_s=within_s, what=what):
+                within_s *= self._patience
                 otherwise = f"{what}: no answer within {within_s:g} s"
                 self._look(lambda: ticket.is_settled, now + within_s, otherwise, _FIRST_LOOK_S)
             case InForce() | Proved():

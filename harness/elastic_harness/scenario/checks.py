@@ -13,6 +13,8 @@ from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.history import events as harness_events
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.clause_checks import check_clauses, why_no_world, worlds_of
 from elastic_harness.scenario.fields import format_duration
@@ -78,6 +80,7 @@ def check_scenario(
     *,
     folders: Collection[str] = (),
     drawn: Collection[str] = (),
+    checkers: Registry = STANDARD,
 ) -> Iterator[Finding]:
     """Yield what is impossible; `actions` are the timeline's, None for `heal`.
 
@@ -94,7 +97,7 @@ def check_scenario(
     yield from check_targets(scenario, actions, nodes)
     yield from check_places(scenario, actions, folders)
     yield from check_launch(scenario)
-    yield from check_clauses(scenario, nodes)
+    yield from check_clauses(scenario, nodes, checkers)
     rdzv = scenario.job.rdzv
     yield from _check_host(scenario, rdzv.store_host, ("job", "rdzv", "store_host"))
     for index, name in enumerate(rdzv.endpoints):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from elastic_harness.history.checkers import standard_checkers
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.finding import Finding
@@ -50,7 +50,9 @@ def why_no_world(size: int, worlds: range) -> str | None:
     return f"there is no world of {size}: each node has {worlds.step} ranks"
 
 
-def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]:
+def check_clauses(
+    scenario: Scenario, nodes: Sequence[str], checkers: Registry
+) -> Iterator[Finding]:
     """Yield clauses about nodes, entries, worlds and restarts that no run can have."""
     expect = scenario.expect
     buckets = (
@@ -75,9 +77,9 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
                 yield Finding(path=here, message=message)
                 continue
             if bucket in {"never", "sometimes"}:
-                yield from _check_witness(bucket, clause, here)
+                yield from _check_witness(bucket, clause, here, checkers)
             else:
-                yield from _check_no_occurrence(bucket, clause, here)
+                yield from _check_no_occurrence(bucket, clause, here, checkers)
             yield from _check_nodes(clause, (*here, clause.name), nodes)
             yield from _check_time(scenario, bucket, clause, (*here, "within"))
             if bucket in {"never", "sometimes"}:
@@ -91,7 +93,8 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
     for index, entry in enumerate(scenario.timeline):
         if entry.action.name == CHECK_ACTION:
             for clause in read_check(entry.action.value):
-                yield from _check_no_occurrence("check", clause, ("timeline", index, CHECK_ACTION))
+                here = ("timeline", index, CHECK_ACTION)
+                yield from _check_no_occurrence("check", clause, here, checkers)
     both = {str(each) for each in expect.never} & {str(each) for each in expect.sometimes}
     for index, witness in enumerate(expect.never):
         if str(witness) in both:
@@ -101,9 +104,10 @@ def check_clauses(scenario: Scenario, nodes: Sequence[str]) -> Iterator[Finding]
             )
 
 
-def _check_witness(bucket: str, clause: Clause, here: AstPath) -> Iterator[Finding]:
+def _check_witness(
+    bucket: str, clause: Clause, here: AstPath, checkers: Registry
+) -> Iterator[Finding]:
     """Find what is no occurrence: `never: agreement` would be a wish for the contrary."""
-    checkers = standard_checkers()
     if clause.name not in checkers.names or clause.name == _LINES:
         return
     if not checkers.find(clause.name).is_occurrence:
@@ -117,9 +121,10 @@ def _check_witness(bucket: str, clause: Clause, here: AstPath) -> Iterator[Findi
         )
 
 
-def _check_no_occurrence(bucket: str, clause: Clause, here: AstPath) -> Iterator[Finding]:
+def _check_no_occurrence(
+    bucket: str, clause: Clause, here: AstPath, checkers: Registry
+) -> Iterator[Finding]:
     """Find what is seen or not where something has to hold: `finally` would ask for it."""
-    checkers = standard_checkers()
     if clause.name in checkers.names and checkers.find(clause.name).is_occurrence:
         yield Finding(
             path=here,

@@ -28,9 +28,10 @@ class Bucket(enum.Enum):
     WAIT = "wait"
 
 
-# A clause that is not met in time is watched for as long again, but no longer than this, so that
-# "it came too late" can be told from "it never came".
-_WATCH_ON_S: Final = 30.0
+# A clause that is not met in time is watched for as long again, in these bounds, so that "it came
+# too late" can be told from "it never came".
+_WATCH_ON_AT_LEAST_S: Final = 1.0
+_WATCH_ON_AT_MOST_S: Final = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class ClauseState:
         """When it is given up: some time after its deadline."""
         if (deadline := self.deadline) is None or self.base is None:
             return None
-        return deadline + min(deadline - self.base, _WATCH_ON_S)
+        longer_s = max(deadline - self.base, _WATCH_ON_AT_LEAST_S)
+        return deadline + min(longer_s, _WATCH_ON_AT_MOST_S)
 
     def open(self, now: float) -> None:
         """Begin to watch."""

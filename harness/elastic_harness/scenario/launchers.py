@@ -11,14 +11,22 @@ from __future__ import annotations
 import shlex
 import string
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from elastic_harness.scenario.speakers import WORKER_LOGS
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 
-__all__ = ["JobPlan", "Launcher", "NodePlan", "launcher_named", "modules_to_preload"]
+__all__ = [
+    "LAUNCHERS",
+    "JobPlan",
+    "Launcher",
+    "LauncherRegistry",
+    "NodePlan",
+    "launcher_named",
+    "modules_to_preload",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +207,32 @@ _TORCHRUN_KEYS = frozenset(
 # How lines of torch's own loggers begin, those of its launcher among them.
 _TORCH_LOG_LINE = r"[VIDWEF]\d{4} \d\d:\d\d:\d\d\.\d+ "
 
-_LAUNCHERS = {
-    launcher.name: launcher
-    for launcher in (
+
+class LauncherRegistry:
+    """The launchers that have names; `LAUNCHERS` is what scenarios and options may name."""
+
+    def __init__(self, launchers: Iterable[Launcher] = ()) -> None:
+        self._launchers = {launcher.name: launcher for launcher in launchers}
+
+    def add(self, launcher: Launcher) -> None:
+        """Make a launcher known; the same one twice is harmless. Raises UsageError."""
+        if self._launchers.get(launcher.name, launcher) != launcher:
+            raise UsageError(f"a launcher is called {launcher.name!r} already: choose another name")
+        launcher.argv(_SOME_JOB, _SOME_NODE)  # are all of its words known?
+        self._launchers[launcher.name] = launcher
+
+    def find(self, name: str) -> Launcher | None:
+        """Return the launcher of that name, if there is one."""
+        return self._launchers.get(name)
+
+    @property
+    def all(self) -> tuple[Launcher, ...]:
+        """All of them, in order of registration."""
+        return tuple(self._launchers.values())
+
+
+LAUNCHERS = LauncherRegistry(
+    (
         Launcher(
             name="pytest-elastic",
             command=("$python", "-m", "pytest_elastic", "run", *_TORCHRUN_WORDS),
@@ -235,7 +266,7 @@ _LAUNCHERS = {
             modules=("torch.distributed.run",),
         ),
     )
-}
+)
 
 
 def modules_to_preload(asked_for: Sequence[str] = DEFAULT_PRELOAD) -> tuple[str, ...]:
@@ -244,7 +275,7 @@ def modules_to_preload(asked_for: Sequence[str] = DEFAULT_PRELOAD) -> tuple[str,
     Ours always does. One that belongs to a package of others does where that is asked for.
     """
     packages = {"pytest_elastic", *(name.partition(".")[0] for name in asked_for)}
-    modules = [name for launcher in _LAUNCHERS.values() for name in launcher.modules]
+    modules = [name for launcher in LAUNCHERS.all for name in launcher.modules]
     wanted = [name for name in modules if name.partition(".")[0] in packages]
     return tuple(dict.fromkeys((*asked_for, *wanted)))
 
@@ -255,15 +286,16 @@ def launcher_named(text: str) -> Launcher:
     A template is such as "accelerate launch --num_machines $nodes --machine_rank $node_index
     $options $bare_program". Raises UsageError for anything else.
     """
-    if text in _LAUNCHERS:
-        return _LAUNCHERS[text]
+    if (known := LAUNCHERS.find(text)) is not None:
+        return known
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"the launcher {text!r} is no command line: {error}") from error
+    names = ", ".join(each.name for each in LAUNCHERS.all)
     if len(words) < 2 or not {"$program", "$bare_program"} & set(words):
         raise UsageError(
-            f"there is no launcher {text!r}: known are {', '.join(_LAUNCHERS)}, or a command that "
+            f"there is no launcher {text!r}: known are {names}, or a command that "
             "contains $program (or $bare_program) as a word of its own"
         )
     launcher = Launcher(name=words[0], command=words)

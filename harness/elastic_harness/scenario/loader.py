@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.scenario.checks import check_scenario
 from elastic_harness.scenario.complaints import explain, misspelt
@@ -50,7 +52,6 @@ from pytest_elastic.errors import UsageError
 
 __all__ = [
     "SUFFIX",
-    "ClauseCheck",
     "LoadedScenario",
     "load_file",
     "load_text",
@@ -60,10 +61,6 @@ __all__ = [
 ]
 
 SUFFIX: Final = ".elastic.yaml"
-
-# Called with a bucket, a clause's name and what is expected (None: only the name stands there);
-# raises UsageError for what no checker knows.
-ClauseCheck = Callable[[str, str, Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +79,14 @@ def load_file(
     path: str,
     catalog: ActionCatalog,
     *,
-    check_clause: ClauseCheck | None = None,
+    checkers: Registry = STANDARD,
     folders: Sequence[str] = (),
 ) -> list[LoadedScenario]:
     """Read a scenario file: one scenario for each document, more where it has a `matrix`.
 
-    `folders` are shared with the nodes of its runs, beside the file's own folder and the one that
-    the job runs in. Raises ScenarioError with all that is wrong.
+    `catalog` has the faults and `checkers` the checkers that it may name. `folders` are shared with
+    the nodes of its runs, beside the file's own folder and the one that the job runs in. Raises
+    ScenarioError with all that is wrong.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -96,7 +94,7 @@ def load_file(
     except (OSError, UnicodeDecodeError) as error:
         at = Position(path=path, line=1, column=1)
         raise ScenarioError([Problem(at=at, message=f"cannot be read: {error}")]) from error
-    return load_text(text, path, catalog, check_clause=check_clause, folders=folders)
+    return load_text(text, path, catalog, checkers=checkers, folders=folders)
 
 
 def load_text(
@@ -104,7 +102,7 @@ def load_text(
     path: str,
     catalog: ActionCatalog,
     *,
-    check_clause: ClauseCheck | None = None,
+    checkers: Registry = STANDARD,
     folders: Sequence[str] = (),
 ) -> list[LoadedScenario]:
     """Read scenarios from text; `path` is for messages, and scripts are relative to its folder.
@@ -117,7 +115,7 @@ def load_text(
     problems: list[Problem] = []
     for tree in parse_documents(text, path):
         for variant in expand_matrix(tree):
-            reader = _Reader(variant, catalog, check_clause, shared)
+            reader = _Reader(variant, catalog, checkers, shared)
             scenario = reader.read()
             problems += [each for each in reader.problems if each not in problems]
             if scenario is not None:
@@ -189,12 +187,12 @@ class _Reader:
         self,
         tree: Tree,
         catalog: ActionCatalog,
-        check_clause: ClauseCheck | None,
+        checkers: Registry,
         folders: Sequence[str],
     ) -> None:
         self._tree = tree
         self._catalog = catalog
-        self._check_clause = check_clause
+        self._checkers = checkers
         self._folders = folders
         self.problems: list[Problem] = []
 
@@ -215,7 +213,10 @@ class _Reader:
         if self.problems:
             return None
         recipes = self._catalog.recipes
-        for finding in check_scenario(scenario, actions, recipes, folders=self._folders):
+        found = check_scenario(
+            scenario, actions, recipes, folders=self._folders, checkers=self._checkers
+        )
+        for finding in found:
             self._found(finding)
         self._check_clauses(scenario)
         for finding in (*check_packages(scenario), *check_token_files(scenario.job)):
@@ -254,8 +255,6 @@ class _Reader:
         return actions
 
     def _check_clauses(self, scenario: Scenario) -> None:
-        if self._check_clause is None:
-            return
         for index, entry in enumerate(scenario.timeline):
             if entry.action.name == CHECK_ACTION:
                 for clause in read_check(entry.action.value):
@@ -269,14 +268,13 @@ class _Reader:
 
     def _check_one(self, bucket: str, clause: Clause, path: AstPath) -> None:
         """Find a clause that no checker knows, or not with this value."""
-        assert self._check_clause is not None, "only asked where clauses can be checked"
         if clause.name in self._catalog.names():
             message = f"`{clause.name}` is done, and nothing that holds: it stands in the timeline"
             self._complain(path, message, is_key=True)
             return
         is_bare = clause.expected is True or (bucket == "always" and clause.is_off)
         try:
-            self._check_clause(bucket, clause.name, None if is_bare else clause.expected)
+            self._checkers.bind(clause.name, None if is_bare else clause.expected)
         except UsageError as error:
             if (*path, clause.name) in self._tree.keys:
                 path = (*path, clause.name)

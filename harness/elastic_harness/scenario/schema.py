@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
+from pydantic import TypeAdapter
+
+from elastic_harness.history.checkers.library import STANDARD
+from elastic_harness.history.checkers.registry import Checker, Registry
+from elastic_harness.history.parameters import Seconds
 from elastic_harness.scenario.model import TRIGGER_KEYS, ActionCatalog, Scenario
 
 __all__ = ["json_schema"]
 
 
-def json_schema(catalog: ActionCatalog) -> dict[str, Any]:
+def json_schema(catalog: ActionCatalog, checkers: Registry = STANDARD) -> dict[str, Any]:
     """Return the JSON Schema of a scenario file, for editors and for `pytest-elastic schema`."""
     schema = Scenario.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
@@ -20,10 +25,7 @@ def json_schema(catalog: ActionCatalog) -> dict[str, Any]:
             definitions.update(part.pop("$defs", {}))
     definitions["Entry"] = _entry_schema(definitions["Entry"], actions)
     definitions["Eventually"] = _eventually_schema(definitions["Eventually"], definitions)
-    definitions["Clause"] = {
-        "description": definitions["Clause"]["description"],
-        "type": ["string", "object"],
-    }
+    definitions["Clause"] = _clause_schema(checkers, definitions["Clause"]["description"])
     definitions["Nodes"]["required"] = ["initial"]
     definitions["Nodes"] = {"anyOf": [{"type": "integer", "minimum": 1}, definitions["Nodes"]]}
     del definitions["Action"]
@@ -66,3 +68,36 @@ def _eventually_schema(
             }
         )
     return {"description": clause["description"], "oneOf": forms}
+
+
+_DURATION: Mapping[str, Any] = {"type": ["number", "string"], "description": "10s, 500ms, 2min"}
+
+
+def _clause_schema(checkers: Registry, description: str) -> dict[str, Any]:
+    """Describe a clause as it is written: a checker's name, alone or with what is expected."""
+    known = {name: _checker_schema(checkers.find(name)) for name in sorted(checkers.names)}
+    return {
+        "description": description,
+        "anyOf": [
+            {"enum": list(known)},
+            {
+                "type": "object",
+                "properties": {**known, "within": _DURATION},
+                "additionalProperties": False,
+            },
+        ],
+    }
+
+
+# Checkers are of as many types as there are kinds of parameters.
+def _checker_schema(checker: Checker[Any]) -> dict[str, Any]:
+    """Describe what may stand behind a checker's name: its shorthand, its parameters, or `off`."""
+    schema = TypeAdapter(checker.parameters).json_schema()
+    for name, hint in get_type_hints(checker.parameters).items():
+        if hint is Seconds:
+            schema["properties"][name] = _DURATION
+    schema["additionalProperties"] = False
+    forms: list[Any] = [schema, {"type": "boolean"}, {"const": "off"}]
+    if checker.shorthand is not None:
+        forms.insert(0, schema["properties"][checker.shorthand])
+    return {"description": checker.summary, "anyOf": forms}

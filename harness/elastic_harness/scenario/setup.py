@@ -91,6 +91,7 @@ def make_setup(
         launch_environs=launch_environs,
         proxies=plan.scenario.proxy_plans,
         seed=plan.seed.value,
+        patience=patience,
     )
     return RunSetup(
         plan=plan,

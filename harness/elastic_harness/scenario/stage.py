@@ -213,7 +213,7 @@ class Stage(StageStops, StageNetwork):
 
     def find_survivors(self, on_done: Callable[[], None]) -> None:
         """Look, on every node whose launcher has ended, for what outlived it (bounded)."""
-        deadline = self._loop.now() + SURVIVOR_GRACE_S
+        deadline = self._loop.now() + SURVIVOR_GRACE_S * self._plan.patience
 
         def look() -> None:
             left = {

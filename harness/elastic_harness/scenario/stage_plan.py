@@ -40,6 +40,7 @@ class StagePlan:
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
     proxies: Sequence[ProxyPlan] = ()
+    patience: float = 1.0
     seed: int = 0
 
     @property

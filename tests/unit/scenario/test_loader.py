@@ -8,7 +8,6 @@ import pytest
 from elastic_harness.faults.recipe import known_draws
 from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.history.checkers import bind
 from elastic_harness.scenario.loader import LoadedScenario, load_file, load_text
 from elastic_harness.scenario.problems import ScenarioError
 from elastic_harness.scenario.triggers import AtStep, RoundCondition
@@ -39,7 +38,6 @@ def load(text: str) -> list[LoadedScenario]:
         text,
         "some/file.elastic.yaml",
         built_in_faults(),
-        check_clause=lambda _, name, value: bind(name, value),
     )
 
 

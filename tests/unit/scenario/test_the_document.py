@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.history.checkers import STANDARD, bind
+from elastic_harness.history.checkers import STANDARD
 from elastic_harness.scenario.loader import load_text
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.triggers import CONDITION_KEYS
@@ -55,7 +55,6 @@ def test_what_a_page_shows_can_be_read(where: str) -> None:
         shown()[where],
         path,
         built_in_faults(),
-        check_clause=lambda _, name, value: bind(name, value),
     )
     assert len(loaded) == 1
 
