@@ -133,7 +133,10 @@ class Agent:
                 self._tell(self._describe_exit(report))
             case w.GroupGone():
                 self._plan.round_ended()
-                self._tell(m.GroupVanished(round=report.round, killed=tuple(report.killed)))
+                vanished = m.GroupVanished(
+                    round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
+                )
+                self._tell(vanished)
             case w.LeaseRanOut(round=round_):
                 self._tell(m.LeaseExpired(round=round_))
             case w.StoreAnswered():

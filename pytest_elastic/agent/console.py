@@ -20,6 +20,11 @@ _MAX_MESSAGE_LINES = 12
 def describe_event(event: events.Event) -> str | None:
     """Return the line that a person should see about an event, or None."""
     match event:
+        case events.WorkersStopped(round=round_, strays=strays) if strays:
+            several = ", ".join(strays)
+            return (
+                f"the workers of round {round_} left processes behind, which were ended: {several}"
+            )
         case events.QuorumChosen(quorum="majority"):
             return f"a majority of nodes goes on without any other, quorum=majority: {event.reason}"
         case events.QuorumChosen():

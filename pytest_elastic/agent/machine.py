@@ -312,7 +312,12 @@ class AgentMachine:
         group.is_gone = True
         duration_s = round(group.ended_for_s(now), 3)
         self._emit(
-            events.WorkersStopped(round=given.round, duration_s=duration_s, killed=given.killed)
+            events.WorkersStopped(
+                round=given.round,
+                duration_s=duration_s,
+                killed=given.killed,
+                strays=given.strays,
+            )
         )
         if group.is_order_seen or self.phase is Phase.DRAINING:
             self._finish_round(group)

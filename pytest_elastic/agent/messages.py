@@ -76,6 +76,7 @@ class GroupVanished:
 
     round: int
     killed: tuple[int, ...] = ()
+    strays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.model import Assignment
 
-__all__ = ["GROUP_GRACE_S", "WorkerGroup"]
+__all__ = ["GROUP_GRACE_S", "LEFTOVER_GRACE_S", "WorkerGroup"]
 
 # After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
 # enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
 GROUP_GRACE_S = 1.0
+# What workers leave that have ended by themselves is told to end after this. The standard library's
+# own helpers (fork server, resource tracker) end by themselves in milliseconds, and are no strays.
+LEFTOVER_GRACE_S = 0.5
 # What groups get of a grace that is short itself.
 _GROUPS_SHARE = 0.2
 
@@ -64,8 +67,10 @@ class WorkerGroup:
         if not self.is_ending:
             self.is_ending = True
             self._stop_began_at = now
-        self._groups_at = now
-        latest = now + GROUP_GRACE_S
+            self._groups_at = now + LEFTOVER_GRACE_S
+        else:
+            self._groups_at = now
+        latest = self._groups_at + GROUP_GRACE_S
         self._kill_at = latest if self._kill_at is None else min(self._kill_at, latest)
 
     def ended_for_s(self, now: float) -> float:

@@ -300,12 +300,17 @@ class StopOrdered(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStopped(Event):
-    """No process of the round's workers is left on this node."""
+    """No process of the round's workers is left on this node.
+
+    `killed` had to be ended by SIGKILL. `strays` are the commands of processes that workers which
+    ended well had left behind, and that had to be ended.
+    """
 
     kind: ClassVar[str] = "workers_stopped"
     round: int
     duration_s: float
     killed: tuple[int, ...] = ()
+    strays: tuple[str, ...] = ()
 
 
 @register

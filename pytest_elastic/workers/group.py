@@ -42,6 +42,8 @@ class Group:
         self._is_complete = False
         self._is_reported_running = False
         self.is_killed = False  # set by the keeper when it begins to
+        self._left: dict[int, str] = {}  # commands of what is to go, now that all leaders have gone
+        self.strays: list[str] = []
 
     def add(self, local_rank: int, started: Started) -> None:
         """Take in a worker that was forked."""
@@ -81,9 +83,23 @@ class Group:
                 self._report_end(
                     worker, was_out_of_memory=was_killed_by_others and self._did_memory_run_out()
                 )
+        command = self._left.pop(pid, "")
+        if command and exit_code in (-signal.SIGTERM, -signal.SIGKILL):
+            self.strays.append(command)
+
+    def note_leftovers(self, *, spare: Collection[int]) -> None:
+        """Remember what is still there although every worker has ended well: it is ended now.
+
+        What workers leave that have failed, or were told to end, is not their programs' doing.
+        """
+        if self.has_ended and all(worker.exit_code == 0 for worker in self._workers):
+            for pid in process_tree.descendants(os.getpid(), spare=spare):
+                if pid not in self._left and not process_tree.is_zombie(pid):
+                    self._left[pid] = process_tree.command_of(pid)
 
     def send(self, number: int, to: str, *, spare: Collection[int]) -> None:
         """Signal the leaders, their process groups, or all processes below the keeper."""
+        self.note_leftovers(spare=spare)
         if to == "leaders":
             process_tree.send_signal(self.leaders, number)
         elif to == "all":

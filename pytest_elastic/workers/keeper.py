@@ -258,6 +258,7 @@ class KeeperRole:
 
     def _kill_group(self, group: Group) -> None:
         group.is_killed = True
+        group.note_leftovers(spare=self._spared())
         self._sweeper.sweep()
 
     def _reap(self) -> None:
@@ -301,7 +302,8 @@ class KeeperRole:
         assert self._group is not None, "only a group that was there can be gone"
         group, self._group = self._group, None
         group.forget()
-        self._report(GroupGone(round=group.round, killed=tuple(killed)))
+        gone = GroupGone(round=group.round, killed=tuple(killed), strays=tuple(group.strays))
+        self._report(gone)
 
     def _end(self) -> None:
         """Kill everything, for the agent is dead or has asked for it; then exit."""

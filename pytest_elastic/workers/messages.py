@@ -197,12 +197,14 @@ class GroupGone:
     """No process of the round is left: not a leader, not a child, not a setsid'd grandchild.
 
     Reported once by itself, and again in answer to a `KillGroup` for a round that is gone.
-    `killed` are the processes that the keeper had to SIGKILL.
+    `killed` are the processes that the keeper had to SIGKILL; `strays` the commands of those that
+    every worker of the group had left behind when it ended well, and that the keeper had to end.
     """
 
     kind: ClassVar[str] = "group_gone"
     round: int
     killed: Sequence[int] = ()
+    strays: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

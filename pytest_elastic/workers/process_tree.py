@@ -19,6 +19,7 @@ __all__ = [
     "Sweeper",
     "become_subreaper",
     "children_of",
+    "command_of",
     "descendants",
     "is_zombie",
     "process_group",
@@ -100,6 +101,15 @@ def process_group(pid: int) -> int | None:
     """Return the process group of `pid`, or None if it is gone."""
     fields = _stat(pid)
     return None if fields is None else int(fields[2])
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of `pid`, for people; "" if it is gone or has none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            return command.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:

@@ -56,7 +56,17 @@ TESTS = """
             os.kill(pid, signal.SIGKILL)
         elastic_cluster.session._open.wait()
 
+    def test_helper_that_outlives_its_worker(elastic_job):
+        job = elastic_job("leaves_a_helper.py")
+        assert job.wait()
+        job.check("no_strays")
+
     # and what is right
+
+    def test_helpers_that_end_with_their_worker(elastic_job):
+        job = elastic_job("has_a_helper.py")
+        assert job.wait()
+        job.check("no_strays")
 
     def test_that_looks_at_a_failed_job(elastic_job):
         assert not elastic_job("exits_3.py").wait().succeeded
@@ -77,6 +87,22 @@ TESTS = """
             job.wait_for_round(2, within="100ms")
         assert not job.check("restarts", 5)
 """
+LEAVES_A_HELPER = """
+    import subprocess
+    subprocess.Popen(["sleep", "987"], start_new_session=True)
+"""
+# The standard library's own helpers end a moment after the worker.
+HAS_A_HELPER = """
+    import multiprocessing, multiprocessing.shared_memory
+    if __name__ == "__main__":
+        memory = multiprocessing.shared_memory.SharedMemory(create=True, size=1)
+        context = multiprocessing.get_context("forkserver")
+        child = context.Process(target=print, args=("hello",))
+        child.start()
+        child.join()
+        memory.close()
+        memory.unlink()
+"""
 WRONG = {
     "test_check_is_false": "<restarts: 5: invalid: 0 restarts, 5 were expected>",
     "test_check_that_nobody_looks_at": "INVALID: restarts: 5",
@@ -87,8 +113,10 @@ WRONG = {
     "test_fault_that_never_fires": "UNKNOWN: faults_effective",
     "test_check_that_is_never_reached": "UNKNOWN: check: ranks",
     "test_cluster_that_is_lost": "the cluster was lost",
+    "test_helper_that_outlives_its_worker": "which the launcher ended: sleep 987",
 }
 RIGHT = [
+    "test_helpers_that_end_with_their_worker",
     "test_that_looks_at_a_failed_job",
     "test_that_names_how_it_ends",
     "test_that_ends_its_job",
@@ -103,6 +131,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place.add_ini("elastic_nodes = 1")
     place.add_scripts()
     place.add("refuses.py", "import argparse\nargparse.ArgumentParser().parse_args()")
+    place.add("leaves_a_helper.py", LEAVES_A_HELPER)
+    place.add("has_a_helper.py", HAS_A_HELPER)
     place.add("test_wrongs.py", TESTS)
     wrong = scenario("exits", script="exits_3.py").replace(
         "expect: {finally: [{job: succeeded}]}\n", ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_elastic.agent.worker_group import GROUP_GRACE_S, WorkerGroup
+from pytest_elastic.agent.worker_group import GROUP_GRACE_S, LEFTOVER_GRACE_S, WorkerGroup
 from tests.unit.agent.machine_bench import assignment
 
 
@@ -53,18 +53,23 @@ def test_an_ending_can_be_hurried_and_never_put_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grace_s", "killed_at"), [(None, 110.0 + GROUP_GRACE_S), (30.0, 111.0), (10.5, 110.5)]
+    ("grace_s", "told_at", "killed_at"),
+    [
+        (None, 110.0 + LEFTOVER_GRACE_S, 110.0 + LEFTOVER_GRACE_S + GROUP_GRACE_S),
+        (30.0, 110.0, 111.0),
+        (10.5, 110.0, 110.5),
+    ],
 )
 def test_leftovers_get_a_moment_and_no_more_than_the_grace(
-    grace_s: float | None, killed_at: float
+    grace_s: float | None, told_at: float, killed_at: float
 ) -> None:
-    """Their leaders have ended, of themselves or in an ending: nobody waits for stuck children."""
+    """In an ending they are told at once; those of workers that ended by themselves may go first."""
     group = WorkerGroup(assignment())
     if grace_s is not None:
         group.end_within(grace_s, now=100.0)
     group.end_leftovers(now=110.0)
     assert group.is_ending
-    assert steps(group) == [(110.0, "groups are told"), (killed_at, "all are killed")]
+    assert steps(group) == [(told_at, "groups are told"), (killed_at, "all are killed")]
 
 
 def test_an_ending_takes_as_long_as_it_was_asked_for() -> None:

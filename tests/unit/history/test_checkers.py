@@ -30,7 +30,7 @@ from elastic_harness.history.judge import judge_checks, overall
 from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import RoundCommitted, WorkerExited, WorkersStarted
+from pytest_elastic.events.model import RoundCommitted, WorkerExited, WorkersStarted, WorkersStopped
 from tests.unit.history.never_began import NOT_TOLD, lost, never_began
 from tests.unit.history.story import Story
 
@@ -333,6 +333,18 @@ def killed_by_the_harness() -> Story:
     return Story().launcher_exits({"n1": 0}).end("limit").launcher_exits({"n2": 0})
 
 
+def started_and_stopped(*strays: str, is_stopped: bool = True) -> Callable[[], Story]:
+    """A round of one worker, and what its launcher says of its end."""
+
+    def tell() -> Story:
+        started = WorkersStarted(round=1, pids=(5,), ranks=(0,), start="warm", start_reason="")
+        story = Story().tell("agent", "n1", started).round(1, ["n1"]).finish(1)
+        stopped = WorkersStopped(round=1, duration_s=0.1, strays=strays)
+        return (story.tell("agent", "n1", stopped) if is_stopped else story).end()
+
+    return tell
+
+
 PLANTS: dict[str, Plant] = {
     "ranks": Plant(
         invalid=(
@@ -410,6 +422,19 @@ PLANTS: dict[str, Plant] = {
         invalid=(clean, lambda: never_began("n1", "n2", starts_anyway=True)),
         unknown=(empty, *NOT_TOLD),
         valid=(lambda: never_began("n1", "n2"), lambda: never_began("n1", "n2", by=lost)),
+    ),
+    "no_strays": Plant(
+        invalid=(started_and_stopped("python helper.py"), survivor),
+        unknown=(
+            clean,
+            started_and_stopped(is_stopped=False),
+            lambda: started_and_stopped()().tell(
+                "agent",
+                "n2",
+                WorkersStarted(round=1, pids=(6,), ranks=(1,), start="warm", start_reason=""),
+            ),
+        ),
+        valid=(started_and_stopped(),),
     ),
     "log_contains": Plant(
         value="lost n[0-9]",

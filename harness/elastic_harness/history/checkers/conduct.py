@@ -40,6 +40,7 @@ from pytest_elastic.events.model import (
     RoundCommitted,
     WorkerExited,
     WorkersStarted,
+    WorkersStopped,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "faults_effective",
     "job",
     "log_contains",
+    "no_strays",
     "no_survivors",
     "no_workers",
     "switch_clean",
@@ -193,7 +195,7 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
 
 
 def _job_and_round(
-    history: History, entry: Entry[WorkerHello | WorkersStarted | WorkerExited]
+    history: History, entry: Entry[WorkerHello | WorkersStarted | WorkerExited | WorkersStopped]
 ) -> tuple[str, int, str, int | None]:
     """Return run id, job, node and round of what happened to a worker."""
     job = history.worlds.job_of(entry.seq)
@@ -323,6 +325,33 @@ def no_workers(history: History, _: NoParameters) -> Verdict:
     return valid(f"{len(starts)} launchers ended, and none had started a worker", (ended.seq,))
 
 
+@checker("no_strays", NoParameters)
+def no_strays(history: History, _: NoParameters) -> Verdict:
+    """Workers that end well leave no process behind for their launcher to end."""
+    stopped = history.of_kind(WorkersStopped)
+    for entry in stopped:
+        if entry.event.strays:
+            return invalid(
+                f"round {entry.event.round} left {len(entry.event.strays)} processes behind on "
+                f"{entry.node}, which the launcher ended: {entry.event.strays[0]}",
+                (entry.seq,),
+            )
+    if survivors := history.of_kind(SurvivorFound):
+        first = survivors[0]
+        return invalid(f"left behind on {first.node}: {first.event.command}", (first.seq,))
+    told = {_job_and_round(history, entry) for entry in stopped}
+    if not stopped:
+        return unknown("no launcher says what workers have left behind")
+    for started in history.of_kind(WorkersStarted):
+        if _job_and_round(history, started) not in told:
+            return unknown(
+                f"the launcher on {started.node} does not say what the workers of round "
+                f"{started.event.round} left behind",
+                (started.seq,),
+            )
+    return valid(f"workers of {len(stopped)} groups left nothing behind", [e.seq for e in stopped])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContainsParameters:
     """`log_contains: "regex"`, or with a node."""
@@ -363,5 +392,6 @@ CHECKERS: tuple[Checker[Any], ...] = (
     job,
     exit_codes,
     no_workers,
+    no_strays,
     log_contains,
 )
