@@ -1,0 +1,115 @@
+"""Each rank has a batch of its own size, and the learning rate stays as it was."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+SAMPLES, BATCH = 240, 12  # wrong: fewer ranks make smaller steps, at the same rate
+CHECKPOINT = Path(os.environ.get("ELASTIC_CHECKPOINT_DIR", "checkpoints")) / "newest.pt"
+
+
+class Numbers(Dataset):
+    """The sum of eight numbers is to be learnt; each sample is always the same."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        numbers = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return numbers, numbers.sum().reshape(1)
+
+
+class Batches(Sampler):
+    """This rank's share of every global batch from a step on: each epoch has each sample once."""
+
+    def __init__(self, first_step, steps, rank, world_size):
+        self.first_step, self.steps = first_step, steps
+        self.rank, self.world_size = rank, world_size
+        self.epoch = 0
+
+    def __iter__(self):
+        for step in range(self.first_step, self.steps):
+            self.epoch, start = divmod(step * BATCH * self.world_size, SAMPLES)
+            order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch))
+            yield order[start : start + BATCH * self.world_size][
+                self.rank :: self.world_size
+            ].tolist()
+
+
+def save(model, optimizer, step):
+    """Write the checkpoint beside the old one, to the disk, and then put it in its place."""
+    state = {
+        "model": model.module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+        "step": step,
+    }
+    CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{CHECKPOINT}.{os.getpid()}", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, CHECKPOINT)
+
+
+def load(model, optimizer):
+    """Go to where the checkpoint was written; return how many steps are done."""
+    if not CHECKPOINT.exists():
+        return 0
+    state = torch.load(CHECKPOINT, weights_only=True)
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    return state["step"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--checkpoint-every", type=int, default=5)
+    options = parser.parse_args()
+
+    asked_to_leave = []
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.append(True))
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)  # the same weights, and the same dropout, on every rank
+    network = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    done = load(model, optimizer)
+    print(f"rank {rank} of {world_size} begins with {done} steps done", flush=True)
+    loader = DataLoader(Numbers(), batch_sampler=Batches(done, options.steps, rank, world_size))
+    for numbers, wanted in loader:
+        loss = nn.functional.mse_loss(model(numbers), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        done += 1
+        # All ranks learn at the same step that one of them was asked to leave.
+        is_leaving = torch.tensor(float(bool(asked_to_leave)))
+        dist.all_reduce(is_leaving, op=dist.ReduceOp.MAX)
+        if rank == 0 and (is_leaving or done % options.checkpoint_every == 0):
+            save(model, optimizer, done)
+        if is_leaving and done < options.steps:
+            dist.barrier()  # nobody leaves before the checkpoint is written
+            while not asked_to_leave:  # whoever was not asked is, in a moment: its peers are gone
+                time.sleep(0.01)
+            sys.exit(128 + signal.SIGTERM)
+    if rank == 0:
+        save(model, optimizer, done)
+        print(f"finished with {done} steps done", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
