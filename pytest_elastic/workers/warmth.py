@@ -192,10 +192,14 @@ def _set_by_program(reach: Reach) -> str:
 
 
 def _missing_folder(spec: WorkerSpec, host: Host) -> str:
-    """Say which module the host found in a PYTHONPATH entry that the worker does not have."""
+    """Say which module the host found in a folder that is not on the worker's path.
+
+    A folder of the host's PYTHONPATH is missing even if a fresh interpreter has it further down its
+    path, where others may come before it.
+    """
     theirs = set(_python_path(spec))
-    for entry in host.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if entry and (folder := os.path.abspath(entry)) not in theirs:
+    for folder in host.added_path:
+        if folder not in theirs:
             for name, file in host.modules.items():
                 if _lies_in(file, folder):
                     return f"{name} is loaded from {folder}, which is not on the worker's path"

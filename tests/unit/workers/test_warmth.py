@@ -21,6 +21,7 @@ def host(environ: Mapping[str, str] | None = None, **fields: Any) -> Host:  # no
     values: dict[str, Any] = {
         "environ": environ or {},
         "clean_path": ("/lib",),
+        "added_path": (),
         "modules": {"torch": "/lib/torch/__init__.py", "random": "/std/random.py"},
         "preload": ("torch",),
         "ignored_signals": (),
@@ -137,8 +138,8 @@ def test_a_folder_that_the_loaded_modules_come_from_hides_nothing() -> None:
 
 
 def test_a_module_from_a_folder_the_worker_does_not_have_needs_a_fresh_interpreter() -> None:
-    """What the host found on its PYTHONPATH must be on the worker's."""
-    warm = host({"PYTHONPATH": "/lib"})
+    """What the host found there must be on the worker's PYTHONPATH."""
+    warm = host(added_path=("/lib",))
     assert warm_reason(worker(), warm, NOWHERE) == (
         False,
         "torch is loaded from /lib, which is not on the worker's path",
