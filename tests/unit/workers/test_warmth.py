@@ -246,6 +246,20 @@ def test_a_program_that_sets_what_torch_has_read_needs_a_fresh_interpreter(tmp_p
     assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec))[1]
 
 
+@pytest.mark.parametrize(("folder", "is_own"), [("lib", True), ("site-packages", False)])
+def test_what_is_installed_is_not_the_programs_own(
+    tmp_path: Path,
+    folder: str,
+    is_own: bool,  # noqa: FBT001
+) -> None:
+    """Torch's own source names what torch reads, and PYTHONPATH may name the folder it is in."""
+    (tmp_path / "train.py").write_text("import mine")
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "mine.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n")
+    early = look_around(worker(environ={"PYTHONPATH": folder}, cwd=str(tmp_path))).early
+    assert (early is not None) == is_own
+
+
 @pytest.mark.parametrize("module", ["cProfile", "trace", "coverage", "memray.run"])
 def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> None:
     """A profile without torch's import is another one."""
