@@ -33,14 +33,16 @@ class Host:
     """What a program forked from this interpreter would find: the facts that warm starts hang on.
 
     `environ` is the environment the interpreter's own start saw, with the caller's values for what
-    `spawn` replaced; `clean_path` is `sys.path` without any PYTHONPATH; `modules` maps each
-    top-level module that a fresh interpreter would not have loaded yet to the file it came from
-    ("" when it has none); `ignored_signals` were ignored by the parent already; `cannot_become`
-    says why not, or is empty; `own` are our own modules.
+    `spawn` replaced; `clean_path` is `sys.path` without any PYTHONPATH, and `added_path` what else
+    was on it when modules were imported; `modules` maps each top-level module that a fresh
+    interpreter would not have loaded yet to the file it came from ("" when it has none);
+    `ignored_signals` were ignored by the parent already; `cannot_become` says why not, or is empty;
+    `own` are our own modules.
     """
 
     environ: Mapping[str, str]
     clean_path: tuple[str, ...]
+    added_path: tuple[str, ...]
     modules: Mapping[str, str]
     preload: tuple[str, ...]
     ignored_signals: tuple[int, ...]
@@ -97,7 +99,8 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     atexit.register(ending.settle)
     own = descriptors.open_descriptors()
     # Our own values (one thread in each pool) are in force until everything is imported.
-    _import_all(order, environ.get("PYTHONPATH", ""))
+    added_path = _add_to_path(environ.get("PYTHONPATH", ""), clean_path)
+    _import_all(order)
     held = _opened_since(own)
     if supported and held:
         # It is closed when a program begins, behind the back of the module that opened it.
@@ -106,6 +109,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     _current = Host(
         environ=environ,
         clean_path=clean_path,
+        added_path=added_path,
         modules=_loaded_since(at_start),
         preload=order.preload,
         ignored_signals=ignored,
@@ -127,10 +131,18 @@ def _serve(clean_path: tuple[str, ...]) -> None:
         ending.end_early()
 
 
-def _import_all(order: WarmOrder, python_path: str) -> None:
+def _add_to_path(python_path: str, clean_path: tuple[str, ...]) -> tuple[str, ...]:
+    """Put the caller's PYTHONPATH first on `sys.path`; return what else is not clean."""
+    entries = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
+    # The folder of our own package, if no fresh interpreter would have it.
+    ours = [entry for entry in sys.path if entry not in clean_path]
+    sys.path[:0] = entries
+    return (*entries, *ours)
+
+
+def _import_all(order: WarmOrder) -> None:
     """Import what is to be warm, as a script with the caller's PYTHONPATH would find it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
-    sys.path[:0] = [os.path.abspath(entry) for entry in python_path.split(os.pathsep) if entry]
     # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
     gc.disable()
     # Our own first: what a node or a keeper consists of is to lie together, and not among torch's.

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 __all__ = [
     "EVENT_KINDS",
+    "EXEC_ASKED_FOR",
+    "NOT_OUR_PYTHON",
     "AgentExited",
     "AgentStarted",
     "ConfigResolved",
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 EVENT_KINDS: dict[str, type[Event]] = {}
+# How a `start_reason` ends where the user's own choice has ruled a warm start out.
+EXEC_ASKED_FOR, NOT_OUR_PYTHON = "exec was asked for", "is not the launcher's own Python"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ __all__ = [
 _SUFFIX = ".elastic.yaml"
 # Seeds that reports from other processes have named, and from which workers.
 _seeds_seen: dict[int, dict[str, None]] = {}
+# How many workers of jobs were started cold, by reason.
+_cold_seen: dict[str, int] = {}
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check"}
 
 
@@ -158,17 +160,23 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note on which worker of pytest-xdist which seed was used: this process collects nothing."""
+    """Note on which worker of pytest-xdist which seed was used, and which starts were cold."""
+    for reason, count in getattr(report, "elastic_cold", {}).items():
+        _cold_seen[reason] = _cold_seen.get(reason, 0) + count
     seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
     if seed is not None and worker is not None:
         _seeds_seen.setdefault(int(seed), {})[str(worker)] = None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say the seeds of pytest-xdist's workers; without it, the header has said the seed."""
+    """Say the seeds of pytest-xdist's workers, which no header says, and what made jobs slow."""
     for seed, workers in sorted(_seeds_seen.items()):
         terminalreporter.write_line(f"elastic: seed {seed} on {', '.join(sorted(workers))}")
     _seeds_seen.clear()
+    for reason, count in sorted(_cold_seen.items()):
+        were = "1 worker was" if count == 1 else f"{count} workers were"
+        terminalreporter.write_line(f"elastic: {were} started cold (slower): {reason}")
+    _cold_seen.clear()
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

@@ -82,6 +82,8 @@ class Hub:
         self._session: HarnessSession | None = None
         self._choice: Choice | None = None
         self._replay: Plan | None = None
+        # The runs of the test at hand, until its report.
+        self.opened: list[RunOfTest] = []
         self.options: ElasticOptions = options_of(config)
 
     @property
@@ -171,6 +173,7 @@ class Hub:
         from elastic_harness.scenario.planner import encode_plan
 
         plan = run.plan
+        self.opened.append(run)
         with open(run.directory.plan, "w", encoding="utf-8") as file:
             file.write(encode_plan(plan))
         script = plan.scenario.job.script

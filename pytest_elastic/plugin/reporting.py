@@ -1,13 +1,15 @@
-"""What a session says about itself: the header, and what a failed test's run has left behind."""
+"""What a session says about itself: its header, what failed runs have left, and what was slow."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_of
+from pytest_elastic.events.model import EXEC_ASKED_FOR, NOT_OUR_PYTHON, WorkersStarted
+from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_in_use, hub_of
 from pytest_elastic.plugin.hub import __file__ as hub_file
 
 __all__ = ["complete_report", "header_lines"]
@@ -36,14 +38,18 @@ def header_lines(config: pytest.Config) -> list[str]:
 def complete_report(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Add to a failed report what its run has left, and say of a skipped test where it stands."""
+    """Add to a failed report what its run has left, and say of a skipped test where it stands.
+
+    Attributes of a report, if they are plain, reach the controller of pytest-xdist with it.
+    """
     if isinstance(report.longrepr, tuple) and report.longrepr[0] == hub_file:
         # pytest shows where `skip` was called, and counts all skips of one line as one.
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
+    if call.when == "teardown" and (hub := hub_in_use(item.config)) is not None:
+        vars(report)["elastic_cold"] = _cold_starts(hub)
     run = item.stash.get(RUN_KEY, None)
     if run is not None and hasattr(item.config, "workerinput"):
-        # Goes to the controller with the report.
         vars(report)["elastic_seed"] = run.plan.seed.value
     if run is None or not report.failed or call.when != "call":
         return
@@ -52,3 +58,16 @@ def complete_report(
     item.user_properties.append(found)  # JUnit's file has what the report of the teardown says
     if run.screen:
         report.sections.append(("elastic job", run.screen))
+
+
+def _cold_starts(hub: Hub) -> dict[str, int]:
+    """Return how many workers of this test's runs could not be started warm, by reason."""
+    counted: Counter[str] = Counter()
+    for run in hub.opened:
+        for entry in () if run.result is None else run.result.history.of_kind(WorkersStarted):
+            reason = entry.event.start_reason
+            is_chosen = reason.endswith((EXEC_ASKED_FOR, NOT_OUR_PYTHON))
+            if entry.event.start == "exec" and not is_chosen:
+                counted[reason] += len(entry.event.pids)
+    hub.opened.clear()
+    return dict(counted)

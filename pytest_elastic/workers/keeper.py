@@ -29,6 +29,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError
+from pytest_elastic.events.model import EXEC_ASKED_FOR
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import messages, process_tree, warmth
 from pytest_elastic.workers.group import Group
@@ -220,7 +221,7 @@ class KeeperRole:
 
     def _choose_start(self, order: StartGroup) -> tuple[bool, str]:
         if order.start == "exec":
-            return False, "exec was asked for"
+            return False, EXEC_ASKED_FOR
         if self._host is None:
             return False, self._cold_reason
         # Looked at again: what was preloaded may have begun a thread meanwhile.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 
 from pytest_elastic.boot.host import Host
+from pytest_elastic.events.model import NOT_OUR_PYTHON
 from pytest_elastic.workers.own_source import SetVariable, sources_of, variables_set
 from pytest_elastic.workers.spec import WorkerSpec
 
@@ -53,6 +54,7 @@ _OBSERVERS = frozenset(
         *("pyinstrument", "memory_profiler", "kernprof"),
     }
 )
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 # The longest first: `x.cpython-311-x86_64-linux-gnu.so` is the module x.
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
@@ -78,7 +80,7 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
     if host.cannot_become:
         return False, host.cannot_become
     if not spec.is_python:
-        return False, f"{spec.command[0]} is not the launcher's own Python"
+        return False, f"{spec.command[0]} {NOT_OUR_PYTHON}"
     reason = (
         _odd_command(spec.command[1:])
         or _seen_at_start(spec.environ)
@@ -102,10 +104,12 @@ def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None)
         if entry not in seen:
             seen[entry] = _modules_in(entry)
     _, target = _split(spec.command[1:])
-    text, files = sources_of(target, spec.cwd, entries)
+    # What is installed is not the program's own, though PYTHONPATH may name it once more.
+    own = [entry for entry in entries if os.path.basename(entry) not in _INSTALLED]
+    text, files = sources_of(target, spec.cwd, own)
     return Reach(
         folders=[(entry, seen[entry]) for entry in entries],
-        early=variables_set(text, files, entries, _is_read_by_imports),
+        early=variables_set(text, files, own, _is_read_by_imports),
     )
 
 
@@ -192,10 +196,14 @@ def _set_by_program(reach: Reach) -> str:
 
 
 def _missing_folder(spec: WorkerSpec, host: Host) -> str:
-    """Say which module the host found in a PYTHONPATH entry that the worker does not have."""
+    """Say which module the host found in a folder that is not on the worker's path.
+
+    A folder of the host's PYTHONPATH is missing even if a fresh interpreter has it further down its
+    path, where others may come before it.
+    """
     theirs = set(_python_path(spec))
-    for entry in host.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if entry and (folder := os.path.abspath(entry)) not in theirs:
+    for folder in host.added_path:
+        if folder not in theirs:
             for name, file in host.modules.items():
                 if _lies_in(file, folder):
                     return f"{name} is loaded from {folder}, which is not on the worker's path"

@@ -53,10 +53,13 @@ def process_request(spec: ProcessSpec, tag: str) -> dict[str, Any]:
 
 
 def _shared_paths(wanted: Sequence[str]) -> list[str]:
-    """Add what no node can do without: the interpreter, its packages, the working directory."""
+    """Add what no node can do without: the interpreter, its packages, the working directory.
+
+    Each by the names it has: a virtual environment may be a link, and `sys.path` goes by that.
+    """
     needed = [sys.prefix, sys.base_prefix, os.getcwd(), *sys.path]
     paths = [*wanted, *(path for path in needed if path and os.path.isdir(path))]
-    shared = sorted({os.path.realpath(path) for path in paths})
+    shared = sorted({name(path) for path in paths for name in (os.path.abspath, os.path.realpath)})
     if "/dev/shm" in shared:  # noqa: S108 (the directory itself)
         raise UsageError("cannot share /dev/shm between nodes: it is what each has of its own")
     missing = [path for path in shared if not os.path.exists(path)]

@@ -42,7 +42,6 @@ class ServerProcess:
             "elastic_harness.cluster.supervisor:make",
             {**argument, **descriptors},
             preload=preload,
-            base_environ=_environ(),
         )
         self._errors_fd = os.memfd_create("cluster-server-errors", os.MFD_CLOEXEC)
         self._supervisor = subprocess.Popen(
@@ -78,12 +77,3 @@ class ServerProcess:
         self._on_ended()
         os.close(self._pidfd)
         os.close(self._errors_fd)
-
-
-def _environ() -> dict[str, str]:
-    """Return our environment with a path on which the server finds this package."""
-    environ = dict(os.environ)
-    roots = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []
-    roots.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    environ["PYTHONPATH"] = os.pathsep.join(roots)
-    return environ

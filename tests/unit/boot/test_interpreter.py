@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import pytest_elastic
 from pytest_elastic.boot import interpreter, pools, proc_title
-from pytest_elastic.boot.spawn import command_and_environ
+from pytest_elastic.boot.spawn import SITE_FOLDER, command_and_environ
 from tests.unit.boot.held import LIMIT_S, ROLE, hold
 
 
@@ -53,6 +54,29 @@ def test_a_role_sees_its_callers_environment(tmp_path: Path) -> None:
     body = body.replace("os._exit", "sys.stdout.flush(); os._exit")
     done = hold(ROLE.format(body=body), tmp_path, environ={"OMP_NUM_THREADS": "7"})
     assert done.stdout == f"{tmp_path} 7\n"
+
+
+def test_what_a_fresh_interpreter_would_not_have_on_its_path_is_known(tmp_path: Path) -> None:
+    """PYTHONPATH, and the folder of our package, which is added so that it can be imported."""
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / "pytest_elastic").symlink_to(os.path.dirname(pytest_elastic.__file__))
+    body = "from pytest_elastic.boot import host; sys.exit(':'.join(host.current().added_path))"
+    (tmp_path / "roles.py").write_text(ROLE.format(body=body))
+    base = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command, environ = command_and_environ("roles:Role", {}, preload=(), base_environ=base)
+    found = []
+    for site in (SITE_FOLDER, str(lib / "pytest_elastic" / "boot" / "site")):
+        done = subprocess.run(
+            command,
+            env={**environ, "PYTHONPATH": site},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        found.append(done.stderr.strip())
+    assert found == [str(tmp_path), f"{tmp_path}:{lib}"]
 
 
 def test_our_own_modules_are_in_no_programs_way(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def host(environ: Mapping[str, str] | None = None, **fields: Any) -> Host:  # no
     values: dict[str, Any] = {
         "environ": environ or {},
         "clean_path": ("/lib",),
+        "added_path": (),
         "modules": {"torch": "/lib/torch/__init__.py", "random": "/std/random.py"},
         "preload": ("torch",),
         "ignored_signals": (),
@@ -137,8 +138,8 @@ def test_a_folder_that_the_loaded_modules_come_from_hides_nothing() -> None:
 
 
 def test_a_module_from_a_folder_the_worker_does_not_have_needs_a_fresh_interpreter() -> None:
-    """What the host found on its PYTHONPATH must be on the worker's."""
-    warm = host({"PYTHONPATH": "/lib"})
+    """What the host found there must be on the worker's PYTHONPATH."""
+    warm = host(added_path=("/lib",))
     assert warm_reason(worker(), warm, NOWHERE) == (
         False,
         "torch is loaded from /lib, which is not on the worker's path",
@@ -243,6 +244,20 @@ def test_a_program_that_sets_what_torch_has_read_needs_a_fresh_interpreter(tmp_p
         assert (is_warm, f"train.py:2 names {name}" in reason) == (not is_early, is_early)
     spec = worker(["-c", "import os; os.environ['MKL_X'] = '1'"], cwd=str(tmp_path))
     assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec))[1]
+
+
+@pytest.mark.parametrize(("folder", "is_own"), [("lib", True), ("site-packages", False)])
+def test_what_is_installed_is_not_the_programs_own(
+    tmp_path: Path,
+    folder: str,
+    is_own: bool,  # noqa: FBT001
+) -> None:
+    """Torch's own source names what torch reads, and PYTHONPATH may name the folder it is in."""
+    (tmp_path / "train.py").write_text("import mine")
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "mine.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n")
+    early = look_around(worker(environ={"PYTHONPATH": folder}, cwd=str(tmp_path))).early
+    assert (early is not None) == is_own
 
 
 @pytest.mark.parametrize("module", ["cProfile", "trace", "coverage", "memray.run"])
