@@ -24,6 +24,7 @@ __all__ = [
     "LogMatched",
     "NodeStarted",
     "NodeStopped",
+    "OutputRead",
     "ParametersHashed",
     "ProcessExited",
     "ProcessStarted",
@@ -260,12 +261,29 @@ class LogMatched(Event):
     """A line of a launcher's or worker's output matched a pattern the scenario waits for.
 
     `by` is launcher, worker, a worker's rank ("rank 3"), or nothing where that is not known.
+    `was_there`: it had been written before the pattern was asked for, and nobody knows when.
     """
 
     kind: ClassVar[str] = "log_matched"
     pattern: str
     line: str
     by: str = ""
+    was_there: bool = False
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRead(Event):
+    """How much of the output was read for the patterns that were asked for, near a run's end.
+
+    `unread` are the files of which some was not, with the reason if there is one: that a line was
+    not seen in them says nothing. `left_out` counts, by pattern, matching lines that are not in the
+    history because others of the same node and speaker are.
+    """
+
+    kind: ClassVar[str] = "output_read"
+    unread: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @register

@@ -32,7 +32,7 @@ from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.engine import EngineMachine
 from elastic_harness.scenario.judging import checks_of, clauses_of
-from elastic_harness.scenario.log_watch import LogWatch
+from elastic_harness.scenario.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan
@@ -119,7 +119,9 @@ class Run:
             toxiproxy=toxiproxy,
         )
         self._injector = Injector(self._stage, catalog, loop, self._tell)
-        self._logs = LogWatch(loop, setup.stage.log_dir, self._on_log_line)
+        self._logs = LogWatch(
+            loop, setup.stage.log_dir, self._on_log_line, speaker_of=self._local_speaker_of
+        )
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
@@ -234,17 +236,24 @@ class Run:
         if isinstance(record.event, ProcessExited) and self.engine.run.have_all_launchers_ended:
             self._logs.catch_up()  # or the run would be over before it was read
 
-    def _on_log_line(self, node: str, file: str, pattern: str, line: str) -> None:
+    def _on_log_line(self, found: FoundLine) -> None:
+        speaker = found.speaker
+        if isinstance(speaker, int):
+            speaker = self._rank_on(found.node, speaker)
+        matched = LogMatched(
+            pattern=found.pattern, line=found.line, by=speaker or "", was_there=found.was_there
+        )
+        self._on_fact("worker", found.node, matched)
+
+    def _local_speaker_of(self, file: str, line: str) -> str | int | None:
         plan = self._setup.stage
-        speaker = speaker_of(
+        own = plan.launcher.own_lines
+        return speaker_of(
             file,
             line,
-            own_lines=re.compile(own) if (own := plan.launcher.own_lines) else None,
+            own_lines=re.compile(own) if own else None,
             are_apart=plan.job.are_workers_apart,
         )
-        if isinstance(speaker, int):
-            speaker = self._rank_on(node, speaker)
-        self._on_fact("worker", node, LogMatched(pattern=pattern, line=line, by=speaker or ""))
 
     def _rank_on(self, node: str, local_rank: int) -> str:
         """Return who has a local rank of a node in the newest round that it is in."""
