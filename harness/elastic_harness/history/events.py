@@ -21,6 +21,7 @@ __all__ = [
     "FaultHealed",
     "FaultIneffective",
     "GroupFormed",
+    "LastLinesSeen",
     "LogMatched",
     "NodeStarted",
     "NodeStopped",
@@ -34,12 +35,14 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "SamplesDrawn",
+    "StackSeen",
     "StepCompleted",
     "SurvivorFound",
     "SwitchDropped",
     "WorkerFinished",
     "WorkerGone",
     "WorkerHello",
+    "WorkerRaised",
 ]
 
 
@@ -193,6 +196,59 @@ class WorkerGone(Event):
     kind: ClassVar[str] = "worker_gone"
     pid: int
     rank: int
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRaised(Event):
+    """An exception that nobody catches ended a worker's main thread, or another one (`thread`).
+
+    `error` is the exception's class; `frames` are where it came by, innermost first
+    ("/path/train.py:88 in save"), at most twenty.
+    """
+
+    kind: ClassVar[str] = "worker_raised"
+    pid: int
+    rank: int
+    error: str
+    message: str
+    frames: tuple[str, ...] = ()
+    thread: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLinesSeen(Event):
+    """What the worker that failed first had printed last, as far as its node's logs can tell.
+
+    `file` is the log, relative to the node's folder. Where workers share one, `lines` may be those
+    of another worker of the node.
+    """
+
+    kind: ClassVar[str] = "last_lines_seen"
+    pid: int
+    rank: int
+    file: str
+    lines: tuple[str, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSeen(Event):
+    """Where a living worker stood when a run ended that hung.
+
+    `frames` are its main thread's, innermost first ("/path/train.py:88 in save"), `others` those of
+    its other threads. `source` is the line of the script that it was in. Where there are no
+    frames, `reason` says why.
+    """
+
+    kind: ClassVar[str] = "stack_seen"
+    pid: int
+    rank: int
+    frames: tuple[str, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    source: str = ""
+    reason: str = ""
 
 
 @register
