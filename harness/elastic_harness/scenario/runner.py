@@ -27,7 +27,9 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
+from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
+from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.clauses import ClauseState
 from elastic_harness.scenario.engine import EngineMachine
@@ -36,7 +38,7 @@ from elastic_harness.scenario.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planner import Plan
-from elastic_harness.scenario.speakers import WORKER, speaker_of
+from elastic_harness.scenario.speakers import WORKER
 from elastic_harness.scenario.stage import Stage
 from elastic_harness.scenario.stage_plan import StagePlan
 from pytest_elastic.errors import ElasticError
@@ -120,8 +122,9 @@ class Run:
         )
         self._injector = Injector(self._stage, catalog, loop, self._tell)
         self._logs = LogWatch(
-            loop, setup.stage.log_dir, self._on_log_line, speaker_of=self._local_speaker_of
+            loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
+        self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
@@ -231,6 +234,7 @@ class Run:
 
     def _on_record(self, record: Record) -> None:
         self.history.append(record)
+        self._last_lines.see(record)
         self._stage.learn(record)
         self._tell(m.RecordSeen(record=record))
         if isinstance(record.event, ProcessExited) and self.engine.run.have_all_launchers_ended:
@@ -239,29 +243,12 @@ class Run:
     def _on_log_line(self, found: FoundLine) -> None:
         speaker = found.speaker
         if isinstance(speaker, int):
-            speaker = self._rank_on(found.node, speaker)
+            worker = self.history.worlds.worker_on(found.node, speaker)
+            speaker = f"rank {worker.rank}" if worker is not None else WORKER
         matched = LogMatched(
             pattern=found.pattern, line=found.line, by=speaker or "", was_there=found.was_there
         )
         self._on_fact("worker", found.node, matched)
-
-    def _local_speaker_of(self, file: str, line: str) -> str | int | None:
-        plan = self._setup.stage
-        own = plan.launcher.own_lines
-        return speaker_of(
-            file,
-            line,
-            own_lines=re.compile(own) if own else None,
-            are_apart=plan.job.are_workers_apart,
-        )
-
-    def _rank_on(self, node: str, local_rank: int) -> str:
-        """Return who has a local rank of a node in the newest round that it is in."""
-        for world in reversed(self.history.worlds.rounds):
-            for worker in world.workers.values():
-                if (worker.node, worker.local_rank) == (node, local_rank):
-                    return f"rank {worker.rank}"
-        return WORKER
 
     # The engine and its orders
 
@@ -338,7 +325,20 @@ class Run:
         )
         self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.
-        self._loop.call_soon(self._undo_faults)
+        self._loop.call_soon(self._look_why)
+
+    def _look_why(self) -> None:
+        """Take down what is gone after the teardown: last lines, and where ranks hang."""
+        assert self._end is not None, "a run that looks why has ended"
+        if (last := self._last_lines.of_first_failure(self.history)) is not None:
+            self._on_fact("worker", *last)
+        ask_for_stacks(
+            self._loop,
+            self._observer.stack_sources if self._end.outcome in {"limit", "unmet"} else (),
+            self._stage.signal,
+            lambda node, seen: self._on_fact("worker", node, seen),
+            self._undo_faults,
+        )
 
     def _undo_faults(self) -> None:
         is_past = False
