@@ -416,7 +416,9 @@ class ExpectationMet(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last record before teardown: `outcome` is succeeded, failed, drained or limit.
+    """The run is decided: `outcome` is succeeded, failed, drained or limit.
+
+    What comes later is the teardown's doing, or tells of how things stood just now.
 
     `ended_by_faults` are the nodes whose launcher a fault has ended, so that its end says nothing.
     """

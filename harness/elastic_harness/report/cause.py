@@ -198,7 +198,7 @@ def is_about_others(text: str) -> bool:
 def words_of(raised: WorkerRaised) -> str:
     """Return an exception as the last line of its traceback has it."""
     message = raised.message.strip()
-    return f"{raised.error}: {message.splitlines()[0]}" if message else raised.error
+    return _harmless(f"{raised.error}: {message.splitlines()[0]}" if message else raised.error)
 
 
 def _last_line(message: str) -> str:
