@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.history.judge import unmet
+from elastic_harness.scenario.model import Expect
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
 from elastic_harness.simulation.run import SimulatedRun, why_not
@@ -71,6 +72,27 @@ def test_what_is_not_simulated_is_refused_with_the_reason() -> None:
     _, plan = ALL["disk-full"]
     with pytest.raises(UsageError, match="disk_full is no fault of the control plane"):
         SimulatedRun(plan, CATALOG, CATALOG)
+
+
+LINE = {"log": "."}
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        {"never": [LINE]},
+        {"sometimes": [LINE]},
+        {"eventually": [{**LINE, "within": "5s"}]},
+        {"never": [{"log_contains": "."}]},
+    ],
+)
+def test_nothing_is_said_of_lines_that_nobody_prints(expect: dict[str, object]) -> None:
+    """`never: {log: "."}` would hold, and mean nothing."""
+    plan = SIMULATED["node-crashes"]
+    asked = Expect.model_validate(expect)
+    changed = dataclasses.replace(plan, scenario=plan.scenario.model_copy(update={"expect": asked}))
+    with pytest.raises(UsageError, match="simulated processes print nothing"):
+        SimulatedRun(changed, CATALOG, CATALOG)
 
 
 def test_the_plugin_simulates_scenarios_and_skips_what_it_cannot(pytester: pytest.Pytester) -> None:

@@ -25,9 +25,11 @@ __all__ = [
     "FaultPlanned",
     "GroupFormed",
     "HarnessFailed",
+    "LastLinesSeen",
     "LogMatched",
     "NodeStarted",
     "NodeStopped",
+    "OutputRead",
     "ParametersHashed",
     "ProcessExited",
     "ProcessStarted",
@@ -39,6 +41,7 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "SamplesDrawn",
+    "StackSeen",
     "StepCompleted",
     "SurvivorFound",
     "SurvivorsSought",
@@ -46,6 +49,7 @@ __all__ = [
     "WorkerFinished",
     "WorkerGone",
     "WorkerHello",
+    "WorkerRaised",
 ]
 
 # Counts up when a history of before can no longer be judged: 2 says what was planned and judged.
@@ -206,6 +210,59 @@ class WorkerGone(Event):
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRaised(Event):
+    """An exception that nobody catches ended a worker's main thread, or another one (`thread`).
+
+    `error` is the exception's class; `frames` are where it came by, innermost first
+    ("/path/train.py:88 in save"), at most twenty.
+    """
+
+    kind: ClassVar[str] = "worker_raised"
+    pid: int
+    rank: int
+    error: str
+    message: str
+    frames: tuple[str, ...] = ()
+    thread: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLinesSeen(Event):
+    """What the worker that failed first had printed last, as far as its node's logs can tell.
+
+    `file` is the log, relative to the node's folder. Where workers share one, `lines` may be those
+    of another worker of the node.
+    """
+
+    kind: ClassVar[str] = "last_lines_seen"
+    pid: int
+    rank: int
+    file: str
+    lines: tuple[str, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSeen(Event):
+    """Where a living worker stood when a run ended that hung.
+
+    `frames` are its main thread's, innermost first ("/path/train.py:88 in save"), `others` those of
+    its other threads. `source` is the line of the script that it was in. Where there are no
+    frames, `reason` says why.
+    """
+
+    kind: ClassVar[str] = "stack_seen"
+    pid: int
+    rank: int
+    frames: tuple[str, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    source: str = ""
+    reason: str = ""
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted(Event):
     """A node is up. `incarnation` counts starts of this name from 1."""
 
@@ -270,12 +327,29 @@ class LogMatched(Event):
     """A line of a launcher's or worker's output matched a pattern the scenario waits for.
 
     `by` is launcher, worker, a worker's rank ("rank 3"), or nothing where that is not known.
+    `was_there`: it had been written before the pattern was asked for, and nobody knows when.
     """
 
     kind: ClassVar[str] = "log_matched"
     pattern: str
     line: str
     by: str = ""
+    was_there: bool = False
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRead(Event):
+    """How much of the output was read for the patterns that were asked for, near a run's end.
+
+    `unread` are the files of which some was not, with the reason if there is one: that a line was
+    not seen in them says nothing. `left_out` counts, by pattern, matching lines that are not in the
+    history because others of the same node and speaker are.
+    """
+
+    kind: ClassVar[str] = "output_read"
+    unread: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @register
@@ -362,7 +436,8 @@ class ClausePlanned(Event):
 
     `key` is its place: `finally[0]`, `default[2]`, `crash-check[0]`. With a `checker` it is judged
     by the whole history, else by what a later `ClauseJudged` says. `expected` is what the checker
-    is given, as a scenario file has it; `is_negated`: the clause wants the opposite.
+    is given, as a scenario file has it; `is_negated`: the clause wants the opposite. `log` is the
+    pattern of a line that is waited for, if it is one.
     """
 
     kind: ClassVar[str] = "clause_planned"
@@ -373,6 +448,7 @@ class ClausePlanned(Event):
     expected: Any = None
     is_negated: bool = False
     is_optional: bool = False
+    log: str = ""
 
 
 @register
@@ -423,7 +499,7 @@ class SurvivorsSought(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last record before teardown, and how the job ended.
+    """The run is decided; what comes later is the teardown's doing, or says how things just stood.
 
     `outcome` is succeeded, failed or drained; or limit (it ran too long), unmet (a clause could not
     be met any more), stopped (its test has ended it) or aborted (the harness could not go on).

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from elastic_harness.history.checkers.conduct import why_unread
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Check, Registry
 from elastic_harness.history.events import (
@@ -132,6 +133,10 @@ def _verdict_on(
     planned: ClausePlanned, found: list[Verdict], history: History, registry: Registry
 ) -> Verdict:
     verdicts = list(found)
+    if planned.log and verdicts and (why := why_unread(history, planned.log)) is not None:
+        # What was seen was seen; that something was not seen is not known then.
+        is_seen = verdicts[0].is_valid is (planned.bucket != "never")
+        verdicts = verdicts if is_seen else [unknown(why)]
     if planned.checker:
         try:
             check = registry.bind(planned.checker, planned.expected, is_negated=planned.is_negated)

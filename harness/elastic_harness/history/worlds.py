@@ -197,6 +197,14 @@ class Worlds:
         """Return the newest worker that had a pid, and its world."""
         return self._by_pid.get(pid)
 
+    def worker_on(self, node: str, local_rank: int) -> WorkerView | None:
+        """Return who has a local rank of a node in the newest round that it is in."""
+        for world in reversed(self.rounds):
+            for worker in world.workers.values():
+                if (worker.node, worker.local_rank) == (node, local_rank):
+                    return worker
+        return None
+
     def job_of(self, seq: int) -> int:
         """Return the number of the job that a record belongs to, from 1 for each run id."""
         return self._jobs.of(seq)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -22,8 +21,9 @@ from typing import Any
 from urllib.parse import quote
 
 from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
-from elastic_harness.observe.proc import ancestors, read_process
+from elastic_harness.observe.proc import ancestors, has_ended, read_process
 from elastic_harness.observe.sayings import event_from, hello_from
+from elastic_harness.observe.stacks import StackOffer, StackSource
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import decode_record
 from pytest_elastic.events.model import Event, Record
@@ -88,6 +88,7 @@ class _Peer:
     pidfd: int = -1
     is_held: bool = False
     steps: int = 0
+    stacks: StackOffer | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,6 +148,12 @@ class Observer:
     def live_workers(self) -> dict[int, WorkerHello]:
         """The workers not yet seen dead, by global pid."""
         return {pid: peer.worker for pid, peer in self._workers.items() if peer.worker}
+
+    @property
+    def stack_sources(self) -> list[StackSource]:
+        """The workers not yet seen dead, with how each can be asked for its stacks."""
+        peers = self._workers.values()
+        return [StackSource(p.node, p.worker, p.stacks) for p in peers if p.worker]
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -296,6 +303,8 @@ class Observer:
             self._on_hello(peer, said)
         elif said["say"] == "acted":
             self._answers[peer.pid] = said
+        elif said["say"] == "stacks":
+            peer.stacks = StackOffer.of(said)
         elif peer.worker is not None:
             peer.steps += said["say"] == "step"
             event = event_from(said, peer.worker, peer.skew_s)
@@ -357,7 +366,7 @@ class Observer:
             and other.generation < peer.generation
         ]
         for other in earlier:
-            if _is_dead(other):
+            if other.pidfd < 0 or has_ended(other.pidfd):
                 self._on_gone(other)
         return tuple(sorted(other.pid for other in earlier if other.pid in self._workers))
 
@@ -388,11 +397,3 @@ class Observer:
     def _emit(self, peer: _Peer, event: Event, at: float) -> None:
         run_id = peer.worker.run_id if peer.worker is not None else ""
         self._on_record(Record(at=at, source="worker", node=peer.node, run_id=run_id, event=event))
-
-
-def _is_dead(peer: _Peer) -> bool:
-    if peer.pidfd < 0:
-        return True
-    poll = select.poll()
-    poll.register(peer.pidfd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -7,6 +7,7 @@ raising. A pid with its start time names one process for good; a pid alone does 
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ __all__ = [
     "command_of",
     "descendants",
     "environ_of",
+    "has_ended",
     "is_same_process",
     "processes",
     "read_process",
@@ -74,6 +76,13 @@ def is_same_process(pid: int, start_time: int) -> bool:
     """Tell whether the process named by pid and start time still runs."""
     found = read_process(pid)
     return found is not None and found.start_time == start_time and found.is_alive
+
+
+def has_ended(pidfd: int) -> bool:
+    """Tell whether the process of a pidfd is dead."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def processes(*, proc: str = "/proc") -> Iterator[ProcessInfo]:

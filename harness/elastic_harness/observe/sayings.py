@@ -19,6 +19,7 @@ from elastic_harness.history.events import (
     StepCompleted,
     WorkerFinished,
     WorkerHello,
+    WorkerRaised,
 )
 from pytest_elastic.events.model import Event
 
@@ -80,6 +81,15 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
             )
         case "hash":
             return ParametersHashed(pid=pid, rank=rank, step=said["step"], digest=said["digest"])
+        case "raised":
+            return WorkerRaised(
+                pid=pid,
+                rank=rank,
+                error=said["error"],
+                message=said["message"],
+                frames=tuple(map(str, said["frames"])),
+                thread=said["thread"],
+            )
         case "finished":
             return WorkerFinished(pid=pid, rank=rank)
         case _:

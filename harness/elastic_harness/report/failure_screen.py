@@ -1,24 +1,32 @@
 """A failure on one screen.
 
 In the order of a reader's questions: what was expected and where that is written; why it does not
-hold; what happened, a column for each node; how far things had come; what failed first; where all
-of it lies; and, last, the command that does it again.
+hold; what happened, a column for each node; how far things had come; what failed first, and what it
+said; where the ranks of a job stand that hangs; where all of it lies; and, last, the command that
+does it again.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.cause import (
+    failed_first,
+    is_about_others,
+    lines_of,
+    where_ranks_stand,
+)
 from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
 
 __all__ = ["Place", "UnmetClause", "failure_screen"]
 
 _WIDTH = 100
-_HEIGHT = 40
+_HEIGHT = 45
 _TIME_WIDTH = 8
 # Below this a column says nothing any more: the quietest nodes are left out instead.
 _MIN_COLUMN = 17
@@ -117,15 +125,33 @@ def _excerpt(place: Place, width: int) -> list[str]:
 
 
 def _standing(history: History, last_seen: str, last_words: str, width: int) -> list[str]:
-    lines = [_cut(f"last seen      {last_seen or where_it_stood(history)}", width)]
+    lines = [f"last seen      {last_seen or where_it_stood(history)}"]
+    failed = failed_first(history)
     failure = first_failure(history)
+    said = lines_of(history, failed) if failed is not None else []
+    if not (said or last_words in failure or is_about_others(last_words)):
+        said = [last_words]
     if failure:
-        lines.append(_cut(f"first failure  {failure}", width))
-        if last_words and last_words not in failure:
-            lines.append(_cut(f"               {last_words}", width))
-    elif last_words:
-        lines.append(_cut(f"last words     {last_words}", width))
-    return lines
+        lines += _listed("first failure", _wrapped(failure, width))
+        lines += _listed("", said)
+    else:
+        lines += _listed("last words", said)
+    stands = [line for each in where_ranks_stand(history) for line in _wrapped(each, width)]
+    lines += _listed("where it hangs", stands)
+    return [_cut(line, width) for line in lines]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return a text in two lines, if it does not fit into one beside a title."""
+    return textwrap.wrap(
+        text, width - 15, max_lines=2, placeholder="…", subsequent_indent="  ", tabsize=4
+    )
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    """Return lines beside a title."""
+    titles = [title, *[""] * len(lines)]
+    return [f"{title:<14} {line}" for title, line in zip(titles, lines, strict=False)]
 
 
 def _strip(history: History, proof: set[int], width: int, room: int) -> list[str]:

@@ -6,7 +6,6 @@ column; what it leaves out is in the history, under its seq.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +26,17 @@ from elastic_harness.history.events import (
     StepCompleted,
     SurvivorFound,
     SwitchDropped,
+    WorkerRaised,
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.worlds import WorkerView, World
+from elastic_harness.report.cause import (
+    exit_text,
+    failed_first,
+    is_about_others,
+    number_list,
+    words_of,
+)
 from pytest_elastic.events.codec import kind_of
 from pytest_elastic.events.model import (
     CoordinatorStarted,
@@ -45,11 +52,9 @@ from pytest_elastic.events.model import (
 
 __all__ = [
     "Moment",
-    "exit_text",
     "first_failure",
     "moments",
     "node_of_first_failure",
-    "number_list",
     "where_it_stood",
 ]
 
@@ -129,6 +134,9 @@ def _text_and_weight(event: Event) -> tuple[str, int] | None:
             return f"rank {rank} held at step {step}", 3
         case LogMatched(line=line):
             return f"log: {line.strip()}", 4
+        case WorkerRaised(rank=rank):
+            words = words_of(event)
+            return f"rank {rank} raised {words}", 3 if is_about_others(words) else 6
         case RunEnded(outcome=outcome):
             return f"run ended: {outcome}", 8
         case _:
@@ -226,10 +234,20 @@ def _going(node: str, group: list[WorkerView]) -> Moment:
 
 
 def first_failure(history: History) -> str:
-    """Return the job's first failure in one line; empty when there was none."""
-    for entry in history.of_kind(JobEnded):
-        if entry.event.first_failure:
-            return _failure_text(entry.event.first_failure)
+    """Return the job's first failure in one line; empty when there was none.
+
+    Who has failed by itself comes before whom the launcher holds to be the first: that may be a
+    worker that only noticed.
+    """
+    named = next(
+        (e.event.first_failure for e in history.of_kind(JobEnded) if e.event.first_failure), {}
+    )
+    first = failed_first(history)
+    if first is not None:
+        is_named = (named.get("node"), named.get("rank")) == (first.node, first.rank)
+        return _failure_text(named) if is_named and first.raised is None else str(first)
+    if named:
+        return _failure_text(named)
     for failed in history.of_kind(WorkerExited):
         if failed.event.cause == "failed":
             event = failed.event
@@ -252,6 +270,8 @@ def first_failure(history: History) -> str:
 
 def node_of_first_failure(history: History) -> str:
     """Return the node of the job's first failure; empty when there was none, or nobody knows."""
+    if (first := failed_first(history)) is not None:
+        return first.node
     for entry in history.of_kind(JobEnded):
         if entry.event.first_failure:
             return str(entry.event.first_failure.get("node", ""))
@@ -283,24 +303,3 @@ def where_it_stood(history: History) -> str:
         f"round {world.ordinal} on {', '.join(world.nodes)}: {len(world.workers)} of "
         f"{world.world_size} ranks said hello, {alive} alive, {step}"
     )
-
-
-def exit_text(code: int) -> str:
-    """Return an exit code for people: `exit code 3`, `SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-def number_list(numbers: Iterable[int]) -> str:
-    """Return numbers with runs folded: `0-3, 6`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, unmet
+from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
 from elastic_harness.report.moments import first_failure, moments, where_it_stood
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
 from pytest_elastic.events.codec import encode_record, kind_of
@@ -72,6 +73,7 @@ def timeline_html(
         undefined=jinja2.StrictUndefined,
     )
     drawing = _Drawing(history)
+    failed = failed_first(history)
     run = history.run
     return environment.get_template("timeline.html.j2").render(
         title=run.event.scenario if run is not None else "a run",
@@ -85,6 +87,8 @@ def timeline_html(
         records=_listed(history),
         left_out=max(0, len(history) - _MAX_LISTED),
         first_failure=first_failure(history),
+        last_lines=lines_of(history, failed) if failed is not None else [],
+        hangs=where_ranks_stand(history),
         stood=where_it_stood(history),
         logs=logs,
         command=command,

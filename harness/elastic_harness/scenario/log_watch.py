@@ -2,73 +2,164 @@
 
 Files are looked at on a timer, and only while somebody waits for a pattern. A file that grows
 faster is read in pieces, one after the other with the loop's other work in between, so that neither
-memory nor answers suffer from a job that prints a gigabyte.
+memory nor answers suffer from a job that prints a gigabyte. A pattern that is asked for later is
+looked for from the beginning of each file, in the same way.
+
+A line is complete when its newline is there, or when no process can write to the file any more.
 """
 
 from __future__ import annotations
 
-import itertools
+import fcntl
 import os
 import re
+import signal
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
+from elastic_harness.history.events import OutputRead
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["LogWatch"]
+__all__ = ["FoundLine", "LogWatch"]
 
 _LOOK_S = 0.05
 # What one look reads of one file: it takes a millisecond or two.
 _CHUNK = 256 * 1024
 # A few hundred megabytes, on a machine that is busy with something else.
 _CATCH_UP_S = 10.0
-# A pattern that every line matches shall not make a history of every line.
+# A pattern that every line matches shall not make a history of every line. A line is left out only
+# behind others of the same pattern, node and speaker: no clause that asks for one misses it.
 _MOST_PER_LOOK = 20
+# A progress bar of an hour is one line; what is longer than this is no line, and is cut.
+_LONGEST_LINE = 4 * 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLine:
+    """A line that matches; `file` is relative to the node's folder.
+
+    `was_there`: it had been written before the pattern was asked for.
+    """
+
+    node: str
+    file: str
+    pattern: str
+    line: str
+    speaker: str | int | None
+    was_there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A pattern in one file; what begins before `was_there_until` is older than the question."""
+
+    regex: re.Pattern[str]
+    was_there_until: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Cursor:
+    """How far one file was read for some patterns; `rest` is the line that has no end yet."""
+
+    wanted: dict[str, _Wanted]
+    offset: int = 0
+    rest: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _File:
+    """One log. `problem` is why it cannot be read now, `lost` why some of it never will be."""
+
+    path: str
+    node: str
+    name: str
+    size: int = 0
+    identity: tuple[int, int] | None = None
+    cursors: list[_Cursor] = field(default_factory=list)
+    problem: str = ""
+    lost: str = ""
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether there is something that was not read for every pattern."""
+        return any(cursor.offset < self.size for cursor in self.cursors)
 
 
 class LogWatch:
     """Follows every `*.log` below `folder/<node>/` and reports lines that match.
 
-    `on_line(node, file, pattern, line)`, the file relative to the node's folder.
+    `speaker_of(file, line)` says whose line it is: no speaker's lines hide another's.
     """
 
     def __init__(
-        self, loop: Loop, folder: str, on_line: Callable[[str, str, str, str], None]
+        self,
+        loop: Loop,
+        folder: str,
+        on_line: Callable[[FoundLine], None],
+        *,
+        speaker_of: Callable[[str, str], str | int | None],
     ) -> None:
         self._loop = loop
         self._folder = folder
         self._on_line = on_line
-        self._patterns: list[tuple[re.Pattern[str], str | None]] = []
-        self._offsets: dict[str, int] = {}
-        self._rests: dict[str, bytes] = {}
+        self._speaker_of = speaker_of
+        self._patterns: dict[tuple[str, str | None], re.Pattern[str]] = {}
+        self._files: dict[str, _File] = {}
+        self._left_out: Counter[str] = Counter()
         self._timer: Timer | None = None
         self._is_closed = False
 
     def watch(self, pattern: re.Pattern[str], node: str | None) -> None:
-        """Report lines that match from now on (lines that are there already included)."""
-        self._patterns.append((pattern, node))
-        if self._timer is None:
-            self._look()
+        """Report lines that match, those that were written before included."""
+        self._patterns.setdefault((pattern.pattern, node), pattern)
+        for file in self._find_files():
+            self._stat(file)
+            self._ask_of(file, was_there_until=file.size)
+        if self._timer is None and not self._is_closed:
+            self._timer = self._loop.call_at(self._loop.now(), self._look)
 
     @property
     def unread(self) -> list[str]:
-        """The files that are waited on and were not read to their end yet, by node and name."""
+        """The files that are waited on and were not read to their end, by node and name.
+
+        With the reason in parentheses, where there is one beyond that there was no time yet.
+        """
         if not self._patterns:
             return []
-        return [
-            f"{node}/{os.path.basename(path)}"
-            for path, node in self._files()
-            if _size(path) > self._offsets.get(path, 0)
-        ]
+        found = list(self._links_to_elsewhere())
+        known = {*self._files.values(), *self._find_files()}
+        for file in sorted(known, key=lambda file: file.path):
+            self._stat(file)
+            self._ask_of(file)
+            if not file.cursors:
+                continue
+            if reason := file.problem or file.lost:
+                found.append(f"{file.node}/{file.name} ({reason})")
+            elif file.is_behind:
+                found.append(f"{file.node}/{file.name}")
+        return sorted(found)
 
     def catch_up(self) -> None:
         """Read what is there to its end, now; for when nothing is left to write any more.
 
-        Gives up after a while: what is unread then is said to be.
+        The last line of a file counts then, ended or not. Gives up after a while: what is unread
+        then is said to be.
         """
         deadline = self._loop.now() + _CATCH_UP_S
-        while self.unread and self._loop.now() < deadline:
-            for path, node in self._files():
-                self._read(path, node)
+        is_behind = True
+        while is_behind and self._loop.now() < deadline:
+            is_behind = self._read_a_piece_of_each()
+        for file in tuple(self._files.values()):
+            if not file.is_behind:
+                self._end_lines(file)
+
+    def output_read(self) -> OutputRead:
+        """Read what is there to its end, and return how far that went; for the end of a run."""
+        self.catch_up()
+        return OutputRead(unread=tuple(self.unread), left_out=dict(sorted(self._left_out.items())))
 
     def close(self) -> None:
         """Stop looking."""
@@ -79,50 +170,189 @@ class LogWatch:
     def _look(self) -> None:
         if self._is_closed:
             return
-        is_behind = False
-        for path, node in self._files():
-            is_behind |= self._read(path, node)
-        wait_s = 0.0 if is_behind else _LOOK_S
+        wait_s = 0.0 if self._read_a_piece_of_each() else _LOOK_S
         self._timer = self._loop.call_at(self._loop.now() + wait_s, self._look)
 
-    def _files(self) -> Iterator[tuple[str, str]]:
-        """Yield every log with its node."""
-        for folder, _, names in os.walk(self._folder):
-            node = os.path.relpath(folder, self._folder).split(os.sep)[0]
+    def _read_a_piece_of_each(self) -> bool:
+        """Read on in every file; tell whether there is more."""
+        is_behind = False
+        for file in self._find_files():
+            is_behind |= self._read(file)
+        return is_behind
+
+    # --- which files ---------------------------------------------------------------------------
+
+    def _find_files(self) -> Iterator[_File]:
+        """Yield every log that is there; a link is none, as what it leads to has its own name."""
+
+        def on_error(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                file = self._file(str(error.filename))
+                file.problem = error.strerror or "it cannot be read"
+                self._ask_of(file)
+
+        for folder, _, names in os.walk(self._folder, onerror=on_error):
             for name in sorted(names):
-                if name.endswith(".log"):
-                    yield os.path.join(folder, name), node
+                path = os.path.join(folder, name)
+                if name.endswith(".log") and not os.path.islink(path):
+                    yield self._file(path)
 
-    def _read(self, path: str, node: str) -> bool:
-        """Read a piece of a file; tell whether there may be more."""
-        offset = self._offsets.get(path, 0)
+    def _file(self, path: str) -> _File:
+        if path not in self._files:
+            node, _, name = os.path.relpath(path, self._folder).partition(os.sep)
+            self._files[path] = _File(path=path, node=node, name=name)
+        return self._files[path]
+
+    def _links_to_elsewhere(self) -> Iterator[str]:
+        """Yield the links that lead out of the folder: what is behind them is not read."""
+        inside = os.path.realpath(self._folder) + os.sep
+        for folder, folders, names in os.walk(self._folder):
+            for name in (*folders, *(name for name in names if name.endswith(".log"))):
+                path = os.path.join(folder, name)
+                target = os.path.realpath(path)
+                is_read = target.startswith(inside) and (
+                    os.path.isdir(target) or target.endswith(".log")
+                )
+                if os.path.islink(path) and not is_read:
+                    yield f"{os.path.relpath(path, self._folder)} (a link to {target})"
+
+    def _ask_of(self, file: _File, *, was_there_until: int = 0) -> None:
+        """Begin at the beginning of a file with the patterns that are new to it."""
+        known = {text for cursor in file.cursors for text in cursor.wanted}
+        wanted = {
+            text: _Wanted(regex=regex, was_there_until=was_there_until)
+            for (text, node), regex in self._patterns.items()
+            if node in (None, file.node) and text not in known
+        }
+        if wanted:
+            file.cursors.append(_Cursor(wanted=wanted))
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _stat(self, file: _File) -> None:
+        """Look how long a file is; begin again where it is not the one it was."""
         try:
-            with open(path, "rb") as log:
-                log.seek(offset)
-                data = log.read(_CHUNK)
-        except OSError:
+            found = os.lstat(file.path)
+        except OSError as error:
+            file.problem = error.strerror or "it cannot be read"
+            return
+        if not stat.S_ISREG(found.st_mode):
+            file.problem = file.problem or "it is no regular file"
+            return
+        identity = found.st_dev, found.st_ino
+        is_other = file.identity not in (None, identity)
+        if is_other or found.st_size < file.size:
+            file.lost = (
+                "it was replaced by another file while it was read"
+                if is_other
+                else f"it shrank from {file.size} to {found.st_size} bytes while it was read"
+            )
+            self._end_lines(file)
+            for cursor in file.cursors:
+                cursor.offset = 0
+        file.identity, file.size = identity, found.st_size
+
+    def _read(self, file: _File) -> bool:
+        """Read a piece of a file for each pattern; tell whether there is more."""
+        self._stat(file)
+        self._ask_of(file)
+        if not (file.is_behind or any(cursor.rest for cursor in file.cursors)):
             return False
+        try:
+            fd = os.open(file.path, _READ)
+        except OSError as error:
+            file.problem = error.strerror or "it cannot be read"
+            return False
+        try:
+            for cursor in tuple(file.cursors):
+                if cursor in file.cursors:  # reporting may have had all of it read
+                    self._take(file, cursor, os.pread(fd, _CHUNK, cursor.offset))
+            if not file.is_behind and _is_complete(fd, file.size):
+                self._end_lines(file)
+        except OSError as error:
+            file.problem = error.strerror or "it cannot be read"
+            return False
+        finally:
+            os.close(fd)
+        file.problem = ""
+        self._join_cursors(file)
+        return file.is_behind
+
+    def _take(self, file: _File, cursor: _Cursor, data: bytes) -> None:
+        """Report the lines that end in the next piece of a file."""
         if not data:
-            return False
-        self._offsets[path] = offset + len(data)
-        *lines, rest = (self._rests.get(path, b"") + data).split(b"\n")
-        self._rests[path] = rest[-_CHUNK:]
-        # A line is reported once, however many wait for the same pattern.
-        wanted = {each.pattern: each for each, only in self._patterns if only in (None, node)}
-        for pattern in wanted.values():
-            self._report(pattern, node, path, lines)
-        return len(data) == _CHUNK
+            return
+        begins_at = cursor.offset - len(cursor.rest)
+        cursor.offset += len(data)
+        file.size = max(file.size, cursor.offset)
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(cursor.rest) + lines[0]
+            cursor.rest = bytearray()
+        cursor.rest += rest
+        if len(cursor.rest) > _LONGEST_LINE:
+            file.lost = f"a line of it is longer than {_LONGEST_LINE} bytes"
+            lines.append(bytes(cursor.rest))
+            cursor.rest = bytearray()
+        self._report(file, cursor, lines, begins_at)
 
-    def _report(self, pattern: re.Pattern[str], node: str, path: str, lines: list[bytes]) -> None:
-        file = os.path.relpath(path, os.path.join(self._folder, node))
-        texts = (line.decode("utf-8", "replace") for line in lines)
-        matching = (text for text in texts if pattern.search(text))
-        for text in itertools.islice(matching, _MOST_PER_LOOK):
-            self._on_line(node, file, pattern.pattern, text[:1000])
+    def _end_lines(self, file: _File) -> None:
+        """Take what has no newline for a line: nothing will be added to it."""
+        for cursor in tuple(file.cursors):
+            if cursor.rest:
+                line, cursor.rest = bytes(cursor.rest), bytearray()
+                self._report(file, cursor, [line], cursor.offset - len(line))
+
+    def _join_cursors(self, file: _File) -> None:
+        """Read once for all patterns that have got as far as each other."""
+        joined: dict[tuple[int, int], _Cursor] = {}
+        for cursor in file.cursors:
+            other = joined.setdefault((cursor.offset, len(cursor.rest)), cursor)
+            other.wanted.update(cursor.wanted)
+        file.cursors = list(joined.values())
+
+    def _report(self, file: _File, cursor: _Cursor, lines: list[bytes], begins_at: int) -> None:
+        starts = []
+        for line in lines:
+            starts.append(begins_at)
+            begins_at += len(line) + 1
+        texts = [line.decode("utf-8", "replace") for line in lines]
+        for pattern, wanted in tuple(cursor.wanted.items()):
+            # A line is reported once, however many wait for the same pattern.
+            reported: Counter[str | int | None] = Counter()
+            for text, start in zip(texts, starts, strict=True):
+                if not wanted.regex.search(text):
+                    continue
+                speaker = self._speaker_of(file.name, text)
+                reported[speaker] += 1
+                if reported[speaker] > _MOST_PER_LOOK:
+                    self._left_out[pattern] += 1
+                    continue
+                self._on_line(
+                    FoundLine(
+                        node=file.node,
+                        file=file.name,
+                        pattern=pattern,
+                        line=text[:1000],
+                        speaker=speaker,
+                        was_there=start < wanted.was_there_until,
+                    )
+                )
 
 
-def _size(path: str) -> int:
+def _is_complete(fd: int, size: int) -> bool:
+    """Tell whether a file has this size, and no process can write to it any more.
+
+    The kernel grants a read lease on nothing that is open for writing, by whomever. Whoever opens
+    it before the lease is given back waits for that; the signal that tells us so is one that is
+    ignored. Where there are no leases, nothing is complete before the end.
+    """
     try:
-        return os.stat(path).st_size
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
-        return 0
+        return False
+    try:
+        return os.fstat(fd).st_size == size
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -8,6 +8,7 @@ from typing import Final
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario, read_check
+from elastic_harness.scenario.triggers import LogCondition
 
 __all__ = [
     "NEED_NO_WORKERS",
@@ -68,9 +69,14 @@ def _by_bucket(expect: Expect, registry: Registry) -> Iterator[ClausePlanned]:
             if isinstance(witness, Clause):
                 yield _planned(key, bucket, witness, registry)
             else:
-                yield ClausePlanned(key=key, bucket=bucket, text=str(witness))
+                log = witness.log if isinstance(witness, LogCondition) else ""
+                yield ClausePlanned(key=key, bucket=bucket, text=str(witness), log=log)
     for index, eventually in enumerate(expect.eventually):
-        yield ClausePlanned(key=f"eventually[{index}]", bucket="eventually", text=str(eventually))
+        condition = eventually.condition
+        log = condition.log if isinstance(condition, LogCondition) else ""
+        yield ClausePlanned(
+            key=f"eventually[{index}]", bucket="eventually", text=str(eventually), log=log
+        )
     for index, clause in enumerate(expect.finally_):
         yield _planned(f"finally[{index}]", "finally", clause, registry)
 

@@ -32,15 +32,17 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks
 from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
+from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
+from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.engine import EngineMachine
-from elastic_harness.scenario.log_watch import LogWatch
+from elastic_harness.scenario.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
 from elastic_harness.scenario.planned_clauses import clauses_of
 from elastic_harness.scenario.planner import Plan
-from elastic_harness.scenario.speakers import WORKER, speaker_of
+from elastic_harness.scenario.speakers import WORKER
 from elastic_harness.scenario.stage import Stage
 from elastic_harness.scenario.stage_plan import StagePlan
 from pytest_elastic.errors import ElasticError
@@ -138,7 +140,10 @@ class Run:
             toxiproxy=toxiproxy,
         )
         self._injector = Injector(self._stage, catalog, loop, self._tell, patience=setup.patience)
-        self._logs = LogWatch(loop, setup.stage.log_dir, self._on_log_line)
+        self._logs = LogWatch(
+            loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
+        )
+        self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
@@ -257,30 +262,21 @@ class Run:
 
     def _on_record(self, record: Record) -> None:
         self.history.append(record)
+        self._last_lines.see(record)
         self._stage.learn(record)
         self._tell(m.RecordSeen(record=record))
         if isinstance(record.event, ProcessExited) and self.engine.run.have_all_launchers_ended:
             self._logs.catch_up()  # or the run would be over before it was read
 
-    def _on_log_line(self, node: str, file: str, pattern: str, line: str) -> None:
-        plan = self._setup.stage
-        speaker = speaker_of(
-            file,
-            line,
-            own_lines=re.compile(own) if (own := plan.launcher.own_lines) else None,
-            are_apart=plan.job.are_workers_apart,
-        )
+    def _on_log_line(self, found: FoundLine) -> None:
+        speaker = found.speaker
         if isinstance(speaker, int):
-            speaker = self._rank_on(node, speaker)
-        self._on_fact("worker", node, LogMatched(pattern=pattern, line=line, by=speaker or ""))
-
-    def _rank_on(self, node: str, local_rank: int) -> str:
-        """Return who has a local rank of a node in the newest round that it is in."""
-        for world in reversed(self.history.worlds.rounds):
-            for worker in world.workers.values():
-                if (worker.node, worker.local_rank) == (node, local_rank):
-                    return f"rank {worker.rank}"
-        return WORKER
+            worker = self.history.worlds.worker_on(found.node, speaker)
+            speaker = f"rank {worker.rank}" if worker is not None else WORKER
+        matched = LogMatched(
+            pattern=found.pattern, line=found.line, by=speaker or "", was_there=found.was_there
+        )
+        self._on_fact("worker", found.node, matched)
 
     # The engine and its orders
 
@@ -348,11 +344,7 @@ class Run:
         self._end = end
         if self._timer is not None:
             self._timer.cancel()
-        if end.outcome not in {"aborted", "unmet", "stopped"} and (unread := self._logs.unread):
-            self._fail(
-                f"what {', '.join(unread)} says was not read to its end: clauses on it are not "
-                "judged by all of it"
-            )
+        self._on_fact("engine", "", self._logs.output_read())
         ended = RunEnded(
             outcome=end.outcome,
             reason=end.reason,
@@ -361,7 +353,20 @@ class Run:
         )
         self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.
-        self._loop.call_soon(self._undo_faults)
+        self._loop.call_soon(self._look_why)
+
+    def _look_why(self) -> None:
+        """Take down what is gone after the teardown: last lines, and where ranks hang."""
+        assert self._end is not None, "a run that looks why has ended"
+        if (last := self._last_lines.of_first_failure(self.history)) is not None:
+            self._on_fact("worker", *last)
+        ask_for_stacks(
+            self._loop,
+            self._observer.stack_sources if self._end.outcome in {"limit", "unmet"} else (),
+            self._stage.signal,
+            lambda node, seen: self._on_fact("worker", node, seen),
+            self._undo_faults,
+        )
 
     def _undo_faults(self) -> None:
         is_past = False

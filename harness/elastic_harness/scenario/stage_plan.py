@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from elastic_harness.cluster.cluster import ProcessSpec
 from elastic_harness.network.proxied import ProxyPlan, environ_name
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
+from elastic_harness.scenario.speakers import speaker_of
 
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
 
@@ -51,6 +53,16 @@ class StagePlan:
     def log_dir_of(self, node: str) -> str:
         """Return the folder for what a node says."""
         return os.path.join(self.log_dir, node)
+
+    def speaker_of(self, file: str, line: str) -> str | int | None:
+        """Return whose line of a node's log it is (see `speakers`)."""
+        own = self.launcher.own_lines
+        return speaker_of(
+            file,
+            line,
+            own_lines=re.compile(own) if own else None,
+            are_apart=self.job.are_workers_apart,
+        )
 
 
 def launcher_spec(

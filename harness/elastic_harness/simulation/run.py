@@ -73,9 +73,10 @@ _FAULTS = frozenset(
         "replace",
     }
 )
+_PRINT_NOTHING = "simulated processes print nothing"
 _CLAUSES = {
     "samples": "simulated workers read no data",
-    "log_contains": "simulated processes print nothing",
+    "log_contains": _PRINT_NOTHING,
 }
 _SCRIPT = "train.py"
 # Settings of the rendezvous that the simulated machines have, as launchers are told them.
@@ -105,8 +106,15 @@ def why_not(plan: Plan) -> str | None:
             return f"{planned.id}: {action.name} is no fault of the control plane"
         if isinstance(action.value, Mapping) and action.value.get("traffic"):
             return f"{planned.id}: simulated links do not tell classes of traffic apart"
-        if isinstance(planned.entry.when, LogCondition):
-            return f"{planned.id}: simulated processes print nothing"
+        if isinstance(planned.entry.when, LogCondition) or isinstance(
+            planned.entry.until, LogCondition
+        ):
+            return f"{planned.id}: {_PRINT_NOTHING}"
+    expect = scenario.expect
+    conditions = [*expect.never, *expect.sometimes, *(each.condition for each in expect.eventually)]
+    for condition in conditions:
+        if isinstance(condition, LogCondition):
+            return f"{condition}: {_PRINT_NOTHING}"
     for clause in clauses_of(scenario):
         if clause.name in _CLAUSES:
             return f"{clause.name}: {_CLAUSES[clause.name]}"
@@ -335,7 +343,7 @@ class SimulatedRun:
                 verdicts = tuple((each.text, each.verdict) for each in judged)
                 self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
             case m.WatchLog():
-                pass  # nothing is printed; `why_not` has said so where it matters
+                raise AssertionError(f"{_PRINT_NOTHING}, and `why_not` has refused what asks")
             case m.WakeAt(at=at):
                 self._wake_at = at
                 self.call_at(at, lambda: self._wake(at))

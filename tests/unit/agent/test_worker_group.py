@@ -63,7 +63,7 @@ def test_an_ending_can_be_hurried_and_never_put_off() -> None:
 def test_leftovers_get_a_moment_and_no_more_than_the_grace(
     grace_s: float | None, told_at: float, killed_at: float
 ) -> None:
-    """In an ending they are told at once; those of workers that ended by themselves may go first."""
+    """They are told at once, or half a second after workers that ended by themselves."""
     group = WorkerGroup(assignment())
     if grace_s is not None:
         group.end_within(grace_s, now=100.0)

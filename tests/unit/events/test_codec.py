@@ -31,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "tuple[int, ...]": (1, 2),
     "tuple[str, ...]": ("a", "b"),
     "tuple[tuple[int, ...], ...]": ((1, 2), (3,)),
+    "tuple[tuple[str, ...], ...]": (("a", "b"), ("c",)),
     "Mapping[str, Any]": {"a": {"b": 1}},
     "Mapping[str, str]": {"a": "b"},
     "Mapping[str, int]": {"a": 1},

@@ -11,6 +11,7 @@ from elastic_harness.history.events import (
     FaultFired,
     FaultHealed,
     GroupFormed,
+    OutputRead,
     ParametersHashed,
     ProcessExited,
     ResumeObserved,
@@ -215,6 +216,8 @@ class Story:
         if outcome in codes:
             self.launcher_exits({n: codes[outcome] for n in launchers if n not in ended})
         self.tell("engine", "", RunEnded(outcome=outcome))
+        self.at -= 0.01
+        self.tell("engine", "", OutputRead(unread=()))
         over = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
         return self.tell("cluster", "", SurvivorsSought(nodes=tuple(sorted(over))))
 

@@ -20,6 +20,7 @@ from elastic_harness.history.events import (
     FaultIneffective,
     FaultPlanned,
     LogMatched,
+    OutputRead,
     ProcessExited,
     RunEnded,
     SurvivorFound,
@@ -345,6 +346,8 @@ def started_and_stopped(*strays: str, is_stopped: bool = True) -> Callable[[], S
     return tell
 
 
+WATCHED = {"log_patterns": ["lost n[0-9]"]}
+
 PLANTS: dict[str, Plant] = {
     "ranks": Plant(
         invalid=(
@@ -438,8 +441,15 @@ PLANTS: dict[str, Plant] = {
     ),
     "log_contains": Plant(
         value="lost n[0-9]",
-        invalid=(lambda: Story(settings={"log_patterns": ["lost n[0-9]"]}),),
-        unknown=(logged("all well"),),
+        invalid=(lambda: Story(settings=WATCHED).end(),),
+        unknown=(
+            logged("all well"),
+            lambda: Story(settings=WATCHED),
+            lambda: Story(settings=WATCHED).tell("engine", "", OutputRead(unread=("n1/a.log",))),
+            lambda: Story(settings=WATCHED).tell(
+                "engine", "", OutputRead(unread=(), left_out={"lost n[0-9]": 3})
+            ),
+        ),
         valid=(logged("has lost n3"),),
     ),
     "restarts": Plant(value=1, invalid=(one_round,), unknown=(empty, no_count), valid=(clean,)),

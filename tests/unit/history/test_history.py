@@ -116,7 +116,9 @@ def test_queries_return_entries_in_order() -> None:
     assert history.last(FaultFired) is not None
     assert list(history.by_node()) == ["n1", "n2"]
     kinds = {entry.event.kind for entry in history.between(after, story.at)}
-    assert kinds == {"step_completed", "resume_observed", "run_ended", "survivors_sought"}
+    assert kinds == {
+        *("step_completed", "resume_observed", "run_ended", "output_read", "survivors_sought")
+    }
     assert history.first(RunEnded) == history.last(RunEnded)
 
 

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from elastic_harness.history.checkers import default_checks
+from elastic_harness.history.events import LastLinesSeen, StackSeen, WorkerRaised
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import judge_checks
 from elastic_harness.report.timeline import timeline_html
@@ -60,6 +61,22 @@ def test_what_users_wrote_cannot_break_the_page() -> None:
     page = timeline_html(story.history)
     assert "<script>" not in page
     assert "&lt;b&gt;x&lt;/b&gt;" in page
+
+
+def test_the_cause_stands_at_the_top_as_text() -> None:
+    """What the first failed worker said, and where ranks hang."""
+    story = Story(nodes=1).round(1, ["n1"])
+    pid = story.pids[1, 0]
+    story.tell("worker", "n1", WorkerRaised(pid=pid, rank=0, error="OSError", message="<in use>"))
+    lines = ("  bind(<address>)", "OSError: <in use>")
+    story.tell("worker", "n1", LastLinesSeen(pid=pid, rank=0, file="launcher.log", lines=lines))
+    frames = ("/me/train.py:88 in <module>",)
+    page = timeline_html(
+        story.end("limit").tell("worker", "n1", StackSeen(pid=pid, rank=0, frames=frames)).history
+    )
+    assert "first failure: rank 0 on n1: OSError: &lt;in use&gt;" in page
+    assert "<pre>  bind(&lt;address&gt;)</pre>" in page
+    assert "<pre>rank 0 on n1: train.py:88 in &lt;module&gt;</pre>" in page
 
 
 def test_the_drawing_of_a_small_run_shown_whole() -> None:

@@ -24,6 +24,7 @@ from elastic_harness.history.events import (
     LogMatched,
     NodeStarted,
     NodeStopped,
+    OutputRead,
     ProcessExited,
     ProcessStarted,
     RunEnded,
@@ -53,6 +54,7 @@ __all__ = [
     "no_survivors",
     "no_workers",
     "switch_clean",
+    "why_unread",
     "workers_observed",
 ]
 
@@ -352,6 +354,18 @@ def no_strays(history: History, _: NoParameters) -> Verdict:
     return valid(f"workers of {len(stopped)} groups left nothing behind", [e.seq for e in stopped])
 
 
+def why_unread(history: History, pattern: str) -> str | None:
+    """Say why a line that is not in the history may have been printed all the same, or None."""
+    read = history.last(OutputRead)
+    if read is None:
+        return "the history does not say how far the output was read"
+    if read.event.unread:
+        return f"not read to their end: {', '.join(read.event.unread)}"
+    if left_out := read.event.left_out.get(pattern, 0):
+        return f"{left_out} lines that matched {pattern!r} are not in the history"
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContainsParameters:
     """`log_contains: "regex"`, or with a node."""
@@ -379,6 +393,8 @@ def log_contains(history: History, parameters: LogContainsParameters) -> Verdict
     watched = history.run.event.settings.get("log_patterns", ()) if history.run is not None else ()
     if parameters.pattern not in watched:
         return unknown(f"the logs were not watched for {parameters.pattern!r} during the run")
+    if (why := why_unread(history, parameters.pattern)) is not None:
+        return unknown(why)
     where = f"on {parameters.node} " if parameters.node else ""
     return invalid(f"no line {where}matched {parameters.pattern!r}")
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import TextIO
 
+    from elastic_harness.observe.probe.elastic_probe_cause import CauseSide
     from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 else:
+    from elastic_probe_cause import CauseSide
     from elastic_probe_torch import TorchSide
     from elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 
@@ -69,6 +71,10 @@ def start(folder: str) -> None:
     os.environ[_MARK] = str(os.getpid())
     _hide(folder)
     atexit.register(probe.finish)
+    cause = CauseSide(probe)
+    cause.install()
+    # Before the goodbye: the last that was registered comes first.
+    atexit.register(cause.finish)
     os.register_at_fork(after_in_child=wire.forget)
     pattern = os.environ.pop(_STEP_PATTERN, None)
     if pattern is not None:

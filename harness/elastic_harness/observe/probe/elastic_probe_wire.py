@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import _socket
+import os
 import select
 import time
 from _thread import allocate_lock
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 else:
     from _collections import deque
 
-__all__ = ["HELLO_LIMIT_S", "Wire", "now", "quoted"]
+__all__ = ["HELLO_LIMIT_S", "Wire", "high_descriptor", "now", "quoted"]
 
 # The harness answers within a few milliseconds; when it does not, the job matters more.
 HELLO_LIMIT_S = 5.0
@@ -41,6 +42,18 @@ def quoted(text: str) -> str:
     return encode_basestring_ascii(text)
 
 
+def high_descriptor(fd: int) -> int:
+    """Move a descriptor out of the script's way, if so many descriptors are allowed here."""
+    import fcntl
+
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
+    except OSError:
+        return fd
+    os.close(fd)
+    return high
+
+
 class Wire:
     """A Unix socket to the harness; silent where there is none, or none any more."""
 
@@ -64,8 +77,6 @@ class Wire:
 
     def connect(self, path: str) -> bool:
         """Connect to the harness; False where there is none."""
-        import fcntl
-
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
             sock.settimeout(HELLO_LIMIT_S)
@@ -73,13 +84,8 @@ class Wire:
         except OSError:
             sock.close()
             return False
-        try:
-            high = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
-        except OSError:
-            pass  # so many descriptors are not allowed here: it stays where it is
-        else:
-            sock.close()
-            sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, high)
+        fd = high_descriptor(sock.detach())
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         sock.setblocking(False)
         self._sock = sock
         return True

@@ -1,0 +1,294 @@
+"""Why a run failed, by its history: the worker that failed first, and where the living ones stood.
+
+A worker has failed by itself when it raised or exited on its own account: not when a fault ended
+it, when its launcher stopped it, or when it only noticed that another one was gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from elastic_harness.history.events import (
+    FaultFired,
+    LastLinesSeen,
+    RunEnded,
+    StackSeen,
+    WorkerRaised,
+)
+from elastic_harness.history.history import History
+from elastic_harness.history.stacks import is_in_collective, place_in_script
+from elastic_harness.history.worlds import WorkerView, World
+from pytest_elastic.events.model import WorkerExited
+
+__all__ = [
+    "FailedWorker",
+    "exit_text",
+    "failed_first",
+    "is_about_others",
+    "lines_of",
+    "number_list",
+    "where_ranks_stand",
+    "words_of",
+]
+
+# Faults that end the workers they are aimed at, or those of the nodes they are aimed at.
+_ENDING = frozenset({
+    "abort", "crash", "device_assert", "exit", "kill", "kill_agent", "kill_store", "leave",
+    "nccl_abort", "oom", "power_cut", "preempt", "raise", "reboot", "replace", "segfault",
+})  # fmt: skip
+# What gloo, NCCL and the store say of a peer that is gone, and torchrun of a worker.
+_OF_OTHERS = re.compile(
+    r"ChildFailedError|KeyboardInterrupt|Connection (?:closed|reset|refused)|Broken pipe"
+    r"|closed by (?:remote )?peer|likely closed|pair closure|failed to recv|recvValue failed"
+    r"|Socket ?Timeout|Timed out waiting|collective operation timeout|heartbeat monitor"
+    r"|NCCL (?:error|communicator)|ncclRemoteError",
+    re.IGNORECASE,
+)
+_MAX_LINES = 6
+_MAX_GROUPS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedWorker:
+    """A worker that has failed by itself; `raised` and `exit_code` as far as they are known."""
+
+    node: str
+    rank: int
+    pid: int
+    at: float
+    raised: WorkerRaised | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+    def __str__(self) -> str:
+        """Say who, how and why in one line."""
+        text = f"rank {self.rank} on {self.node}"
+        if self.raised is not None and self.raised.thread:
+            text += f", thread {self.raised.thread}"
+        if self.exit_code is not None:
+            text += f", {exit_text(self.exit_code)}"
+        why = words_of(self.raised) if self.raised is not None else _last_line(self.message)
+        return f"{text}: {why}" if why else text
+
+
+def failed_first(history: History) -> FailedWorker | None:
+    """Return the worker that failed by itself before all others; None if there was none.
+
+    Workers that only noticed that another one was gone come after all others.
+    """
+    found = [
+        (is_of_others, failed)
+        for world in history.worlds.rounds
+        for is_of_others, failed in _failures_in(history, world)
+    ]
+    if found:
+        return min(found, key=lambda each: (each[0], each[1].at))[1]
+    return next(_failed_threads(history), None) or _gone_first(history)
+
+
+def _failures_in(history: History, world: World) -> Iterator[tuple[bool, FailedWorker]]:
+    """Yield the workers of a round that failed, with whether that was because others were gone."""
+    by_fault = {worker.pid for worker in world.workers.values() if _is_ended(history, worker)}
+    for worker in world.workers.values():
+        if worker.pid in by_fault:
+            continue
+        failed = _failure_of(history, world, worker)
+        if failed is None:
+            continue
+        text = words_of(failed.raised) if failed.raised is not None else failed.message
+        is_of_others = is_about_others(text)
+        if not (is_of_others and by_fault):
+            yield is_of_others, failed
+
+
+def _failure_of(history: History, world: World, worker: WorkerView) -> FailedWorker | None:
+    end = _end_of(history)
+    raised = next(
+        (
+            entry
+            for entry in history.of_kind(WorkerRaised)
+            if entry.event.pid == worker.pid
+            and not entry.event.thread
+            and worker.hello_seq < entry.seq < end
+        ),
+        None,
+    )
+    exited = next(
+        (
+            entry
+            for entry in history.of_kind(WorkerExited)
+            if (entry.node, entry.event.rank) == (worker.node, worker.rank)
+            and entry.event.round == world.round
+            and worker.hello_seq < entry.seq < end
+        ),
+        None,
+    )
+    has_failed = exited is not None and exited.event.cause == "failed"
+    if raised is None and not has_failed:
+        return None
+    times = [entry.at for entry in (raised, exited if has_failed else None) if entry is not None]
+    return FailedWorker(
+        node=worker.node,
+        rank=worker.rank,
+        pid=worker.pid,
+        at=min(times),
+        raised=raised.event if raised is not None else None,
+        exit_code=exited.event.exit_code if exited is not None and has_failed else None,
+        message=exited.event.message if exited is not None else "",
+    )
+
+
+def _failed_threads(history: History) -> Iterator[FailedWorker]:
+    """Yield the workers in which a thread has failed that is not the main one."""
+    for entry in history.of_kind(WorkerRaised):
+        if entry.event.thread and entry.seq < _end_of(history):
+            event = entry.event
+            yield FailedWorker(
+                node=entry.node, rank=event.rank, pid=event.pid, at=entry.at, raised=event
+            )
+
+
+def _gone_first(history: History) -> FailedWorker | None:
+    """Return who was gone first in the last round of a job that failed, if no launcher says more.
+
+    A worker that ends with an exit code, in order, says nothing of that code itself.
+    """
+    ended = history.last(RunEnded)
+    if ended is None or ended.event.outcome != "failed" or history.of_kind(WorkerExited):
+        return None
+    world = history.worlds.current
+    workers = list(world.workers.values()) if world is not None else []
+    if any(_is_ended(history, worker) for worker in workers):
+        return None
+    gone = [worker for worker in workers if worker.gone_seq is not None]
+    gone = [worker for worker in gone if (worker.gone_seq or 0) < ended.seq]
+    if not gone:
+        return None
+    first = min(gone, key=lambda worker: (worker.finished, worker.gone_at or 0.0))
+    return FailedWorker(node=first.node, rank=first.rank, pid=first.pid, at=first.gone_at or 0.0)
+
+
+def _is_ended(history: History, worker: WorkerView) -> bool:
+    """Tell whether a fault has ended a worker, or its node, while it lived."""
+    for entry in history.of_kind(FaultFired):
+        lived = entry.seq > worker.hello_seq and entry.seq < (worker.gone_seq or entry.seq + 1)
+        if entry.event.fault not in _ENDING or not lived:
+            continue
+        for target in entry.event.targets:
+            if target in (worker.node, f"rank {worker.rank}") or f"pid {worker.pid})" in target:
+                return True
+    return False
+
+
+def _end_of(history: History) -> int:
+    """Return the number of the record with which a run ended: what comes later is our doing."""
+    ended = history.last(RunEnded)
+    return ended.seq if ended is not None else len(history) + 1
+
+
+def is_about_others(text: str) -> bool:
+    """Tell whether an error only says that another worker is gone."""
+    return bool(_OF_OTHERS.search(text))
+
+
+def words_of(raised: WorkerRaised) -> str:
+    """Return an exception as the last line of its traceback has it."""
+    message = raised.message.strip()
+    return _harmless(f"{raised.error}: {message.splitlines()[0]}" if message else raised.error)
+
+
+def _last_line(message: str) -> str:
+    return message.strip().splitlines()[-1] if message.strip() else ""
+
+
+def lines_of(history: History, failed: FailedWorker) -> list[str]:
+    """Return what a failed worker printed last, or else where its exception came from."""
+    seen = [e.event for e in history.of_kind(LastLinesSeen) if e.event.pid == failed.pid]
+    if seen:
+        said = words_of(failed.raised) if failed.raised is not None else ""
+        shown = [
+            line
+            for line in seen[-1].lines
+            if not line.startswith("Traceback (most") and line.strip() != said
+        ]
+        return [_harmless(line) for line in shown[-_MAX_LINES:]]
+    if failed.raised is not None and failed.raised.frames:
+        place = place_in_script(failed.raised.frames) or failed.raised.frames[0]
+        return [f"at {_harmless(place)}"]
+    return []
+
+
+# --- where they stand --------------------------------------------------------------------------
+
+
+def where_ranks_stand(history: History) -> list[str]:
+    """Return a line for each place where ranks stood when a run ended that hung.
+
+    The ranks that are missing from a collective in which others are come first.
+    """
+    groups: dict[tuple[bool, str], list[tuple[int, str]]] = {}
+    for entry in history.of_kind(StackSeen):
+        event = entry.event
+        is_in = not event.reason and is_in_collective(event.frames)
+        groups.setdefault((is_in, _place_of(event)), []).append((event.rank, entry.node))
+    is_collective = any(is_in for is_in, _ in groups)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], len(item[1]), item[1]))
+    lines = []
+    for (is_in, place), ranks in ordered[:_MAX_GROUPS]:
+        numbers = number_list(rank for rank, _ in ranks)
+        who = f"rank {numbers} on {ranks[0][1]}" if len(ranks) == 1 else f"ranks {numbers}"
+        how = ", in a collective" if is_in else ", not in the collective"
+        lines.append(f"{who}{how if is_collective else ''}: {place}")
+    if len(ordered) > _MAX_GROUPS:
+        lines.append(f"and {len(ordered) - _MAX_GROUPS} more places")
+    return lines
+
+
+def _place_of(event: StackSeen) -> str:
+    if event.reason:
+        return event.reason
+    place = place_in_script(event.frames)
+    shown = place or event.frames[0]
+    path, _, function = shown.rpartition(" in ")
+    text = f"{os.path.basename(path)} in {function}"
+    if any("/observe/probe/elastic_probe" in frame for frame in event.frames):
+        return f"{text}, held by the harness"
+    inner = event.frames[: event.frames.index(place)] if place else ()
+    called = [frame.rpartition(" in ")[2] for frame in inner]
+    called = [name for name in called if name != "wrapper"]  # torch logs its calls
+    if called and called[-1] not in event.source:
+        text += f" ({called[-1]})"
+    return _harmless(f"{text}: {event.source}" if event.source else text)
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def _harmless(line: str) -> str:
+    """Return a line of a worker's without what would move the cursor or change its colours."""
+    return "".join(c if c.isprintable() else " " for c in line.expandtabs(4))
+
+
+def exit_text(code: int) -> str:
+    """Return an exit code for people: `exit code 3`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Return numbers with runs folded: `0-3, 6`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

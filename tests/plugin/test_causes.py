@@ -1,0 +1,196 @@
+"""A failure tells its cause: what the first failed rank said, and where ranks stand that hang."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.plugin.place import Called, Place, scenario
+
+GROUP = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+
+SCRIPTS = {
+    "in_use.py": GROUP
+    + """
+import socket
+
+def serve(address):
+    server = socket.socket()
+    server.bind(address)
+
+taken = socket.socket()
+taken.bind(("127.0.0.1", 0))
+if rank == 1:
+    serve(taken.getsockname())
+dist.all_reduce(torch.ones(1))
+""",
+    "refuses.py": """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.parse_args()
+""",
+    "stuck.py": GROUP
+    + """
+def step():
+    dist.all_reduce(torch.ones(1))
+
+def save(path):
+    with open(path, "w") as file:
+        file.write("nobody reads this")
+
+step()
+if rank == 2:
+    os.mkfifo("pipe")
+    save("pipe")
+step()
+""",
+    # Without torch, for launchers under which it would be imported anew in each worker.
+    "no_file.py": """
+def load():
+    return open("no/such/file")
+
+load()
+""",
+    "waits.py": """
+import time
+
+def wait():
+    time.sleep(600)
+
+wait()
+""",
+}
+
+SCREENS = {
+    "in-use": r"""
+INVALID: job: succeeded
+  some.elastic.yaml:\d+:\d+
+  \d+ | .*
+  +| +\^+
+  the job failed, it should have succeeded: rank \d on n\d failed \(exit code 1\), and no restart is
+  allowed .*
+
+        n1 +n2
+( +\d+\.\d\d .*
+)+ +\d+\.\d\d  rank 1 raised OSError: .*
+( +\d+\.\d\d .*
+)+
+last seen      round 1 on n1, n2: 4 of 4 ranks said hello, 0 alive, no step done
+first failure  rank 1 on n1, exit code 1: OSError: \[Errno 98\] Address already in use
+                 File "\S+/in_use.py", line 17, in <module>
+                   serve\(taken.getsockname\(\)\)
+                 File "\S+/in_use.py", line 12, in serve
+                   server.bind\(address\)
+run directory  .*
+again          pytest .*
+""",
+    "refuses": r"""
+INVALID: job: succeeded
+  some.elastic.yaml:\d+:\d+
+  \d+ | .*
+  +| +\^+
+  the job failed, it should have succeeded: rank 0 on n1 failed \(exit code 2\), and no restart is
+  allowed .*
+
+        n1
+( +\d+\.\d\d .*
+)+
+last seen      round 1 on n1: 1 of 1 ranks said hello, 0 alive, no step done
+first failure  rank 0 on n1, exit code 2
+               usage: refuses.py \[-h\] \[--steps STEPS\]
+               refuses.py: error: unrecognized arguments: --stepz=40
+run directory  .*
+again          pytest .*
+""",
+    "stuck": r"""
+INVALID: ends_in_time
+  the job did not end within 6 s
+INVALID: job: succeeded: the job did not end within 6 s
+
+        n1 +n2
+( +\d+\.\d\d .*
+)+
+last seen      round 1 on n1, n2: 4 of 4 ranks said hello, 0 alive, no step done
+where it hangs rank 2 on n2, not in the collective: stuck.py:12 in save: with open\(path, "w"\) as
+                 file:
+               ranks 0-1, 3, in a collective: stuck.py:9 in step: dist.all_reduce\(torch.ones\(1\)\)
+run directory  .*
+again          pytest .*
+""",
+}
+
+
+def _with_two_each(text: str) -> str:
+    return text.replace("max_restarts: 0}", "max_restarts: 0, nproc_per_node: 2}")
+
+
+SCENARIOS = (
+    _with_two_each(scenario("in-use", script="in_use.py")),
+    _with_two_each(scenario("stuck", "limit: 6s", script="stuck.py")),
+    scenario("refuses", script="refuses.py", nodes="1").replace(
+        "refuses.py,", "refuses.py, args: [--stepz=40],"
+    ),
+)
+WITHOUT_TORCH = (
+    scenario("no-file", script="no_file.py", nodes="1"),
+    scenario("waits", "limit: 8s", script="waits.py", nodes="1"),
+    SCENARIOS[2],
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Return a folder with all scripts."""
+    place = Place(tmp_path_factory.mktemp("causes"), preload="torch,torch._dynamo")
+    place.add_ini()
+    for name, text in SCRIPTS.items():
+        place.add(name, text)
+    return place
+
+
+@pytest.fixture(scope="module")
+def called(place: Place) -> Called:
+    """Run what needs torch once, with warm workers."""
+    place.add("some.elastic.yaml", "---\n".join(SCENARIOS))
+    return place.pytest("some.elastic.yaml")
+
+
+@pytest.mark.parametrize("test", list(SCREENS))
+def test_the_screen_says_why(called: Called, test: str) -> None:
+    """All of it: the cause is below what happened, and above what is to be copied."""
+    about = called.about(test).strip()
+    # Python 3.11 underlines what it has called; 3.10 does not.
+    about = re.sub(r"\n +[~^]+(?=\n +File|\nrun directory)", "", about)
+    pattern = SCREENS[test].strip().replace("|", r"\|")
+    assert re.fullmatch(pattern, about), about
+    assert len(about.splitlines()) <= 45
+
+
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torchrun", marks=pytest.mark.slow), "pytest-elastic"]
+)
+def test_workers_that_are_started_afresh_say_why_too(place: Place, launcher: str) -> None:
+    """Under torchrun, which says nothing of exit codes, and where ours execs each worker."""
+    place.add("afresh.elastic.yaml", "---\n".join(WITHOUT_TORCH))
+    options = [f"--elastic-launcher={launcher}"]
+    if launcher == "pytest-elastic":
+        options.append("--elastic-preload=")
+    called = place.pytest("afresh.elastic.yaml", "-n0", *options)
+    code = ", exit code 1" if launcher == "pytest-elastic" else ""
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'no/such/file'"
+    told = " ".join(called.about("no-file").split())
+    assert f"first failure rank 0 on n1{code}: {missing}" in told
+    assert 'no_file.py", line 2, in load' in called.about("no-file")
+    assert "error: unrecognized arguments: --stepz=40" in called.about("refuses")
+    hangs = "where it hangs rank 0 on n1: waits.py:4 in wait: time.sleep(600)"
+    assert hangs in called.about("waits")
