@@ -38,6 +38,7 @@ class CapturePackets(SomeLinks):
     proof = "the switch wrote packets down"
     capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
+    disturbs: ClassVar[bool] = False
     shorthand: ClassVar[str | None] = "node"
 
     from_: Select | None = Field(default=None, alias="from")

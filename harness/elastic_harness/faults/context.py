@@ -8,7 +8,7 @@ yield what they wait for:
         yield Settled(done, within_s=5)                 # the cluster has answered
         yield IN_FORCE                                  # from here on it acts
         yield Until(lambda: not context.is_node_up("n2"), within_s=5, otherwise="n2 is still up")
-        return "n2 is gone"                             # what proves that it acted
+        return Evidence(text="n2 is gone")              # what proves that it acted
 
 So every wait has a deadline and a sentence, the same code runs in the runner's single-threaded loop
 and under a test's virtual time, and no fault needs a thread.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.resource_context import Resources
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.faults.visits import Visits
@@ -32,6 +33,7 @@ from elastic_harness.scenario.situation import ProcessRef
 
 __all__ = [
     "IN_FORCE",
+    "Evidence",
     "FaultContext",
     "FaultImpossible",
     "HealOrdered",
@@ -82,7 +84,7 @@ class Sleep:
 class Proved:
     """The fault was seen to act; its steps go on until it is healed, or there is nothing to do."""
 
-    evidence: str
+    evidence: Evidence | str
 
 
 class InForce(enum.Enum):
@@ -98,7 +100,7 @@ class InForce(enum.Enum):
 IN_FORCE: Final = InForce.NOW
 
 Wait = Until | Settled | Sleep | Proved | InForce
-Steps = Generator[Wait, None, str]
+Steps = Generator[Wait, None, Evidence | str]
 
 
 class FaultContext(Protocol):

@@ -37,6 +37,7 @@ class Pause(Fault):
     proof = "state T; a node: the freezer says so, or every process was signalled"
     shorthand: ClassVar[str | None] = "worker"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     worker: Select | None = None
     agent: Select | None = None

@@ -56,6 +56,7 @@ class HangWorker(WorkerFault):
         "`collective`: the worker said so, and its peers completed no step for 1 s"
     )
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     how: Literal["stop", "gil", "collective"] = "stop"
 
@@ -129,6 +130,7 @@ class SlowWorker(WorkerFault):
     name = "slow"
     proof = "seen stopped (state T) in three turns, while it was alive"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     share: Fraction = 0.2
     period: Seconds = Field(default=0.1, ge=0.01, le=10.0)

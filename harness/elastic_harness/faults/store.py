@@ -119,6 +119,7 @@ class FreezeStore(StoreFault):
     name = "freeze_store"
     proof = "state T of the processes that listen at its port"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
@@ -140,12 +141,13 @@ class FaultFlow:
         elif entry.entry.until is not None and not isinstance(entry.entry.until, str):
             entry.heal_watcher = watch(entry.entry.until, now)
 
-    def on_proved(self, entry: EntryState, evidence: str, now: float) -> None:
+    def on_proved(self, entry: EntryState, evidence: Evidence | str, now: float) -> None:
         """A fault was seen to act."""
         self.on_in_force(entry, now, needs_job=False)
         if entry.proved is None and entry.phase is not EntryPhase.FAILED:
             entry.proved = True
-            self._put_fact(FaultEffective(id=entry.id, evidence=evidence))
+            found = Evidence.of(evidence)
+            self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
 
     def on_failed(self, entry: EntryState, reason: str) -> None:
         """A fault could not be injected, or did nothing."""
@@ -255,6 +257,12 @@ class FaultFlow:
             fault=spec.name,
             targets=tuple(sorted(targets.describe())),
             parameters=entry.action.describe(),
+            nodes=tuple(node.name for node in targets.nodes),
+            workers=tuple((each.node, each.rank, each.process.pid) for each in targets.workers),
+            links=targets.links,
+            pauses=entry.action.pauses,
+            disturbs=entry.action.disturbs,
+            may_end_launchers=entry.hit,
         )
         self._put_fact(fired)
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))

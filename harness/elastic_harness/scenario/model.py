@@ -77,6 +77,14 @@ class PlannedAction(Protocol):
     def needs(self) -> str | None:
         """The capability that a cluster must have for it."""
 
+    @property
+    def pauses(self) -> bool:
+        """Tell whether it stops processes, which go on where they were when it is healed."""
+
+    @property
+    def disturbs(self) -> bool:
+        """Tell whether the job may notice it."""
+
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         """Return whom it hits now; raises SelectionEmpty when that is nobody."""
 
