@@ -105,9 +105,10 @@ class ClockSkew(NodeFault):
                     raise FaultImpossible(
                         f"the time of {witness} is {skew:.1f} s off, and not {self.by:g} s"
                     )
-                order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time")
+                given = {"do": "act", "act": "tell_time"}
+                order(context, (witness,), given, "tell the time", by=id)
                 told = yield from wait_for_answer(
-                    context, witness, "tell_time", ("ended",), within_s=_PROOF_S
+                    context, witness, "tell_time", ("ended",), by=id, within_s=_PROOF_S
                 )
                 skew = float(told) - context.resources.time_of_day()
                 try:

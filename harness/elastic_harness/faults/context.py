@@ -129,11 +129,20 @@ class FaultContext(Protocol):
     def process_state(self, process: ProcessRef) -> str:
         """Return the letter of /proc/PID/stat; "" when it has ended."""
 
-    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
-        """Send an order to a worker's probe, done in its step hook; False when it has no probe."""
+    def watch_end(self, process: ProcessRef) -> bool:
+        """Take note of how a process ends; False when that very process has ended already."""
 
-    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
-        """Return what a worker's probe last said of an order ("order", "done"); empty: nothing."""
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        """Return how a watched process has ended, negative: by that signal; None: nothing tells."""
+
+    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        """Send an order to a worker's probe, done in its step hook; False when it has no probe.
+
+        `by` in the order is the entry that gives it.
+        """
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        """Return what a worker's probe last said of an order by that entry: act, phase, detail."""
 
     def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps that very worker has completed, as far as the probe can tell."""

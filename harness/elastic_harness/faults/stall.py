@@ -82,10 +82,10 @@ class HangWorker(WorkerFault):
                 f"{listed(targets.workers)} has no peer that could wait for it in a collective"
             )
         act = "hold_gil" if self.how == "gil" else "stand"
-        order(context, targets.workers, {"do": "act", "act": act}, "hang")
+        order(context, targets.workers, {"do": "act", "act": act}, "hang", by=id)
         yield InForce.NEEDS_JOB
         for worker in targets.workers:
-            yield from wait_for_answer(context, worker, act, ("began",), within_s=ORDER_S)
+            yield from wait_for_answer(context, worker, act, ("began",), by=id, within_s=ORDER_S)
         if self.how == "gil":
             return f"{listed(targets.workers)} keeps the interpreter's lock"
         yield from _see_peers_wait(context, targets)

@@ -47,7 +47,8 @@ class World(StageStops, PlayedStrangers):
         self.time = VirtualTime()
         self.processes: dict[int, PlayedProcess] = {}
         self.launchers: dict[str, int] = {}
-        self.ends: dict[int, Mapping[str, Any]] = {}
+        self.ends: dict[int, PlayedProcess] = {}
+        self.tells_ends = True
         self.up: list[str] = []
         self.frozen: set[str] = set()
         self.is_paused_by_signals = False
@@ -110,14 +111,16 @@ class World(StageStops, PlayedStrangers):
     def heal(self, entry_id: str = "x") -> None:
         self.injector.heal(Heal(entry_id=entry_id))
 
-    def answer(self, rank: int, act: str, phase: str = "began", detail: str = "") -> None:
-        """Let a worker's probe say how far it is with an order."""
-        said = {"act": act, "phase": phase, "detail": detail}
-        self.processes[self.worker(rank).pid].answer = said
+    def answer(
+        self, rank: int, act: str, phase: str = "began", detail: str = "", *, by: str = "x"
+    ) -> None:
+        """Let a worker's probe say how far it is with an order by that entry."""
+        said = {"act": act, "phase": phase, "detail": detail, "by": by}
+        self.processes[self.worker(rank).pid].answers[by] = said
 
-    def end(self, rank: int) -> None:
-        """Let a worker die."""
-        self._die(self.worker(rank).pid)
+    def end(self, rank: int, code: int = 1) -> None:
+        """Let a worker end with an exit code, negative: by that signal."""
+        self._die(self.worker(rank).pid, code)
 
     def end_everything(self) -> None:
         """Let every node lose its power, and all that ran there with it."""
@@ -168,7 +171,7 @@ class World(StageStops, PlayedStrangers):
         elif signum == signal.SIGCONT:
             found.state = "S"
         elif found.state == "S" or signum == signal.SIGKILL:
-            self._later(lambda: self._die(process.pid))
+            self._later(lambda: self._die(process.pid, -signum))
         return True
 
     def is_alive(self, process: ProcessRef) -> bool:
@@ -185,9 +188,16 @@ class World(StageStops, PlayedStrangers):
         found.orders.append(order)
         return True
 
-    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
-        found = self.processes.get(process.pid)
-        return found.answer if found else self.ends.get(process.pid, {})
+    def watch_end(self, process: ProcessRef) -> bool:
+        return process.pid in self.processes
+
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        ended = self.ends.get(process.pid)
+        return ended.exit_code if ended is not None and self.tells_ends else None
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        found = self.processes.get(process.pid) or self.ends.get(process.pid)
+        return found.answers.get(by, {}) if found else {}
 
     def steps_of(self, process: ProcessRef) -> int:
         found = self.processes.get(process.pid)
@@ -348,9 +358,10 @@ class World(StageStops, PlayedStrangers):
         if verb not in self.stuck:
             self._later(answer)
 
-    def _die(self, pid: int) -> None:
+    def _die(self, pid: int, code: int = -9) -> None:
         if (ended := self.processes.pop(pid, None)) is not None:
-            self.ends[pid] = ended.answer
+            ended.exit_code = code
+            self.ends[pid] = ended
 
     def _pause_node(self, node: str, on_done: Callable[[ClusterError | None], None]) -> None:
         self._do(f"pause {node}", partial(self._freeze, node), on_done)

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
-from elastic_harness.faults.resource_context import FileLimit
+from elastic_harness.faults.resource_context import FileLimit, Limited
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.scenario.situation import ProcessRef
 
@@ -41,6 +41,17 @@ class Budget:
     def unlimit(self, owner: str) -> Ticket[None]:
         self.limits.pop(owner, None)
         return self._answer(None)
+
+    def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
+        given = {
+            owner: value
+            for owner, limits in self.limits.items()
+            if (value := limits.get(node, {}).get(of)) is not None
+        }
+        return tuple(owner for owner, value in given.items() if value == min(given.values()))
+
+    def is_narrowest_for_files(self, owner: str, process: ProcessRef) -> bool:
+        return self.files[owner] == min(self.files.values())
 
     def readings(self, node: str) -> Ticket[GroupReadings]:
         return self._answer(self.counted.get(node, GroupReadings()))

@@ -192,7 +192,7 @@ class Story:
         target: str = "n2",
         *,
         works: bool = True,
-        **facts: Any,
+        **facts: Any,  # noqa: ANN401 (fields of the event)
     ) -> Story:
         """Inject a fault; it takes effect unless told otherwise."""
         self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,), **facts))
