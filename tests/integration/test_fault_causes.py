@@ -1,8 +1,9 @@
-"""Faults on real processes beside other causes of the same symptom: only their own work proves them."""
+"""Faults beside other causes of the same symptom, in real processes: only their own work counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from elastic_harness.history.events import FaultEffective
@@ -52,7 +53,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultBench]:
     made.close()
 
 
-def facts(outcome: Outcome, id: str) -> dict[str, object]:
+def facts(outcome: Outcome, id: str) -> dict[str, Any]:
     """Return what a fault's evidence rests on."""
     return next(
         dict(each.event.facts)
@@ -79,7 +80,7 @@ def test_a_worker_that_ends_as_ordered_proves_it_by_its_exit_status(
     assert outcome.result.outcome == "succeeded", outcome
     assert not outcome.failed, outcome
     assert outcome.proved["it"].endswith(f"ended with {told}"), outcome
-    (worker,) = facts(outcome, "it")["workers"]  # type: ignore[misc]
+    (worker,) = facts(outcome, "it")["workers"]
     assert (worker["rank"], worker["node"]) == (1, "n2")
 
 
@@ -119,7 +120,5 @@ def test_a_script_that_catches_it_and_fails_later_proves_nothing(
     bench: FaultBench, action: dict[str, object]
 ) -> None:
     """Even with the very exit code that was asked for: it went on in between."""
-    outcome = bench.run(
-        SCRIPT, [{"id": "it", **AT, **action, "optional": True}, ENDING], "catches"
-    )
+    outcome = bench.run(SCRIPT, [{"id": "it", **AT, **action, "optional": True}, ENDING], "catches")
     assert "caught" in outcome.failed["it"], outcome

@@ -120,6 +120,9 @@ class FaultContext(Protocol):
     def stop(self, owner: str, node: str, process: ProcessRef) -> bool:
         """Stop a process of a node by SIGSTOP; False when that very process has ended."""
 
+    def stopped_by(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return which faults stop a process of a node, or pause the node."""
+
     def let_go_on(self, owner: str) -> None:
         """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
 
@@ -233,13 +236,13 @@ class FaultContext(Protocol):
     def change_names(
         self, owner: str, node: str, changes: Mapping[str, NameChange]
     ) -> Ticket[Mapping[str, str]]:
-        """Have a node take names for something else; settled with the table that it reads."""
+        """Have a node take names for something else; settled with its table of hosts."""
 
     def restore_names(self, owner: str) -> Ticket[None]:
         """Undo what `owner` did to names; harmless when that is nothing."""
 
-    def names_asked(self, node: str) -> Ticket[int]:
-        """Return how often a node's slow name service was asked for a name that it knows."""
+    def names_asked(self, node: str) -> Ticket[Mapping[str, Mapping[str, int]]]:
+        """Return how often a node asked for which changed name, by whose change it is."""
 
     # --- proxies
 

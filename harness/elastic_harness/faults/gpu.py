@@ -107,7 +107,10 @@ class GpuSleep(GpuFault):
             if float(text) < _LEAST_SHARE * milliseconds:
                 raise FaultImpossible(f"{worker}: the kernel took {text} ms of {milliseconds} ms")
             took.append(f"{worker}: {text} ms")
-        return "; ".join(took)
+        return Evidence(
+            text="; ".join(took),
+            facts={"acknowledged": True, "workers": facts_of(targets.workers, {})},
+        )
 
 
 class AbortNccl(GpuFault):
@@ -119,11 +122,14 @@ class AbortNccl(GpuFault):
     """
 
     name = "nccl_abort"
-    proof = "the worker said that its communicator was aborted"
+    proof = "the worker acknowledged this order, and that its communicator was aborted"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from _have_done(context, targets, "nccl_abort", until="ended", by=id)
-        return f"{listed(targets.workers)} has no communicator any more"
+        return Evidence(
+            text=f"{listed(targets.workers)} has no communicator any more",
+            facts={"acknowledged": True, "workers": facts_of(targets.workers, {})},
+        )
 
 
 def _have_done(

@@ -159,10 +159,13 @@ class NodeResources:
         else:
             self._clocks[owner, node] = offset_s
         assert folder is not None, "a clock that was put off has a folder"
-        total = sum(each for (_, name), each in self._clocks.items() if name == node)
         with open(f"{folder}/clock.new", "w") as file:
-            file.write(f"{total:+g}\n")
+            file.write(f"{self.clock_offset(node):+g}\n")
         os.replace(f"{folder}/clock.new", f"{folder}/clock")
+
+    def clock_offset(self, node: str) -> float:
+        """Return by how much a node's time of day is to be wrong."""
+        return sum(each for (_, name), each in self._clocks.items() if name == node)
 
     def time_of_day(self) -> float:
         """Return the right time."""

@@ -59,6 +59,9 @@ class Resources(Protocol):
         Raises FaultImpossible where launchers were not started for it.
         """
 
+    def clock_offset(self, node: str) -> float:
+        """Return by how much a node's time of day is to be wrong, by all faults together."""
+
     def time_of_day(self) -> float:
         """Return the right time, in seconds since the epoch."""
 

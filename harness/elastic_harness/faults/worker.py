@@ -24,7 +24,7 @@ from elastic_harness.faults.context import (
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import Selector, resolve_workers
-from elastic_harness.scenario.situation import Situation, Targets, WorkerRef
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets, WorkerRef
 
 __all__ = [
     "ORDER_S",
@@ -41,6 +41,7 @@ __all__ = [
     "name_of_end",
     "order",
     "see_end",
+    "told_end",
     "until_gone",
     "wait_for_answer",
 ]
@@ -302,8 +303,13 @@ def see_end(
     It has been watched since it was to end (`watch_end`).
     """
     yield until_gone(context, (worker,), within_s)
+    return (yield from told_end(context, worker.process))
+
+
+def told_end(context: FaultContext, process: ProcessRef) -> Generator[Wait, None, int | None]:
+    """Return how a process ended that was watched and is gone; waits a moment to be told."""
     deadline = context.now() + _TOLD_S
-    while (code := context.exit_code_of(worker.process)) is None and context.now() < deadline:
+    while (code := context.exit_code_of(process)) is None and context.now() < deadline:
         try:
             yield Sleep(seconds=_LOOK_S)
         except HealOrdered:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.events import (
     FaultEffective,
-    FaultFired,
     FaultHealed,
     FaultIneffective,
 )
@@ -252,19 +251,7 @@ class FaultFlow:
         if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
             self._excuse(entry)
         spec = entry.entry.action
-        fired = FaultFired(
-            id=entry.id,
-            fault=spec.name,
-            targets=tuple(sorted(targets.describe())),
-            parameters=entry.action.describe(),
-            nodes=tuple(node.name for node in targets.nodes),
-            workers=tuple((each.node, each.rank, each.process.pid) for each in targets.workers),
-            links=targets.links,
-            pauses=entry.action.pauses,
-            disturbs=entry.action.disturbs,
-            may_end_launchers=entry.hit,
-        )
-        self._put_fact(fired)
+        self._put_fact(entry.fact_of_firing(targets))
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
 
     def _stays(self, entry: EntryState) -> bool:

@@ -45,6 +45,10 @@ class StageStops:
         self._stops.stop(owner, node, process)
         return True
 
+    def stopped_by(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return which faults stop a process of a node, or pause the node."""
+        return self._stops.owners_of(node, process)
+
     def let_go_on(self, owner: str) -> None:
         """Continue what `owner` has stopped and nobody else stops; harmless twice."""
         for process in self._stops.release(owner):

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from elastic_harness.history.events import FaultFired
 from elastic_harness.scenario.conditions import Watcher
 from elastic_harness.scenario.model import Entry, PlannedAction
 from elastic_harness.scenario.planner import PlannedEntry
+from elastic_harness.scenario.situation import Targets
 from elastic_harness.scenario.triggers import AtStep
 
 __all__ = [
@@ -101,6 +103,22 @@ class EntryState:
     def step(self) -> AtStep | None:
         """The step it is pinned to, if it is."""
         return self.entry.at if isinstance(self.entry.at, AtStep) else None
+
+    def fact_of_firing(self, targets: Targets) -> FaultFired:
+        """Return what is recorded of a fault that fires, and of what its class declares."""
+        assert self.action is not None, "the engine's own actions are no faults"
+        return FaultFired(
+            id=self.id,
+            fault=self.entry.action.name,
+            targets=tuple(sorted(targets.describe())),
+            parameters=self.action.describe(),
+            nodes=tuple(node.name for node in targets.nodes),
+            workers=tuple((each.node, each.rank, each.process.pid) for each in targets.workers),
+            links=targets.links,
+            pauses=self.action.pauses,
+            disturbs=self.action.disturbs,
+            may_end_launchers=self.hit,
+        )
 
     @property
     def is_over(self) -> bool:

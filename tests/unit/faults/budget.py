@@ -24,10 +24,11 @@ class Budget:
         self.counted: dict[str, GroupReadings] = {}
         self.limits: dict[str, dict[str, Any]] = {}
         self.files: dict[str, int] = {}
-        self.clocks: dict[str, float] = {}
+        self.clocks: dict[tuple[str, str], float] = {}
         self.disks: dict[tuple[str, str | None], DiskPolicy] = {}
         self.disk_counts = DiskCounters()
         self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.is_damaged = False
         self.damaged: list[tuple[str | None, str, str]] = []
 
     def count(self, node: str, **counted: int) -> None:
@@ -64,9 +65,12 @@ class Budget:
 
     def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
         if offset_s is None:
-            self.clocks.pop(node, None)
+            self.clocks.pop((owner, node), None)
         else:
-            self.clocks[node] = offset_s
+            self.clocks[owner, node] = offset_s
+
+    def clock_offset(self, node: str) -> float:
+        return sum(each for (_, name), each in self.clocks.items() if name == node)
 
     def time_of_day(self) -> float:
         return 1000.0
@@ -87,7 +91,7 @@ class Budget:
         return tuple(ProcessRef(pid=pid) for pid in self.serving.get((node, port), ()))
 
     def corrupt(self, node: str | None, pattern: str, how: str) -> str:
-        if self._numb:
+        if self._numb or self.is_damaged:
             raise FaultImpossible("what was written over it was there already")
         self.damaged.append((node, pattern, how))
         return f"{how} {pattern}"
