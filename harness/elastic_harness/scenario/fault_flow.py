@@ -15,6 +15,7 @@ from elastic_harness.history.events import (
     FaultIneffective,
 )
 from elastic_harness.scenario.conditions import watch
+from elastic_harness.scenario.holds import why_past
 from elastic_harness.scenario.messages import ArmHold, EngineCommand, Fire, Heal, Judge, RecordEvent
 from elastic_harness.scenario.model import ActionCatalog, read_check
 from elastic_harness.scenario.observed import ObservedRun
@@ -73,6 +74,7 @@ class FaultFlow:
         for state in states:
             if state.step is not None:
                 state.is_armed = True
+                state.asked_at = self._run.step_of(state.step.rank)
                 self._put(ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank))
             if planned.entry.when is not None:
                 state.watcher = watch(planned.entry.when, now)
@@ -110,15 +112,18 @@ class FaultFlow:
                 self.heal(entry, "schedule")
 
     def on_held(self, pid: int, rank: int, step: int) -> None:
-        """Note for each entry pinned here that its moment has come.
-
-        An order to hold that came late holds the rank at a later step: that counts, and is said.
-        """
+        """Note for each entry pinned here that its moment has come, or that it is past."""
+        found = self._run.worlds.worker_of(pid)
         for entry in self.entries:
             pinned = entry.step
             if entry.phase is not EntryPhase.WAITING or pinned is None or pinned.rank != rank:
                 continue
-            if pinned.step <= step and self._is_round(pinned.round, pid):
+            if pinned.step > step or not self._is_round(pinned.round, pid):
+                continue
+            past = found and why_past(*found, pinned, step, asked_at=entry.asked_at)
+            if past:
+                self._fail(entry, f"it never fired: {past}")
+            else:
                 late = "" if pinned.step == step else f", asked for {pinned.step}"
                 entry.evidence = f"rank {rank} is held after step {step}{late}"
 

@@ -75,8 +75,9 @@ class EntryState:
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
     an `until` is waited for. `hit` are the nodes whose launcher's end it may be to blame for.
-    `is_armed`: a rank is, or would be, held for it. `action` is None for
-    the engine's own `heal` and `check`.
+    `is_armed`: a rank is, or would be, held for it; `asked_at` is the worker (pid) that had the
+    rank then, and the step that it had done. `action` is None for the engine's own `heal` and
+    `check`.
     """
 
     id: str
@@ -85,6 +86,7 @@ class EntryState:
     action: PlannedAction | None
     is_optional: bool
     is_armed: bool = False
+    asked_at: tuple[int, int] | None = None
     phase: EntryPhase = EntryPhase.WAITING
     due_at: float | None = None
     watcher: Watcher | None = None
