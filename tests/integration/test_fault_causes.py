@@ -122,3 +122,123 @@ def test_a_script_that_catches_it_and_fails_later_proves_nothing(
     """Even with the very exit code that was asked for: it went on in between."""
     outcome = bench.run(SCRIPT, [{"id": "it", **AT, **action, "optional": True}, ENDING], "catches")
     assert "caught" in outcome.failed["it"], outcome
+
+
+# Rank 1 sends to rank 0 all the time, looks up the name that it is told, and opens files or not.
+TALKING = """
+import os, socket, sys, threading, time
+
+probe = sys.modules["elastic_probe"]
+rank, name, opens = int(os.environ["RANK"]), sys.argv[1], sys.argv[2] == "opens"
+end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+talking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+step = 0
+while not os.path.exists(end):
+    step += 1
+    if rank == 1:
+        talking.sendto(b"hello", ("10.77.0.1", 9))
+        try:
+            socket.getaddrinfo(name, 80)
+        except OSError:
+            pass
+        try:
+            if opens:
+                open("/dev/null").close()
+        except OSError:
+            pass
+    probe.report_step(step)
+    time.sleep(0.01)
+"""
+END: dict[str, Any] = {"run": 'touch "$ELASTIC_CHECKPOINT_DIR/end"'}
+LINK = {"from": "n2", "to": "n1"}
+OF_N1 = {"node": "n2", "of": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("this", "other"),
+    [
+        ({"degrade": {**LINK, "loss": "0.0001%"}}, {"degrade": {**LINK, "latency": "2ms"}}),
+        (
+            {"flap": {**LINK, "mode": "hold", "down": "1ms", "up": "1h"}},
+            {"degrade": {**LINK, "latency": "2ms"}},
+        ),
+        (
+            {"names": {**OF_N1, "missing": True}},
+            {"names": {"node": "n2", "of": "n3", "wrong": "10.77.0.99"}},
+        ),
+    ],
+    ids=["loss beside a delay", "flap beside a delay", "a name beside another"],
+)
+def test_what_another_fault_does_on_the_same_link_proves_nothing(
+    bench: FaultBench, this: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Packets are delayed, a name is asked for: by the other one, and that one is proven."""
+    if not bench.session.choice.capabilities.has("network"):
+        pytest.skip(bench.session.choice.capabilities["network"].reason)
+    outcome = bench.run(
+        TALKING,
+        [
+            {"id": "this", **AT, **this, "optional": True},
+            {"id": "other", "after": "this + 100ms", **other},
+            {"after": "other + 3s", **END},
+        ],
+        "n3",
+        "opens",
+        nodes=3,
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert "other" in outcome.proved, outcome
+    assert "this" not in outcome.proved, outcome
+    assert "this" in outcome.failed, outcome
+
+
+def test_faults_of_links_and_names_are_proven_by_what_they_did_themselves(
+    bench: FaultBench,
+) -> None:
+    """Each beside the others, with its own numbers."""
+    if not bench.session.choice.capabilities.has("network"):
+        pytest.skip(bench.session.choice.capabilities["network"].reason)
+    outcome = bench.run(
+        TALKING,
+        [
+            {"id": "late", **AT, "degrade": {**LINK, "latency": "2ms"}},
+            {"id": "lossy", "after": "late", "degrade": {**LINK, "loss": "50%"}},
+            {
+                "id": "held",
+                "after": "late",
+                "flap": {**LINK, "mode": "hold", "down": "100ms", "up": "100ms"},
+            },
+            {"id": "astray", "after": "late", "names": {**OF_N1, "wrong": "1.2.3.4"}},
+            {"after": "late + 3s", **END},
+        ],
+        "n1",
+        "opens",
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    assert not outcome.failed, outcome
+    assert set(facts(outcome, "late")["packets"]) == {"delayed"}
+    assert set(facts(outcome, "lossy")["packets"]) == {"lost"}
+    assert set(facts(outcome, "held")["packets"]) == {"held"}
+    assert facts(outcome, "astray")["asked"]["n2"]["n1"] >= 1
+
+
+@pytest.mark.parametrize("opens", ["opens", "does not"])
+def test_a_limit_on_files_is_proven_by_a_file_that_was_refused(
+    bench: FaultBench, opens: str
+) -> None:
+    """And not by the limit alone: a script that wants no file has not met it."""
+    outcome = bench.run(
+        TALKING,
+        [
+            {"id": "it", **AT, "file_limit": "rank 1", "for": "2s", "optional": True},
+            {"after": "it.healed", **END},
+        ],
+        "10.77.0.1",  # an address: nothing is opened for it
+        opens,
+    )
+    assert outcome.result.outcome == "succeeded", outcome
+    if opens == "opens":
+        assert "wanted `open '/dev/null'`" in outcome.proved["it"], outcome
+        assert facts(outcome, "it")["errno"] == "EMFILE"
+    else:
+        assert "but nothing was refused" in outcome.failed["it"], outcome

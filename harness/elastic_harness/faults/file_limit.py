@@ -44,8 +44,8 @@ class LimitFiles(WorkerFault):
     name = "file_limit"
     layer = "resource"
     proof = (
-        "seen in the worker: its script was about to open a file, list a folder, look up a name or "
-        "start a process, with every number below this limit in use (the kernel's answer is EMFILE)"
+        "seen in the worker: its script was about to open a file, list a folder or start a "
+        "process, with every number below this limit in use (the kernel's answer is EMFILE)"
     )
     is_healable: ClassVar[bool] = True
 

@@ -242,8 +242,10 @@ def _tell_time(probe: Probe, _: str) -> None:
 
 # --- descriptors ------------------------------------------------------------------------------
 
-# What the interpreter says (PEP 578) right before it asks the kernel for a descriptor.
-_OPENING = frozenset({"open", "os.listdir", "os.scandir", "socket.getaddrinfo", "subprocess.Popen"})
+# What the interpreter says (PEP 578) right before it asks the kernel for a descriptor; and nothing
+# that may do without one, as a look at a name (which may be an address) or a socket (of one that is
+# there already).
+_OPENING = frozenset({"open", "os.listdir", "os.scandir", "subprocess.Popen"})
 _LIMITING_S = 5.0
 _watches: dict[str, Probe] = {}  # by whose order it is
 _hooks: list[object] = []
