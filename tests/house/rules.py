@@ -213,6 +213,7 @@ PURE = (
         ),
     ),
     Pure(holds="elastic_harness.faker_provider"),
+    Pure(holds="elastic_harness.faults.evidence"),
     Pure(holds="elastic_harness.faults.recipe"),
     Pure(holds="elastic_harness.faults.recipes"),
     Pure(holds="elastic_harness.history"),

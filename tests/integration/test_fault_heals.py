@@ -18,6 +18,10 @@ import time
 from elastic_harness.observe import report_step
 for step in range(1, 1_000_000):
     time.sleep(0.01)
+    try:
+        open("/dev/null").close()
+    except OSError:
+        pass  # there are no more files
     report_step(step)
 """
 
@@ -58,9 +62,10 @@ def test_what_is_gone_is_healed_and_twice_is_harmless(bench: FaultBench) -> None
         ((name, value),) = action.items()
         needs = built_in_faults().parse(name, value).needs
         if needs is None or able.has(needs):
-            chosen.append(
-                {"id": id, "when": {"progress": {"steps": 3}}, **action, "optional": True}
-            )
+            # A worker must still take steps to be told of a limit on its files.
+            steps = 3 if id == "files" else 50
+            when = {"when": {"progress": {"steps": steps}}}
+            chosen.append({"id": id, **when, **action, "optional": True})
     outcome = bench.run(
         SCRIPT,
         [

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_owners import Layers
 from elastic_harness.network.names import NameChange
 from pytest_elastic.errors import ElasticError, UsageError
 
@@ -349,10 +350,12 @@ class Cluster(Protocol):
         on_done: Done[None],
         *,
         traffic: str | None = None,
+        layers: Layers = (),
     ) -> None:
         """Apply a policy to (source, destination) links; done when it is in force.
 
         With `traffic` it is for one class of what passes there, which then meets both policies.
+        `layers` are those of several owners that make it; what each did is counted for itself.
         """
 
     def learn_traffic(
@@ -365,11 +368,12 @@ class Cluster(Protocol):
     ) -> None:
         """Have a node take names for something else, in place of what it was told before.
 
-        No changes show it the truth again. Done with the addresses by name that it reads now.
+        No changes show it the truth again. Done with its table of hosts now, where none of the
+        names stands that it is to take for something else: it must ask for those.
         """
 
-    def names_asked(self, node: str, on_done: Done[int]) -> None:
-        """Return how often a node's slow name service was asked for a name that it knows."""
+    def names_asked(self, node: str, on_done: Done[Mapping[str, Mapping[str, int]]]) -> None:
+        """Return how often a node asked for which changed name, by whose change it is."""
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str, on_done: Done[None]) -> None:
         """Write what passes over links into a new pcapng file; raises UsageError if it cannot."""

@@ -10,11 +10,11 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from elastic_harness.cluster import fuse_wire as wire
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy, combine
 from elastic_harness.cluster.fuse_wire import Opcode, Request
 
 __all__ = ["DiskLayer"]
@@ -63,6 +63,7 @@ class DiskLayer:
         self._ids: dict[tuple[int, int], int] = {root.key: _ROOT}
         self._last_id = _ROOT
         self._listings: dict[int, list[tuple[bytes, int, int]]] = {}
+        self._policies: Mapping[str, DiskPolicy] = {}
         self._policy = DiskPolicy()
         self._written = 0
         self.counters = DiskCounters()
@@ -95,16 +96,12 @@ class DiskLayer:
             Opcode.FALLOCATE: self._allocate,
         }
 
-    @property
-    def policy(self) -> DiskPolicy:
-        """What is in force."""
-        return self._policy
-
-    @policy.setter
-    def policy(self, policy: DiskPolicy) -> None:
+    def lay(self, policies: Mapping[str, DiskPolicy]) -> None:
+        """Put policies in force, by owner, in place of those before."""
+        policy = combine(policies.values())
         if policy.free_bytes != self._policy.free_bytes:
             self._written = 0
-        self._policy = policy
+        self._policies, self._policy = dict(policies), policy
 
     def answer(self, data: bytes) -> tuple[bytes | None, float]:
         """Do what the kernel asks; returns the answer (None: none is wanted), and how late."""
@@ -126,7 +123,7 @@ class DiskLayer:
         handler = self._handlers.get(request.opcode)
         if handler is None:
             return wire.error(request.unique, errno.ENOSYS)
-        self._count(operations=1)
+        self._count("operations")
         try:
             self._refuse(request)
             return wire.reply(request.unique, handler(request))
@@ -138,10 +135,11 @@ class DiskLayer:
     def _refuse(self, request: Request) -> None:
         """Raise what the policy has in store for a request."""
         if self._policy.is_read_only and self._is_change(request):
-            self._count(refused_read_only=1)
+            self._count("refused_read_only", lambda own: own.is_read_only)
             raise OSError(errno.EROFS, "read-only")
-        if _KINDS.get(Opcode(request.opcode)) in self._policy.fails:
-            self._count(failed=1)
+        kind = _KINDS.get(Opcode(request.opcode))
+        if kind in self._policy.fails:
+            self._count("failed", lambda own: kind in own.fails)
             raise OSError(errno.EIO, "failed")
 
     @staticmethod
@@ -156,15 +154,28 @@ class DiskLayer:
         if opcode not in _KINDS and opcode not in _CHANGES and opcode != Opcode.OPEN:
             return 0.0
         delay_s = policy.latency_s
-        if policy.rate is not None and opcode in {Opcode.READ, Opcode.WRITE}:
-            delay_s += struct.unpack_from("<QQI", request.body)[2] / policy.rate
+        rate = policy.rate if opcode in {Opcode.READ, Opcode.WRITE} else None
+        if rate is not None:
+            delay_s += struct.unpack_from("<QQI", request.body)[2] / rate
         if delay_s:
-            self._count(delayed=1)
+            self._count(
+                "delayed",
+                lambda own: bool(own.latency_s or (rate is not None and own.rate == rate)),
+            )
         return delay_s
 
-    def _count(self, **more: int) -> None:
-        now = {name: getattr(self.counters, name) + number for name, number in more.items()}
-        self.counters = replace(self.counters, **now)
+    def _count_full(self) -> None:
+        self._count("refused_full", lambda own: own.free_bytes == self._policy.free_bytes)
+
+    def _count(self, what: str, is_of: Callable[[DiskPolicy], bool] = lambda _: False) -> None:
+        """Count one more, also for the owners of the policies that it is of."""
+        by_owner = {owner: dict(counted) for owner, counted in self.counters.by_owner.items()}
+        for owner, policy in self._policies.items():
+            if is_of(policy):
+                counted = by_owner.setdefault(owner, {})
+                counted[what] = counted.get(what, 0) + 1
+        now = {what: getattr(self.counters, what) + 1}
+        self.counters = replace(self.counters, by_owner=by_owner, **now)
 
     # --- names and nodes ----------------------------------------------------------------------
 
@@ -283,7 +294,7 @@ class DiskLayer:
         if self._policy.free_bytes is not None:
             left = self._policy.free_bytes - self._written
             if left <= 0:
-                self._count(refused_full=1)
+                self._count_full()
                 raise OSError(errno.ENOSPC, "full")
             data = data[:left]
         written = os.pwrite(fd, data, offset)
@@ -295,7 +306,7 @@ class DiskLayer:
         if mode:
             raise OSError(errno.EOPNOTSUPP, "no holes")
         if self._policy.free_bytes is not None:
-            self._count(refused_full=1)
+            self._count_full()
             raise OSError(errno.ENOSPC, "full")
         os.posix_fallocate(fd, offset, length)
         return b""

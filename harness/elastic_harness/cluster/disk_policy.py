@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = ["DISK_OPERATIONS", "DiskCounters", "DiskPolicy", "combine", "policy_from", "policy_to"]
@@ -29,13 +29,14 @@ class DiskPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCounters:
-    """What a path's policies have done since it was first covered."""
+    """What a path's policies have done since it was first covered; `by_owner` what each did."""
 
     operations: int = 0
     refused_read_only: int = 0
     refused_full: int = 0
     failed: int = 0
     delayed: int = 0
+    by_owner: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def combine(policies: Iterable[DiskPolicy]) -> DiskPolicy:

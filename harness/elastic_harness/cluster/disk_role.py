@@ -13,7 +13,7 @@ import socket
 from dataclasses import asdict
 
 from elastic_harness.cluster.disk_layer import DiskLayer
-from elastic_harness.cluster.disk_policy import DiskPolicy, combine, policy_from
+from elastic_harness.cluster.disk_policy import DiskPolicy, policy_from
 from elastic_harness.cluster.fuse_wire import MAX_WRITE
 from elastic_harness.conversation import Conversation, Reply
 from pytest_elastic.boot.role import Program, Role
@@ -68,7 +68,7 @@ class DiskRole:
 
     def _apply(self, reply: Reply) -> None:
         assert self._layer is not None, "a path is attached first"
-        self._layer.policy = combine(self._policies.values())
+        self._layer.lay(self._policies)
         reply.done()
 
     def _serve(self) -> None:

@@ -15,8 +15,9 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.cluster.network_reading import read_counters
 from elastic_harness.conversation import Answer
 from elastic_harness.network.link_model import LinkPolicy, Pair
+from elastic_harness.network.link_owners import Layers
 from elastic_harness.network.names import NameChange, read_hosts
-from elastic_harness.network.switch_wire import policy_to_fields
+from elastic_harness.network.switch_wire import layers_to_fields, policy_to_fields
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -38,6 +39,7 @@ class NetworkClient:
         on_done: Done[None],
         *,
         traffic: str | None = None,
+        layers: Layers = (),
     ) -> None:
         """Apply a policy to links, or to one class of what passes over them."""
         if traffic is not None:
@@ -45,6 +47,7 @@ class NetworkClient:
         order = {
             "pairs": [list(pair) for pair in pairs],
             "policy": policy_to_fields(policy),
+            "layers": layers_to_fields(layers),
             "traffic": traffic,
         }
         self._ask_network("set_policy", order, lambda _: on_done(None), on_done)
@@ -64,7 +67,7 @@ class NetworkClient:
     ) -> None:
         """Have a node take names for something else; done with what it reads now."""
         fields = {
-            name: (None if change.is_missing else change.address or "", change.slow_s)
+            name: (None if change.is_missing else change.address or "", change.slow_s, change.owner)
             for name, change in changes.items()
         }
         self._ask(
@@ -74,8 +77,8 @@ class NetworkClient:
             on_done,
         )
 
-    def names_asked(self, node: str, on_done: Done[int]) -> None:
-        """Return how often a node's slow name service was asked for a name that it knows."""
+    def names_asked(self, node: str, on_done: Done[Mapping[str, Mapping[str, int]]]) -> None:
+        """Return how often a node asked for which changed name, by whose change it is."""
         order = {"name": node, "order": "names_asked", "fields": {}}
         self._ask("node", order, lambda answer: on_done(answer.fields["asked"]), on_done)
 

@@ -145,7 +145,7 @@ class NodeInit:
             case "show_names":
                 self._show_names(fields, reply)
             case "names_asked":
-                reply.done({"asked": self._names.asked if self._names else 0})
+                reply.done({"asked": self._names.asked if self._names else {}})
             case "signal_all":
                 self._signal_all(fields["signum"])
                 reply.done()
@@ -166,7 +166,7 @@ class NodeInit:
             reply.failed("this node has no names of its own")
             return
         try:
-            shown = self._names.show(is_own=fields["is_own"], slow=fields["slow"])
+            shown = self._names.show(fields["served"])
         except OSError as error:
             reply.failed(f"cannot change the names of a node: {error}")
         else:

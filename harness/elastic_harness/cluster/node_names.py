@@ -7,48 +7,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.slow_names import RESOLV_CONF, SlowNames
+from elastic_harness.cluster.name_service import RESOLV_CONF, NameService
 from pytest_elastic.loop import Loop
 
 __all__ = ["HOSTS_FILE", "NodeNames"]
 
 HOSTS_FILE = "/etc/hosts"
 _RESOLV_FILE = "/etc/resolv.conf"
+_SWITCH_FILE = "/etc/nsswitch.conf"
+_ORDER = ["hosts:", "files", "dns"]
 
 
 class NodeNames:
     """Shows the node's processes other names. `folder` is a descriptor of where its files are.
 
-    The server writes the table `hosts` there; the resolver's settings are written here.
+    The server writes the table `hosts` there; the resolver's settings are written here: for what is
+    not in the table, our name service is asked, and no other.
     """
 
     def __init__(self, loop: Loop, folder: int) -> None:
         self._loop = loop
         self._folder = folder
         self._covered: list[str] = []
-        self._service: SlowNames | None = None
+        self._service: NameService | None = None
 
     @property
-    def asked(self) -> int:
-        """How many questions the slow name service has had."""
-        return 0 if self._service is None else self._service.asked
+    def asked(self) -> Mapping[str, Mapping[str, int]]:
+        """How often the name service was asked for which name, by whose change that is."""
+        return {} if self._service is None else self._service.asked
 
-    def show(self, *, is_own: bool, slow: Mapping[str, Sequence[Any]]) -> str:
-        """Show the node's own table or the one of all, and serve slow names; return the table."""
-        if is_own:
+    def show(self, served: Mapping[str, Sequence[Any]]) -> str:
+        """Show the node's own table, without the names that are `served`; return the table.
+
+        Without any it is the table of all nodes again.
+        """
+        if served:
             self._cover(HOSTS_FILE, "hosts")
-        if slow:
             if self._service is None:
-                self._service = SlowNames(self._loop)
-            self._service.tell({name: (found[0], found[1]) for name, found in slow.items()})
+                self._service = NameService(self._loop)
+            self._service.tell({name: (each[0], each[1], each[2]) for name, each in served.items()})
             self._write("resolv.conf", RESOLV_CONF)
             self._cover(_RESOLV_FILE, "resolv.conf")
+            if (switch := _switch_of()) is not None:
+                self._write("nsswitch.conf", switch)
+                self._cover(_SWITCH_FILE, "nsswitch.conf")
         elif self._service is not None:
             self._service.close()
             self._service = None
-            self._uncover(_RESOLV_FILE)
-        if not is_own:
-            self._uncover(HOSTS_FILE)
+            for path in list(self._covered):
+                self._uncover(path)
         with open(HOSTS_FILE) as hosts:
             return hosts.read()
 
@@ -73,3 +80,19 @@ class NodeNames:
             os.write(fd, text.encode())
         finally:
             os.close(fd)
+
+
+def _switch_of() -> str | None:
+    """Return the machine's own order of name services with ours next to the table, if it is not so.
+
+    On many machines another service comes first, which answers beside the node's network.
+    """
+    try:
+        with open(_SWITCH_FILE) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None  # the C library's own order then is the table, then a name service
+    found = [line for line in lines if line.split()[:1] == _ORDER[:1]]
+    if [line.split() for line in found] == [_ORDER]:
+        return None
+    return "\n".join([*(line for line in lines if line not in found), " ".join(_ORDER), ""])

@@ -245,19 +245,16 @@ class NodeTable:
     def set_names(self, fields: JsonObject, reply: Reply) -> None:
         """Have a node take names for something else; an empty change shows it the truth again.
 
-        `changes` are (address, seconds) by name: None is no address, "" the true one.
+        `changes` are (address, seconds, owner) by name: None is no address, "" the true one.
         """
         node = self.find(fields["name"])
-        hosts: dict[str, str | None] = {}
-        slow: dict[str, tuple[str, float]] = {}
-        for name, (given, slow_s) in fields["changes"].items():
+        served: dict[str, tuple[str | None, float, str]] = {}
+        for name, (given, slow_s, owner) in fields["changes"].items():
             address = self._scratch.address_of(name) if given == "" else given
-            hosts[name] = None if slow_s else address
-            if slow_s and address is not None:
-                slow[name] = (address, slow_s)
-        self._scratch.change_names(node.name, hosts)
+            served[name] = (address, slow_s, owner)
+        self._scratch.change_names(node.name, dict.fromkeys(served))
         assert node.conversation is not None, "a node that runs can be talked to"
-        relay(node.conversation, "show_names", {"is_own": bool(hosts), "slow": slow}, reply)
+        relay(node.conversation, "show_names", {"served": served}, reply)
 
     def forget_names(self) -> None:
         """Begin anew: the next start of any name is its first."""

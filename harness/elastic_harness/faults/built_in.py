@@ -8,12 +8,12 @@ from elastic_harness.faults.command import RunCommand
 from elastic_harness.faults.degrade import Degrade, ResetConnections
 from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.file_limit import LimitFiles
 from elastic_harness.faults.files import CorruptFile
 from elastic_harness.faults.foreign_bytes import ForeignBytes
 from elastic_harness.faults.gpu import AbortNccl, DeviceAssert, GpuSleep
 from elastic_harness.faults.limits import (
     LimitCpu,
-    LimitFiles,
     LimitMemory,
     LimitProcesses,
     OutOfMemory,

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 from pydantic import Field, model_validator
 
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -35,9 +36,10 @@ class CapturePackets(SomeLinks):
 
     name = "capture"
     layer = "network"
-    proof = "the switch wrote packets down"
+    proof = "the switch wrote packets into this capture's file"
     capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
+    disturbs: ClassVar[bool] = False
     shorthand: ClassVar[str | None] = "node"
 
     from_: Select | None = Field(default=None, alias="from")
@@ -61,7 +63,10 @@ class CapturePackets(SomeLinks):
             counted = context.captured(id)
             yield Settled(ticket=counted, within_s=CLUSTER_S, what="reading a capture")
             if (packets := counted.result()) > 0:
-                return f"{packets} packets so far in {path}"
+                return Evidence(
+                    text=f"{packets} packets so far in {path}",
+                    facts={"packets": packets, "file": path},
+                )
         raise FaultImpossible("nothing was sent over these links")
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

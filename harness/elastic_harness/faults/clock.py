@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from elastic_harness.cluster.faketime import faketime_environ, find_libfaketime
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -19,7 +20,7 @@ from elastic_harness.faults.context import (
     Steps,
 )
 from elastic_harness.faults.node import NodeFault, names_of
-from elastic_harness.faults.worker import listed, order, wait_for_answer
+from elastic_harness.faults.worker import facts_of, listed, order, wait_for_answer
 from elastic_harness.scenario.fields import format_duration, parse_duration
 from elastic_harness.scenario.situation import Situation, Targets
 
@@ -69,7 +70,10 @@ class ClockSkew(NodeFault):
     name = "clock_skew"
     layer = "resource"
     capability = "clock_skew"
-    proof = "a worker there was asked for the time, and it was wrong by that much"
+    proof = (
+        "a worker there was asked for the time, and it was wrong by as much as this and the other "
+        "skews of the node together"
+    )
     is_healable: ClassVar[bool] = True
 
     by: Offset
@@ -100,21 +104,27 @@ class ClockSkew(NodeFault):
         deadline = context.now() + _PROOF_S
         for witness in witnesses:
             skew = 0.0
-            while abs(skew - self.by) > abs(self.by) / 2:
+            # Of several skews of a node the sum is what its processes see.
+            while abs(skew - context.resources.clock_offset(witness.node)) > abs(self.by) / 2:
                 if context.now() > deadline:
                     raise FaultImpossible(
-                        f"the time of {witness} is {skew:.1f} s off, and not {self.by:g} s"
+                        f"the time of {witness} is {skew:.1f} s off, and not "
+                        f"{context.resources.clock_offset(witness.node):g} s"
                     )
-                order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time")
+                given = {"do": "act", "act": "tell_time"}
+                order(context, (witness,), given, "tell the time", by=id)
                 told = yield from wait_for_answer(
-                    context, witness, "tell_time", ("ended",), within_s=_PROOF_S
+                    context, witness, "tell_time", ("ended",), by=id, within_s=_PROOF_S
                 )
                 skew = float(told) - context.resources.time_of_day()
                 try:
                     yield Sleep(seconds=_LOOK_S)
                 except HealOrdered:
                     deadline = 0.0
-        return f"{listed(tuple(witnesses))} wrong by {_format_offset(self.by)}"
+        return Evidence(
+            text=f"{listed(tuple(witnesses))} wrong by {_format_offset(self.by)}",
+            facts={"by": self.by, "asked": facts_of(tuple(witnesses), {})},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field
 
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     Settled,
@@ -40,7 +41,7 @@ class RunCommand(Fault):
 
     name = "run"
     layer = "node"
-    proof = "its exit code is 0"
+    proof = "the exit code of this very command is 0"
     shorthand: ClassVar[str | None] = "command"
 
     command: Annotated[str | Listed[Text], AfterValidator(_command)]
@@ -60,7 +61,10 @@ class RunCommand(Fault):
             code = ticket.result()
             if code != 0:
                 raise FaultImpossible(f"the command on {name} ended with exit code {code}")
-        return f"exit code 0 on {', '.join(name for name, _ in tickets)}"
+        return Evidence(
+            text=f"exit code 0 on {', '.join(name for name, _ in tickets)}",
+            facts={"exit_codes": {name: 0 for name, _ in tickets}},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         """End what is still running of it."""

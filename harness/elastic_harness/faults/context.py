@@ -8,7 +8,7 @@ yield what they wait for:
         yield Settled(done, within_s=5)                 # the cluster has answered
         yield IN_FORCE                                  # from here on it acts
         yield Until(lambda: not context.is_node_up("n2"), within_s=5, otherwise="n2 is still up")
-        return "n2 is gone"                             # what proves that it acted
+        return Evidence(text="n2 is gone")              # what proves that it acted
 
 So every wait has a deadline and a sentence, the same code runs in the runner's single-threaded loop
 and under a test's virtual time, and no fault needs a thread.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.resource_context import Resources
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.faults.visits import Visits
@@ -32,6 +33,7 @@ from elastic_harness.scenario.situation import ProcessRef
 
 __all__ = [
     "IN_FORCE",
+    "Evidence",
     "FaultContext",
     "FaultImpossible",
     "HealOrdered",
@@ -82,7 +84,7 @@ class Sleep:
 class Proved:
     """The fault was seen to act; its steps go on until it is healed, or there is nothing to do."""
 
-    evidence: str
+    evidence: Evidence | str
 
 
 class InForce(enum.Enum):
@@ -98,7 +100,7 @@ class InForce(enum.Enum):
 IN_FORCE: Final = InForce.NOW
 
 Wait = Until | Settled | Sleep | Proved | InForce
-Steps = Generator[Wait, None, str]
+Steps = Generator[Wait, None, Evidence | str]
 
 
 class FaultContext(Protocol):
@@ -118,6 +120,9 @@ class FaultContext(Protocol):
     def stop(self, owner: str, node: str, process: ProcessRef) -> bool:
         """Stop a process of a node by SIGSTOP; False when that very process has ended."""
 
+    def stopped_by(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return which faults stop a process of a node, or pause the node."""
+
     def let_go_on(self, owner: str) -> None:
         """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
 
@@ -127,11 +132,20 @@ class FaultContext(Protocol):
     def process_state(self, process: ProcessRef) -> str:
         """Return the letter of /proc/PID/stat; "" when it has ended."""
 
-    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
-        """Send an order to a worker's probe, done in its step hook; False when it has no probe."""
+    def watch_end(self, process: ProcessRef) -> bool:
+        """Take note of how a process ends; False when that very process has ended already."""
 
-    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
-        """Return what a worker's probe last said of an order ("order", "done"); empty: nothing."""
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        """Return how a watched process has ended, negative: by that signal; None: nothing tells."""
+
+    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        """Send an order to a worker's probe, done in its step hook; False when it has no probe.
+
+        `by` in the order is the entry that gives it.
+        """
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        """Return what a worker's probe last said of an order by that entry: act, phase, detail."""
 
     def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps that very worker has completed, as far as the probe can tell."""
@@ -222,13 +236,13 @@ class FaultContext(Protocol):
     def change_names(
         self, owner: str, node: str, changes: Mapping[str, NameChange]
     ) -> Ticket[Mapping[str, str]]:
-        """Have a node take names for something else; settled with the table that it reads."""
+        """Have a node take names for something else; settled with its table of hosts."""
 
     def restore_names(self, owner: str) -> Ticket[None]:
         """Undo what `owner` did to names; harmless when that is nothing."""
 
-    def names_asked(self, node: str) -> Ticket[int]:
-        """Return how often a node's slow name service was asked for a name that it knows."""
+    def names_asked(self, node: str) -> Ticket[Mapping[str, Mapping[str, int]]]:
+        """Return how often a node asked for which changed name, by whose change it is."""
 
     # --- proxies
 

@@ -10,8 +10,6 @@ from elastic_harness.faults.link_fault import LinkFault, SomeLinks
 from elastic_harness.network.link_model import (
     BurstLoss,
     Distribution,
-    DropReason,
-    LinkCounters,
     LinkPolicy,
 )
 from elastic_harness.scenario.fields import Fraction, Rate, ScenarioModel, Seconds, Select
@@ -60,8 +58,10 @@ class Degrade(LinkFault, SomeLinks):
     """
 
     name = "degrade"
-    proof = "the switch delayed, lost, corrupted or doubled packets"
-    _verb: ClassVar[str] = "delayed or lost"
+    proof = (
+        "the switch delayed, lost, corrupted, doubled or reordered packets by this policy, not by "
+        "that of another fault on the link"
+    )
 
     from_: Select | None = Field(default=None, alias="from")
     latency: Seconds = 0.0
@@ -106,17 +106,6 @@ class Degrade(LinkFault, SomeLinks):
             rate_bytes_per_s=None if self.rate is None else self.rate / 8,
         )
 
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        return _acted_on(after) - _acted_on(before)
-
-
-def _acted_on(counters: LinkCounters) -> int:
-    lost = sum(
-        counters.dropped.get(reason, 0)
-        for reason in (DropReason.LOST, DropReason.CORRUPTED, DropReason.QUEUE_FULL)
-    )
-    return counters.delayed + counters.duplicated + lost
-
 
 class ResetConnections(LinkFault, SomeLinks):
     """TCP connections that are there are reset, both ends, at their next packet; new ones are not.
@@ -128,9 +117,8 @@ class ResetConnections(LinkFault, SomeLinks):
     """
 
     name = "reset"
-    proof = "the switch reset connections"
+    proof = "the switch reset connections by this order"
     shorthand: ClassVar[str | None] = "node"
-    _verb: ClassVar[str] = "answered with a reset"
 
     from_: Select | None = Field(default=None, alias="from")
 
@@ -141,6 +129,3 @@ class ResetConnections(LinkFault, SomeLinks):
 
     def policy(self) -> LinkPolicy:
         return LinkPolicy(resets=1)
-
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        return after.dropped.get(DropReason.RESET, 0) - before.dropped.get(DropReason.RESET, 0)

@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.disk_policy import DiskPolicy
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -88,7 +89,8 @@ class _DiskFault(NodeFault):
     layer = "resource"
     capability = "disk_faults"
     is_healable: ClassVar[bool] = True
-    _done: ClassVar[str] = "affected"
+    _counter: ClassVar[str]
+    _done: ClassVar[str]
 
     path: Annotated[str | None, AfterValidator(_directory)] = None
 
@@ -96,16 +98,10 @@ class _DiskFault(NodeFault):
         """Return what is laid over the path."""
         raise NotImplementedError
 
-    def acted(self, counters: DiskCounters) -> int:
-        """Return how many operations this kind of fault has acted on."""
-        raise NotImplementedError
-
     def excuses(self, targets: Targets) -> tuple[str, ...]:
         return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        # Read first: the job may meet the fault, say so and have it healed before an answer comes.
-        before = yield from self._count(context, targets)
         for node in targets.nodes:
             ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
             yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
@@ -117,10 +113,14 @@ class _DiskFault(NodeFault):
                 yield Sleep(seconds=_LOOK_S)
             except HealOrdered:
                 deadline = 0.0  # the last look
-            acted = (yield from self._count(context, targets)) - before
-            if acted > 0:
-                return f"{acted} operations {self._done} on {names_of(targets.nodes)}"
-        raise FaultImpossible(f"nobody on {names_of(targets.nodes)} had to do with that disk")
+            if acted := (yield from self._count(context, targets, id)):
+                counted = ", ".join(f"{node} {number}" for node, number in acted.items())
+                return Evidence(
+                    text=f"operations {self._done}: {counted}", facts={self._counter: acted}
+                )
+        raise FaultImpossible(
+            f"in force, but no operation was {self._done} on {names_of(targets.nodes)}"
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
@@ -129,13 +129,16 @@ class _DiskFault(NodeFault):
             ticket.result()
         return f"the disk of {names_of(targets.nodes)} as before"
 
-    def _count(self, context: FaultContext, targets: Targets) -> Generator[Wait, None, int]:
-        total = 0
+    def _count(
+        self, context: FaultContext, targets: Targets, owner: str
+    ) -> Generator[Wait, None, dict[str, int]]:
+        """Return how many operations this policy has acted on, by node."""
+        acted = {}
         for node in targets.nodes:
             ticket = context.resources.count_disk(node.name, self.path)
             yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"asking a disk of {node.name}")
-            total += self.acted(ticket.result())
-        return total
+            acted[node.name] = ticket.result().by_owner.get(owner, {}).get(self._counter, 0)
+        return {node: number for node, number in acted.items() if number}
 
 
 class DiskFull(_DiskFault):
@@ -148,16 +151,14 @@ class DiskFull(_DiskFault):
     """
 
     name = "disk_full"
-    proof = "writes were refused with ENOSPC"
-    _done: ClassVar[str] = "refused for lack of space"
+    proof = "writes were refused with ENOSPC by this policy"
+    _counter = "refused_full"
+    _done = "refused for lack of space"
 
     free: Size = 0
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(free_bytes=self.free)
-
-    def acted(self, counters: DiskCounters) -> int:
-        return counters.refused_full
 
 
 class DiskReadOnly(_DiskFault):
@@ -168,14 +169,12 @@ class DiskReadOnly(_DiskFault):
     """
 
     name = "disk_read_only"
-    proof = "changes were refused with EROFS"
-    _done: ClassVar[str] = "refused because the disk is read-only"
+    proof = "changes were refused with EROFS by this policy"
+    _counter = "refused_read_only"
+    _done = "refused because the disk is read-only"
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(is_read_only=True)
-
-    def acted(self, counters: DiskCounters) -> int:
-        return counters.refused_read_only
 
 
 class DiskError(_DiskFault):
@@ -186,16 +185,14 @@ class DiskError(_DiskFault):
     """
 
     name = "disk_error"
-    proof = "operations ended with EIO"
-    _done: ClassVar[str] = "failed"
+    proof = "operations ended with EIO by this policy"
+    _counter = "failed"
+    _done = "failed"
 
     on: _Operations = ("write", "sync")
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(fails=tuple(self.on))
-
-    def acted(self, counters: DiskCounters) -> int:
-        return counters.failed
 
 
 class DiskSlow(_DiskFault):
@@ -208,8 +205,9 @@ class DiskSlow(_DiskFault):
     """
 
     name = "disk_slow"
-    proof = "operations were delayed"
-    _done: ClassVar[str] = "delayed"
+    proof = "operations were delayed by this policy"
+    _counter = "delayed"
+    _done = "delayed"
 
     latency: Seconds = Field(default=0.0, le=_LONGEST_S)
     rate: _BytesASecond | None = Field(default=None, gt=0)
@@ -222,6 +220,3 @@ class DiskSlow(_DiskFault):
 
     def policy(self) -> DiskPolicy:
         return DiskPolicy(latency_s=self.latency, rate=self.rate)
-
-    def acted(self, counters: DiskCounters) -> int:
-        return counters.delayed

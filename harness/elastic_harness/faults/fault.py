@@ -31,7 +31,9 @@ class Fault(ScenarioModel):
     (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
     acted. `capability` is what a cluster must have for it; where that depends on the parameters,
     `needs` decides and `sometimes_needs` says when. `is_healable` tells whether there is anything
-    to undo, `knows_gateway` whether its selectors may mean the cluster's gateway.
+    to undo, `knows_gateway` whether its selectors may mean the cluster's gateway. `pauses`: it
+    stops processes, which finish what they were about to do when it is healed. `disturbs` is False
+    for one that only looks.
 
     The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
     what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
@@ -45,6 +47,8 @@ class Fault(ScenarioModel):
     sometimes_needs: ClassVar[str] = ""
     shorthand: ClassVar[str | None] = None
     is_healable: ClassVar[bool] = False
+    pauses: ClassVar[bool] = False
+    disturbs: ClassVar[bool] = True
     knows_gateway: ClassVar[bool] = False
 
     @property
@@ -65,7 +69,11 @@ class Fault(ScenarioModel):
 
     @abstractmethod
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        """Do it, step by step; returns what proves that it acted, raises FaultImpossible if not."""
+        """Do it, step by step; returns what proves that it acted, raises FaultImpossible if not.
+
+        What proves it is this fault's own doing (`Evidence`), and not a symptom that something else
+        may cause. A limit that no process has met, or a rule that nothing matched, is no proof.
+        """
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         """Undo it, step by step; harmless when it is undone already or never was done."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps
+from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, Steps
 from elastic_harness.faults.fault import Fault
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes
@@ -38,7 +38,7 @@ class CorruptFile(Fault):
 
     name = "corrupt"
     layer = "resource"
-    proof = "read back: the bytes or the size differ from before"
+    proof = "read back right after it was written: the bytes or the size differ from before"
     shorthand: ClassVar[str | None] = "file"
 
     file: Annotated[str, AfterValidator(_pattern)]
@@ -56,4 +56,4 @@ class CorruptFile(Fault):
         if not targets.nodes:
             done.append(damage(None, self.file, self.how))
         yield IN_FORCE
-        return "; ".join(done)
+        return Evidence(text="; ".join(done), facts={"damaged": done})

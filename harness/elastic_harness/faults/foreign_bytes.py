@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -75,7 +76,10 @@ class ForeignBytes(StoreFault):
     """
 
     name = "foreign_bytes"
-    proof = "somebody listens there, and every connection was accepted and every byte acknowledged"
+    proof = (
+        "a process listens there, and every connection of this fault was accepted and every byte "
+        "acknowledged"
+    )
     is_healable: ClassVar[bool] = True
 
     send: Literal["random", "http", "torn", "huge", "stale", "silence"] = "random"
@@ -118,15 +122,24 @@ class ForeignBytes(StoreFault):
 
     def _evidence(
         self, context: FaultContext, targets: Targets, id: str, where: str, size: int
-    ) -> str:
+    ) -> Evidence:
         visits = context.visits(id)
         callers = ", ".join(node.name for node in targets.nodes)
         said = f"{size} bytes ({self.send}) on each" if size else "nothing said"
         kept = visits.wanted - visits.closed
         answered = f", {visits.answered} answered" if visits.answered else ""
-        return (
+        text = (
             f"{visits.taken} connections from {callers} to {where}, {said}: "
             f"{visits.closed} closed by the store, {kept} still open{answered}"
+        )
+        return Evidence(
+            text=text,
+            facts={
+                "taken": visits.taken,
+                "bytes": size,
+                "closed": visits.closed,
+                "answered": visits.answered,
+            },
         )
 
 

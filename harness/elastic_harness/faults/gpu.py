@@ -6,21 +6,31 @@ whose torch knows none, says why it cannot, and the fault has failed.
 
 from __future__ import annotations
 
+import signal
 from typing import ClassVar, Final
 
 from pydantic import Field
 
-from elastic_harness.faults.context import FaultContext, FaultImpossible, InForce, Steps
+from elastic_harness.faults.context import (
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    InForce,
+    Steps,
+)
 from elastic_harness.faults.worker import (
     ORDER_S,
     WorkerFault,
+    ends_of,
+    facts_of,
     listed,
+    name_of_end,
     order,
-    until_gone,
+    see_end,
     wait_for_answer,
 )
 from elastic_harness.scenario.fields import Seconds
-from elastic_harness.scenario.situation import Targets
+from elastic_harness.scenario.situation import Targets, WorkerRef
 
 __all__ = ["AbortNccl", "DeviceAssert", "GpuSleep"]
 
@@ -46,12 +56,24 @@ class DeviceAssert(GpuFault):
     """
 
     name = "device_assert"
-    proof = "the worker had started the kernel, and the process is gone"
+    proof = (
+        "the worker acknowledged that it started the kernel, and the process is gone, neither in "
+        "success nor by SIGKILL or SIGTERM"
+    )
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from _have_done(context, targets, "device_assert", until="began")
-        yield until_gone(context, targets.workers, _DEVICE_S)
-        return f"{listed(targets.workers)} started a kernel that asserts, and gone"
+        yield from _have_done(context, targets, "device_assert", until="began", by=id)
+        ends: dict[WorkerRef, int | None] = {}
+        for worker in targets.workers:
+            code = ends[worker] = yield from see_end(context, worker, within_s=_DEVICE_S)
+            if code in (0, -signal.SIGKILL, -signal.SIGTERM):
+                raise FaultImpossible(
+                    f"{worker} started a kernel that asserts, but it ended with {name_of_end(code)}"
+                )
+        return Evidence(
+            text=f"started a kernel that asserts: {ends_of(ends)}",
+            facts={"acknowledged": True, "workers": facts_of(targets.workers, ends)},
+        )
 
 
 class GpuSleep(GpuFault):
@@ -71,18 +93,24 @@ class GpuSleep(GpuFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         milliseconds = int(self.lasts * 1000)
         argument = max(1, milliseconds)
-        yield from _have_done(context, targets, "gpu_sleep", until="began", argument=argument)
+        yield from _have_done(
+            context, targets, "gpu_sleep", until="began", by=id, argument=argument
+        )
         took = []
-        order(context, targets.workers, {"do": "act", "act": "gpu_slept"}, "use its GPU")
+        given = {"do": "act", "act": "gpu_slept"}
+        order(context, targets.workers, given, "use its GPU", by=id)
         for worker in targets.workers:
             limit_s = ORDER_S + 4 * self.lasts
             text = yield from wait_for_answer(
-                context, worker, "gpu_slept", ("ended",), within_s=limit_s
+                context, worker, "gpu_slept", ("ended",), by=id, within_s=limit_s
             )
             if float(text) < _LEAST_SHARE * milliseconds:
                 raise FaultImpossible(f"{worker}: the kernel took {text} ms of {milliseconds} ms")
             took.append(f"{worker}: {text} ms")
-        return "; ".join(took)
+        return Evidence(
+            text="; ".join(took),
+            facts={"acknowledged": True, "workers": facts_of(targets.workers, {})},
+        )
 
 
 class AbortNccl(GpuFault):
@@ -94,19 +122,22 @@ class AbortNccl(GpuFault):
     """
 
     name = "nccl_abort"
-    proof = "the worker said that its communicator was aborted"
+    proof = "the worker acknowledged this order, and that its communicator was aborted"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from _have_done(context, targets, "nccl_abort", until="ended")
-        return f"{listed(targets.workers)} has no communicator any more"
+        yield from _have_done(context, targets, "nccl_abort", until="ended", by=id)
+        return Evidence(
+            text=f"{listed(targets.workers)} has no communicator any more",
+            facts={"acknowledged": True, "workers": facts_of(targets.workers, {})},
+        )
 
 
 def _have_done(
-    context: FaultContext, targets: Targets, act: str, *, until: str, **given: int
+    context: FaultContext, targets: Targets, act: str, *, until: str, by: str, **given: int
 ) -> Steps:
     """Have workers do something to their GPU, and wait until each says that it is that far."""
-    order(context, targets.workers, {"do": "act", "act": act, **given}, "use its GPU")
+    order(context, targets.workers, {"do": "act", "act": act, **given}, "use its GPU", by=by)
     yield InForce.NEEDS_JOB
     for worker in targets.workers:
-        yield from wait_for_answer(context, worker, act, (until,), within_s=_DEVICE_S)
+        yield from wait_for_answer(context, worker, act, (until,), by=by, within_s=_DEVICE_S)
     return ""

@@ -1,7 +1,8 @@
-"""Faults that leave a node or a worker too little: processor, memory, processes, open files."""
+"""Faults that leave a node or a worker too little: processor, memory, processes."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator, Mapping
 from typing import ClassVar, Final
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.faults.context import (
-    IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -21,14 +22,23 @@ from elastic_harness.faults.context import (
     Wait,
 )
 from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
-from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, until_gone
+from elastic_harness.faults.resource_context import Limited
+from elastic_harness.faults.worker import (
+    ORDER_S,
+    WorkerFault,
+    ends_of,
+    facts_of,
+    name_of_end,
+    order,
+    see_end,
+    wait_for_answer,
+)
 from elastic_harness.scenario.fields import Fraction, Size
-from elastic_harness.scenario.situation import NodeRef, Targets
+from elastic_harness.scenario.situation import NodeRef, Targets, WorkerRef
 
-__all__ = ["LimitCpu", "LimitFiles", "LimitMemory", "LimitProcesses", "OutOfMemory"]
+__all__ = ["LimitCpu", "LimitMemory", "LimitProcesses", "OutOfMemory"]
 
 Readings = Generator[Wait, None, GroupReadings]
-Counting = Generator[Wait, None, int]
 
 # A job that does not meet a limit within this time is not bothered by it.
 _PROOF_S: Final = 20.0
@@ -45,7 +55,8 @@ class _Met:
     """How often nodes have met a limit, by a counter of the kernel.
 
     It is read before the limit is laid: a job may meet the limit, say so and have it healed before
-    another reading is answered.
+    another reading is answered. What is counted while another fault's limit is narrower is not
+    this one's.
     """
 
     def __init__(
@@ -53,18 +64,29 @@ class _Met:
         context: FaultContext,
         nodes: tuple[NodeRef, ...],
         counter: Callable[[GroupReadings], int],
+        *,
+        of: Limited,
+        by: str,
     ) -> None:
         self._context = context
         self._nodes = nodes
         self._counter = counter
-        self._before = 0
+        self._of: Limited = of
+        self._by = by
+        self._seen: dict[str, int] = {}
+        self._was_narrowest: dict[str, bool] = {}
 
     def begin(self) -> Generator[Wait, None, None]:
         """Take note of what was counted before the limit."""
-        self._before = yield from self._count()
+        for node in self._nodes:
+            self._seen[node.name] = self._counter((yield from _read(self._context, node.name)))
+            others = self._context.resources.narrowest(node.name, self._of)
+            self._was_narrowest[node.name] = not others
 
-    def wait(self, otherwise: str, *, at_each_look: Callable[[], Steps] | None = None) -> Counting:
-        """Wait until more is counted; returns how much."""
+    def wait(
+        self, otherwise: str, *, at_each_look: Callable[[], Steps] | None = None
+    ) -> Generator[Wait, None, dict[str, int]]:
+        """Wait until more is counted; returns how much, by node."""
         yield InForce.NEEDS_JOB
         deadline = self._context.now() + _PROOF_S
         while self._context.now() < deadline:
@@ -72,18 +94,23 @@ class _Met:
                 yield Sleep(seconds=_LOOK_S)
             except HealOrdered:
                 deadline = 0.0  # the last look
-            now = yield from self._count()
-            if now > self._before:
-                return now - self._before
+            if met := (yield from self._count()):
+                return met
             if at_each_look is not None and deadline:
                 yield from at_each_look()
         raise FaultImpossible(otherwise)
 
-    def _count(self) -> Counting:
-        total = 0
+    def _count(self) -> Generator[Wait, None, dict[str, int]]:
+        """Return what was counted since the look before, where this limit has held since then."""
+        met = {}
         for node in self._nodes:
-            total += self._counter((yield from _read(self._context, node.name)))
-        return total
+            now = self._counter((yield from _read(self._context, node.name)))
+            more, self._seen[node.name] = now - self._seen[node.name], now
+            is_narrowest = self._by in self._context.resources.narrowest(node.name, self._of)
+            if more > 0 and is_narrowest and self._was_narrowest[node.name]:
+                met[node.name] = more
+            self._was_narrowest[node.name] = is_narrowest
+        return met
 
 
 class _NodeLimit(NodeFault):
@@ -110,12 +137,15 @@ class LimitCpu(_NodeLimit):
 
     name = "cpu_limit"
     capability = "cpu_limit"
-    proof = "the kernel counted periods in which the node had used up its share"
+    proof = (
+        "the kernel counted periods in which the node had used up its share, while no other fault "
+        "gave it less"
+    )
 
     share: Fraction = Field(default=0.2, gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(context, targets.nodes, lambda readings: readings.throttled)
+        met = _Met(context, targets.nodes, lambda each: each.throttled, of="cpu", by=id)
         yield from met.begin()
         for node in targets.nodes:
             ticket = context.resources.limit(id, node.name, cpu=self.share)
@@ -123,7 +153,10 @@ class LimitCpu(_NodeLimit):
         counted = yield from met.wait(
             f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a processor"
         )
-        return f"{names_of(targets.nodes)} throttled in {counted} periods"
+        return Evidence(
+            text=f"throttled in so many periods: {_by_node(counted)}",
+            facts={"throttled": counted, "share": self.share},
+        )
 
 
 class LimitMemory(_NodeLimit):
@@ -136,23 +169,22 @@ class LimitMemory(_NodeLimit):
 
     name = "memory_limit"
     capability = "memory_limit"
-    proof = "the kernel counted allocations that met the limit"
+    proof = "the kernel counted allocations that met the limit, while no other fault's was lower"
 
     size: Size = Field(gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(
-            context,
-            targets.nodes,
-            lambda readings: readings.memory_hits + readings.memory_kills,
-        )
+        met = _Met(context, targets.nodes, lambda each: each.memory_hits, of="memory", by=id)
         yield from met.begin()
         for node in targets.nodes:
             yield from _limit_memory(context, node.name, self.size, id)
         counted = yield from met.wait(
             f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
         )
-        return f"{names_of(targets.nodes)} met the limit {counted} times"
+        return Evidence(
+            text=f"met the limit so many times: {_by_node(counted)}",
+            facts={"memory_hits": counted, "size": self.size},
+        )
 
 
 class LimitProcesses(_NodeLimit):
@@ -166,12 +198,17 @@ class LimitProcesses(_NodeLimit):
 
     name = "process_limit"
     capability = "process_limit"
-    proof = "the kernel counted processes that it refused to start"
+    proof = (
+        "the kernel counted processes that it refused to start, while no other fault's limit was "
+        "lower"
+    )
 
     free: int = Field(default=0, ge=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(context, targets.nodes, lambda readings: readings.processes_refused)
+        met = _Met(
+            context, targets.nodes, lambda each: each.processes_refused, of="processes", by=id
+        )
         yield from met.begin()
         for node in targets.nodes:
             # Processes are counted once they are in a group.
@@ -197,41 +234,14 @@ class LimitProcesses(_NodeLimit):
             f"nobody on {names_of(targets.nodes)} tried to start more processes",
             at_each_look=follow,
         )
-        return f"{names_of(targets.nodes)} refused {counted} processes"
+        return Evidence(
+            text=f"refused so many processes: {_by_node(counted)}",
+            facts={"processes_refused": counted},
+        )
 
     def _limit(self, context: FaultContext, node: str, there: int, id: str) -> Steps:
         ticket = context.resources.limit(id, node, processes=there + self.free)
         return (yield from _settle(ticket, f"limiting {node}"))
-
-
-class LimitFiles(WorkerFault):
-    """A worker may open `free` more files than it has open now; then it gets EMFILE.
-
-    Sockets and pipes count as files. Stands for a leak of descriptors, a limit that is too low for
-    many peers. Does not stand for: a limit on the whole machine (ENFILE), what its children open.
-    """
-
-    name = "file_limit"
-    layer = "resource"
-    proof = "the limit stands right above the numbers that are in use or free to be used"
-    is_healable: ClassVar[bool] = True
-
-    free: int = Field(default=0, ge=0)
-
-    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        limits = []
-        for worker in targets.workers:
-            found = context.resources.limit_files(id, worker.process, free=self.free)
-            if found is None:
-                raise FaultImpossible(f"{worker} had ended before it was limited")
-            limits.append(f"{worker}: the next is {found.lowest_free}, the limit {found.limit}")
-        yield IN_FORCE
-        return "; ".join(limits)
-
-    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.resources.unlimit_files(id)
-        yield from ()
-        return f"{listed(targets.workers)} may open files as before"
 
 
 class OutOfMemory(WorkerFault):
@@ -245,26 +255,54 @@ class OutOfMemory(WorkerFault):
 
     name = "oom"
     capability = "memory_limit"
-    proof = "the kernel counted a kill for lack of memory, and the process is gone"
+    proof = (
+        "the worker acknowledged that it began to take memory, the kernel counted a kill for lack "
+        "of memory under this limit, and the process ended by SIGKILL"
+    )
 
     headroom: Size = Field(default=128 << 20, gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         greed = self.headroom + _GREED_BYTES
+        ends: dict[WorkerRef, int | None] = {}
+        kills: dict[str, int] = {}
         for worker in targets.workers:
             before = yield from _limit_memory(context, worker.node, self.headroom, id)
-            order(context, (worker,), {"do": "act", "act": "eat", "argument": greed}, "take memory")
+            given = {"do": "act", "act": "eat", "argument": greed}
+            order(context, (worker,), given, "take memory", by=id)
             yield InForce.NEEDS_JOB
-            yield until_gone(context, (worker,), ORDER_S)
+            began = ("began", "ended")
+            yield from wait_for_answer(context, worker, "eat", began, by=id, within_s=ORDER_S)
+            code = ends[worker] = yield from see_end(context, worker, within_s=ORDER_S)
             after = yield from _read(context, worker.node)
+            is_ours = id in context.resources.narrowest(worker.node, "memory")
             yield from _settle(context.resources.unlimit(id), f"lifting the limit of {worker.node}")
-            if after.memory_kills == before.memory_kills:
+            kills[worker.node] = after.memory_kills - before.memory_kills
+            if not kills[worker.node]:
                 raise FaultImpossible(f"{worker} is gone, but not for lack of memory")
-        return f"{listed(targets.workers)} killed by the kernel for lack of memory"
+            if code not in (None, -signal.SIGKILL):
+                raise FaultImpossible(
+                    f"the kernel killed something on {worker.node} for lack of memory, but "
+                    f"{worker} ended with {name_of_end(code)}"
+                )
+            if not is_ours:
+                raise FaultImpossible(f"another fault leaves {worker.node} less memory")
+        return Evidence(
+            text=f"killed by the kernel for lack of memory: {ends_of(ends)}",
+            facts={
+                "acknowledged": True,
+                "memory_kills": kills,
+                "workers": facts_of(targets.workers, ends),
+            },
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from _settle(context.resources.unlimit(id), "lifting limits")
         return "no limit left"
+
+
+def _by_node(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{node} {number}" for node, number in counted.items())
 
 
 def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Readings:

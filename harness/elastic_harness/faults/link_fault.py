@@ -1,4 +1,4 @@
-"""What faults of links have in common: a policy laid over links, proven by what they counted."""
+"""What faults of links have in common: a policy laid over links, proven by what it did itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from elastic_harness.cluster.cluster import GATEWAY
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -20,7 +21,7 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.network import partitions
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.traffic import CLASSES, check_class, port_class
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
@@ -49,7 +50,6 @@ _SLOWEST_LOOK_S: Final = 1.0
 # Classes of traffic that are quiet while steps are taken.
 _STORES: Final = ("rendezvous", "store")
 
-Counts = Mapping[Pair, LinkCounters]
 Names = tuple[str, ...]
 
 
@@ -80,16 +80,10 @@ class LinkFault(Fault):
     capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
     knows_gateway: ClassVar[bool] = True
-    _verb: ClassVar[str] = "affected"
-
     traffic: TrafficClass | None = None
 
     def policy(self) -> LinkPolicy:
         """Return what is laid over the links."""
-        raise NotImplementedError
-
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        """Return how many packets this fault has acted on, between two readings of one link."""
         raise NotImplementedError
 
     @property
@@ -98,7 +92,6 @@ class LinkFault(Fault):
         return PROOF_S
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        before = yield from _read(context)
         ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
         yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
         ticket.result()
@@ -110,17 +103,25 @@ class LinkFault(Fault):
             except HealOrdered:
                 deadline = 0.0
             pause_s = min(1.5 * pause_s, _SLOWEST_LOOK_S)
-            after = yield from _read(context)
-            packets = sum(
-                self.acted(_of(before, pair, self.traffic), _of(after, pair, self.traffic))
-                for pair in targets.links
-            )
-            if packets > 0:
-                what = f" of {self.traffic}" if self.traffic else ""
-                return f"{packets} packets{what} {self._verb} on {len(targets.links)} links"
+            if acted := (yield from _read(context, targets.links, id)):
+                return self._evidence(acted, len(targets.links))
         what = f"nothing of {self.traffic}" if self.traffic else "nothing"
         quiet = " (a round talks to its stores while it forms)" if self.traffic in _STORES else ""
-        raise FaultImpossible(f"{what} was sent over these links: nobody can have noticed{quiet}")
+        raise FaultImpossible(
+            f"in force, but {what} that it could act on was sent over these links{quiet}"
+        )
+
+    def _evidence(self, acted: Mapping[str, Mapping[str, int]], links: int) -> Evidence:
+        total: dict[str, int] = {}
+        for kinds in acted.values():
+            for kind, number in kinds.items():
+                total[kind] = total.get(kind, 0) + number
+        what = f" of {self.traffic}" if self.traffic else ""
+        counted = ", ".join(f"{number} {kind}" for kind, number in total.items())
+        return Evidence(
+            text=f"packets{what} on {len(acted)} of {links} links: {counted}",
+            facts={"packets": total, "by_link": {link: dict(each) for link, each in acted.items()}},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.lift(id)
@@ -129,15 +130,19 @@ class LinkFault(Fault):
         return "links as before"
 
 
-def _of(counts: Counts, pair: Pair, traffic: str | None) -> LinkCounters:
-    return counts.get(pair, LinkCounters()).of(traffic)
-
-
-def _read(context: FaultContext) -> Generator[Wait, None, Counts]:
-    """Read the counters."""
+def _read(
+    context: FaultContext, links: tuple[Pair, ...], owner: str
+) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+    """Read what the policy of `owner` has done to packets, by link and kind."""
     ticket = context.counters()
     yield Settled(ticket=ticket, within_s=CLUSTER_S, what="reading the switch's counters")
-    return ticket.result()
+    counts = ticket.result()
+    found = {
+        f"{source}->{target}": dict(counts[source, target].by_owner.get(owner, {}))
+        for source, target in links
+        if (source, target) in counts
+    }
+    return {link: kinds for link, kinds in found.items() if kinds}
 
 
 class SomeLinks(Fault):

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from elastic_harness.faults.context import (
+    Evidence,
     FaultContext,
     FaultImpossible,
     InForce,
@@ -54,7 +55,7 @@ class JoinNodes(Fault):
 
     name = "join"
     layer = "node"
-    proof = "the nodes are up, and their launchers run"
+    proof = "the cluster started the nodes and their launchers by this order, and they are up"
     shorthand: ClassVar[str | None] = "nodes"
 
     nodes: Annotated[
@@ -90,9 +91,10 @@ class JoinNodes(Fault):
             yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
             ticket.result()
         # Some may be gone again by now, by other faults; not all of them.
-        if not any(context.is_node_up(name) for name in targets.new_nodes):
+        up = [name for name in targets.new_nodes if context.is_node_up(name)]
+        if not up:
             raise FaultImpossible(f"none of {', '.join(targets.new_nodes)} is up")
-        return f"{', '.join(targets.new_nodes)} up"
+        return Evidence(text=f"{', '.join(up)} up", facts={"up": up})
 
 
 class ReplaceNode(NodeFault):
@@ -103,7 +105,7 @@ class ReplaceNode(NodeFault):
     """
 
     name = "replace"
-    proof = "the node was gone, and one of its name is up again"
+    proof = "the cluster ended the node by this order, and one of its name is up again"
     sometimes_needs = "network (`by: power_cut`)"
 
     by: Literal["crash", "power_cut"] = "crash"
@@ -127,7 +129,7 @@ class RebootNode(NodeFault):
     """
 
     name = "reboot"
-    proof = "the node was gone, and is up again"
+    proof = "the cluster ended the node by this order, and it is up again"
 
     downtime: Seconds = 1.0
 
@@ -156,4 +158,7 @@ def _start_again(
             + ", ".join(name for name, _ in tickets if not context.is_node_up(name))
         ),
     )
-    return f"{names_of(targets.nodes)} gone and back"
+    return Evidence(
+        text=f"{names_of(targets.nodes)} gone and back",
+        facts={"ended": [name for name, _ in tickets], "up": [name for name, _ in tickets]},
+    )

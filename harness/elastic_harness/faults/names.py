@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from elastic_harness.faults.context import (
-    IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -50,7 +50,7 @@ class ConfuseNames(Fault):
 
     name = "names"
     layer = "network"
-    proof = "`wrong`, `missing`: the node reads another table; `slow`: lookups were answered late"
+    proof = "a process of the node asked for such a name, and was given this fault's answer"
     capability: ClassVar[str | None] = "names"
     is_healable: ClassVar[bool] = True
 
@@ -88,16 +88,10 @@ class ConfuseNames(Fault):
             ticket = context.change_names(id, node, dict.fromkeys(about, self._change()))
             yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing names")
             shown = ticket.result()
-            wrong = [name for name in about if shown.get(name) != self.wrong]
-            if wrong:
-                raise FaultImpossible(f"{node} still reads {shown[wrong[0]]} for {wrong[0]}")
-        if self.slow is None:
-            yield IN_FORCE
-            what = self.wrong or "nothing"
-            pairs = ", ".join(f"{node} reads {what} for {name}" for node, name in targets.links)
-            return pairs
+            if still := [name for name in about if name in shown]:
+                raise FaultImpossible(f"{node} still reads {shown[still[0]]} for {still[0]}")
         yield InForce.NEEDS_JOB
-        return (yield from self._wait_for_lookup(context, targets))
+        return (yield from self._wait_for_lookup(context, targets, id))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.restore_names(id)
@@ -105,7 +99,7 @@ class ConfuseNames(Fault):
         ticket.result()
         return "names as before"
 
-    def _wait_for_lookup(self, context: FaultContext, targets: Targets) -> Steps:
+    def _wait_for_lookup(self, context: FaultContext, targets: Targets, id: str) -> Steps:
         deadline = context.now() + PROOF_S
         while context.now() < deadline:
             try:
@@ -115,9 +109,19 @@ class ConfuseNames(Fault):
             for node in dict.fromkeys(node for node, _ in targets.links):
                 ticket = context.names_asked(node)
                 yield Settled(ticket=ticket, within_s=CLUSTER_S, what="asking a name service")
-                if (asked := ticket.result()) > 0:
-                    return f"{node} has looked up {asked} names slowly"
-        raise FaultImpossible("nobody looked up these names")
+                if asked := ticket.result().get(id):
+                    names = ", ".join(f"{name} ({number}x)" for name, number in asked.items())
+                    return Evidence(
+                        text=f"{node} asked for {names}, and the answer is {self._answer}",
+                        facts={"asked": {node: dict(asked)}, "answer": self._answer},
+                    )
+        raise FaultImpossible("in force, but no process of these nodes looked up these names")
+
+    @property
+    def _answer(self) -> str:
+        if self.slow is not None:
+            return f"{self.slow:g} s late"
+        return self.wrong or "that there is no such name"
 
     def _change(self) -> NameChange:
         return NameChange(

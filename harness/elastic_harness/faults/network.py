@@ -9,9 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from elastic_harness.faults.link_fault import LinkFault, ends_of, ends_with, two_sides
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import (
-    DropReason,
     Flap,
-    LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
@@ -74,9 +72,8 @@ class Partition(LinkFault):
     """
 
     name = "partition"
-    proof = "the switch stopped packets on the cut links"
+    proof = "the switch dropped, rejected or held packets by this cut, not for another reason"
     shorthand: ClassVar[str | None] = "isolate"
-    _verb: ClassVar[str] = "stopped"
 
     isolate: Select | None = None
     split: Annotated[Select | None, BeforeValidator(_one_group)] = None
@@ -136,12 +133,6 @@ class Partition(LinkFault):
     def policy(self) -> LinkPolicy:
         return LinkPolicy(up=False, mode=self.mode)
 
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        if self.mode is LinkMode.HOLD:
-            return (after.packets - before.packets) - (after.delivered - before.delivered)
-        reason = DropReason.DOWN if self.mode is LinkMode.DROP else DropReason.REJECTED
-        return after.dropped.get(reason, 0) - before.dropped.get(reason, 0)
-
     def _cut_off(self, situation: Situation, stream: str) -> tuple[NodeRef, ...]:
         """Return the nodes that the shape names as those cut off; a halved cluster has none."""
         for side, selector in (("isolate", self.isolate), ("split", self.split)):
@@ -190,7 +181,7 @@ class FlapLinks(Partition):
     """
 
     name = "flap"
-    proof = "the switch stopped packets while the links were down"
+    proof = "the switch dropped, rejected or held packets by this flap, while it was down"
 
     down: Seconds = 1.0
     up: Seconds = 1.0
@@ -210,11 +201,6 @@ class FlapLinks(Partition):
 
     def policy(self) -> LinkPolicy:
         return LinkPolicy(flaps=(Flap(down_s=self.down, up_s=self.up, mode=self.mode),))
-
-    def acted(self, before: LinkCounters, after: LinkCounters) -> int:
-        if self.mode is LinkMode.HOLD:
-            return after.delayed - before.delayed
-        return super().acted(before, after)
 
     def excuses(self, targets: Targets) -> tuple[str, ...]:
         return ()

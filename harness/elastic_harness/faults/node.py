@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -11,19 +11,23 @@ from pydantic import Field
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     InForce,
+    Proved,
     Settled,
     Sleep,
     Steps,
     Ticket,
     Until,
+    Wait,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
+from elastic_harness.faults.worker import name_of_end, told_end
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
-from elastic_harness.scenario.situation import NodeRef, Situation, Targets
+from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, Targets
 
 __all__ = [
     "CrashNode",
@@ -68,14 +72,16 @@ class KillAgent(NodeFault):
 
     name = "kill_agent"
     layer = "agent"
-    proof = "the launcher's process is gone"
+    proof = "SIGKILL was delivered, and the launcher has ended by it"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         killed = {}
         for node in targets.nodes:
             launcher = context.launcher_of(node.name)
-            if launcher is None or not context.signal(launcher, signal.SIGKILL):
+            if launcher is None or not context.watch_end(launcher):
                 raise FaultImpossible(f"no launcher runs on {node.name}")
+            if not context.signal(launcher, signal.SIGKILL):
+                raise FaultImpossible(f"the launcher on {node.name} had ended already")
             killed[node.name] = launcher
         yield IN_FORCE
         yield Until(
@@ -86,7 +92,14 @@ class KillAgent(NodeFault):
                 + " and ".join(name for name, each in killed.items() if context.is_alive(each))
             ),
         )
-        return f"launcher on {names_of(targets.nodes)} gone"
+        for name, launcher in killed.items():
+            code = yield from told_end(context, launcher)
+            if code not in (None, -signal.SIGKILL):
+                raise FaultImpossible(f"the launcher on {name} ended with {name_of_end(code)}")
+        return Evidence(
+            text=f"launcher on {names_of(targets.nodes)} gone",
+            facts={"delivered": "SIGKILL", "nodes": list(killed)},
+        )
 
 
 class CrashNode(NodeFault):
@@ -97,12 +110,12 @@ class CrashNode(NodeFault):
     """
 
     name = "crash"
-    proof = "the cluster reports the node as ended, and it is not up"
+    proof = "the cluster ended the node by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from end_nodes(context, targets.nodes, context.crash_node)
+        ended = yield from end_nodes(context, targets.nodes, context.crash_node)
         yield IN_FORCE
-        return f"{names_of(targets.nodes)} gone, sockets closed"
+        return Evidence(text=f"{', '.join(ended)} gone, sockets closed", facts={"ended": ended})
 
 
 class CutPower(NodeFault):
@@ -114,12 +127,12 @@ class CutPower(NodeFault):
 
     name = "power_cut"
     capability = "network"
-    proof = "its links were silenced first, and it is not up"
+    proof = "the cluster silenced its links and ended it by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from end_nodes(context, targets.nodes, context.power_cut)
+        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
         yield IN_FORCE
-        return f"{names_of(targets.nodes)} gone, in silence"
+        return Evidence(text=f"{', '.join(ended)} gone, in silence", facts={"ended": ended})
 
 
 class PreemptNode(NodeFault):
@@ -131,16 +144,37 @@ class PreemptNode(NodeFault):
 
     name = "preempt"
     capability = "network"
-    proof = "SIGTERM was delivered, and the node is not up after the notice"
+    proof = (
+        "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
+        "was up until then, and the cluster ended it by this order"
+    )
 
     notice: Seconds = 30.0
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        _tell_to_go(context, targets.nodes)
+        launchers = _tell_to_go(context, targets.nodes)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
-        yield Sleep(seconds=self.notice)
-        yield from end_nodes(context, targets.nodes, context.power_cut)
-        return f"{names_of(targets.nodes)} gone, {self.notice:g} s after SIGTERM"
+        over_at = context.now() + self.notice
+
+        def have_left() -> bool:
+            return all(context.launcher_of(name) is None for name in launchers)
+
+        yield Until(
+            condition=lambda: have_left() or context.now() >= over_at,
+            within_s=self.notice + 1.0,
+            otherwise="the notice has no end",
+        )
+        if have_left():
+            codes = yield from _how_they_left(context, launchers)
+            if None not in codes.values():
+                # The run may be over before the power goes: whoever left in time has obeyed.
+                yield Proved(evidence=_evidence_of_leaving(codes))
+            yield Sleep(seconds=max(over_at - context.now(), 0.0))
+        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
+        return Evidence(
+            text=f"{', '.join(ended)} gone, {self.notice:g} s after SIGTERM",
+            facts={"delivered": "SIGTERM", "ended": ended},
+        )
 
 
 class LeaveNode(NodeFault):
@@ -152,7 +186,7 @@ class LeaveNode(NodeFault):
 
     name = "leave"
     layer = "agent"
-    proof = "SIGTERM was delivered, and the launcher has ended"
+    proof = "SIGTERM was delivered, and the launcher has ended, by no other signal"
 
     within: Seconds = Field(default=40.0, gt=0)
 
@@ -163,7 +197,7 @@ class LeaveNode(NodeFault):
         return replace(found, peers=workers)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        _tell_to_go(context, targets.nodes)
+        launchers = _tell_to_go(context, targets.nodes)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         nodes = [node.name for node in targets.nodes]
         yield Until(
@@ -171,7 +205,7 @@ class LeaveNode(NodeFault):
             within_s=self.within,
             otherwise=lambda: self._who_stayed(context, targets),
         )
-        return f"launcher on {names_of(targets.nodes)} ended after SIGTERM"
+        return _evidence_of_leaving((yield from _how_they_left(context, launchers)))
 
     def _who_stayed(self, context: FaultContext, targets: Targets) -> str:
         """Say which launchers stayed, what they seem to wait for, and what can be done."""
@@ -192,6 +226,31 @@ class LeaveNode(NodeFault):
         )
 
 
+def _how_they_left(
+    context: FaultContext, launchers: Mapping[str, ProcessRef]
+) -> Generator[Wait, None, Mapping[str, int | None]]:
+    """Return how launchers have ended that were told to leave, by node, as far as it is known.
+
+    Raises FaultImpossible for one that something else has ended.
+    """
+    codes: dict[str, int | None] = {}
+    for name, launcher in launchers.items():
+        code = codes[name] = yield from told_end(context, launcher)
+        if code is not None and code < 0 and code != -signal.SIGTERM:
+            raise FaultImpossible(
+                f"the launcher on {name} was told to leave, but it ended with {name_of_end(code)}"
+            )
+    return codes
+
+
+def _evidence_of_leaving(codes: Mapping[str, int | None]) -> Evidence:
+    ends = ", ".join(f"{name} with {name_of_end(code)}" for name, code in codes.items())
+    return Evidence(
+        text=f"launcher ended after SIGTERM: {ends}",
+        facts={"delivered": "SIGTERM", "exit_codes": codes},
+    )
+
+
 def names_of(nodes: tuple[NodeRef, ...]) -> str:
     """Return the nodes' names as text."""
     return ", ".join(node.name for node in nodes)
@@ -204,9 +263,13 @@ def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
 
 def end_nodes(
     context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Ticket[None]]
-) -> Steps:
-    """End nodes in the given way, all at once, and wait until they are gone."""
-    tickets = [(node.name, end(node.name)) for node in nodes if context.is_node_up(node.name)]
+) -> Generator[Wait, None, list[str]]:
+    """End nodes in the given way, all at once, and wait until they are gone; returns which.
+
+    Raises FaultImpossible for one that something else has ended before.
+    """
+    gone = tuple(node for node in nodes if not context.is_node_up(node.name))
+    tickets = [(node.name, end(node.name)) for node in nodes if node not in gone]
     if not tickets:
         raise FaultImpossible(f"{names_of(nodes)}: no such node is up any more")
     for name, ticket in tickets:
@@ -219,11 +282,19 @@ def end_nodes(
             "still up: " + names_of(tuple(node for node in nodes if context.is_node_up(node.name)))
         ),
     )
-    return names_of(nodes)
+    if gone:
+        raise FaultImpossible(f"{names_of(gone)} had gone before, by something else")
+    return [name for name, _ in tickets]
 
 
-def _tell_to_go(context: FaultContext, nodes: tuple[NodeRef, ...]) -> None:
+def _tell_to_go(context: FaultContext, nodes: tuple[NodeRef, ...]) -> dict[str, ProcessRef]:
+    """Send SIGTERM to the launchers of nodes, and return them."""
+    told = {}
     for node in nodes:
         launcher = context.launcher_of(node.name)
-        if launcher is None or not context.signal(launcher, signal.SIGTERM):
+        if launcher is None or not context.watch_end(launcher):
             raise FaultImpossible(f"no launcher runs on {node.name}")
+        if not context.signal(launcher, signal.SIGTERM):
+            raise FaultImpossible(f"the launcher on {node.name} had ended already")
+        told[node.name] = launcher
+    return told

@@ -13,7 +13,7 @@ from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.cluster import PRIVATE_TREES, Cluster, ClusterError
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.job_files import Place, corrupt_newest
-from elastic_harness.faults.resource_context import FileLimit
+from elastic_harness.faults.resource_context import FileLimit, Limited
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.observe.listeners import find_listeners
 from elastic_harness.observe.proc import is_same_process
@@ -87,6 +87,25 @@ class NodeResources:
             ticket.settle(ClusterError(f"{node} is not up any more"))
         return ticket
 
+    def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
+        """Return whose limit of this kind holds on a node."""
+        running = self._cluster.nodes.get(node)
+        given: dict[str, float] = {}
+        for (owner, name), layer in self._layers.items():
+            is_here = running is not None and (name, layer.incarnation) == (
+                node,
+                running.incarnation,
+            )
+            if is_here and (value := getattr(layer, of)) is not None:
+                given[owner] = value
+        return tuple(owner for owner, value in given.items() if value == min(given.values()))
+
+    def is_narrowest_for_files(self, owner: str, process: ProcessRef) -> bool:
+        """Tell whether no other owner lets a process open fewer files."""
+        mine = self._files.get((owner, process))
+        others = self._limits_on(process, apart_from=owner)
+        return mine is not None and mine <= min(others, default=mine)
+
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         """Let a process open `free` more files than it has."""
         if not _is_there(process):
@@ -140,10 +159,13 @@ class NodeResources:
         else:
             self._clocks[owner, node] = offset_s
         assert folder is not None, "a clock that was put off has a folder"
-        total = sum(each for (_, name), each in self._clocks.items() if name == node)
         with open(f"{folder}/clock.new", "w") as file:
-            file.write(f"{total:+g}\n")
+            file.write(f"{self.clock_offset(node):+g}\n")
         os.replace(f"{folder}/clock.new", f"{folder}/clock")
+
+    def clock_offset(self, node: str) -> float:
+        """Return by how much a node's time of day is to be wrong."""
+        return sum(each for (_, name), each in self._clocks.items() if name == node)
 
     def time_of_day(self) -> float:
         """Return the right time."""

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     Settled,
@@ -34,9 +35,13 @@ class Pause(Fault):
     name = "pause"
     sometimes_needs = "pause (`node`)"
     layer = "worker"
-    proof = "state T; a node: the freezer says so, or every process was signalled"
+    proof = (
+        "state T after this SIGSTOP, and not before; a node: the cluster's answer to this order "
+        "(the freezer says so, or every process was signalled)"
+    )
     shorthand: ClassVar[str | None] = "worker"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     worker: Select | None = None
     agent: Select | None = None
@@ -74,7 +79,10 @@ class Pause(Fault):
                 yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"pausing {node.name}")
                 ticket.result()
             yield IN_FORCE
-            return f"every process of {names_of(targets.nodes)} stopped"
+            return Evidence(
+                text=f"every process of {names_of(targets.nodes)} stopped",
+                facts={"paused": [node.name for node in targets.nodes]},
+            )
         running = self._running(context, targets)
         if not running:
             raise FaultImpossible(f"no launcher runs on {names_of(targets.nodes)}")

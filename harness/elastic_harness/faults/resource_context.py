@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
 from elastic_harness.faults.ticket import Ticket
 from elastic_harness.scenario.situation import ProcessRef
 
-__all__ = ["FileLimit", "Resources"]
+__all__ = ["FileLimit", "Limited", "Resources"]
+
+# What a node can have too little of.
+Limited = Literal["cpu", "memory", "processes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +41,26 @@ class Resources(Protocol):
     def unlimit(self, owner: str) -> Ticket[None]:
         """Take away the limits that `owner` has set; harmless when there are none."""
 
+    def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
+        """Return whose limit of this kind holds on a node: of several owners the narrowest."""
+
     def readings(self, node: str) -> Ticket[GroupReadings]:
         """Read what the kernel has counted for a node since it was first limited."""
 
     def limit_files(self, owner: str, process: ProcessRef, *, free: int) -> FileLimit | None:
         """Let a process open `free` more files than it has; None when it has ended."""
 
+    def is_narrowest_for_files(self, owner: str, process: ProcessRef) -> bool:
+        """Tell whether no other owner lets a process open fewer files."""
+
     def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
         """Put a node's time of day off, beside what others did; None takes that away.
 
         Raises FaultImpossible where launchers were not started for it.
         """
+
+    def clock_offset(self, node: str) -> float:
+        """Return by how much a node's time of day is to be wrong, by all faults together."""
 
     def time_of_day(self) -> float:
         """Return the right time, in seconds since the epoch."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -18,7 +19,14 @@ from elastic_harness.faults.context import (
     Until,
 )
 from elastic_harness.faults.fault import with_exclude
-from elastic_harness.faults.worker import ORDER_S, WorkerFault, listed, order, wait_for_answer
+from elastic_harness.faults.worker import (
+    ORDER_S,
+    WorkerFault,
+    facts_of,
+    listed,
+    order,
+    wait_for_answer,
+)
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets, WorkerRef
 
@@ -31,6 +39,7 @@ Running = tuple[str, ProcessRef]
 _STOP_S: Final = 5.0
 # What is stopped by turns is seen so in the first ones, unless signals do nothing to it.
 _TURNS_S: Final = 10.0
+_TURNS: Final = 3
 STOPPED: Final = frozenset({"T", "t"})
 # Peers finish the step they are in, then wait for the rank that does not come. A machine on which a
 # step takes longer than the first of these needs a longer `limit` anyway.
@@ -52,10 +61,11 @@ class HangWorker(WorkerFault):
 
     name = "hang"
     proof = (
-        "`stop`: state T; `gil`: the worker said so; "
-        "`collective`: the worker said so, and its peers completed no step for 1 s"
+        "`stop`: state T after this SIGSTOP, and not before; `gil`: the worker acknowledged this "
+        "order; `collective`: that too, and its peers, which run, completed no step for 1 s"
     )
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     how: Literal["stop", "gil", "collective"] = "stop"
 
@@ -81,14 +91,24 @@ class HangWorker(WorkerFault):
                 f"{listed(targets.workers)} has no peer that could wait for it in a collective"
             )
         act = "hold_gil" if self.how == "gil" else "stand"
-        order(context, targets.workers, {"do": "act", "act": act}, "hang")
+        order(context, targets.workers, {"do": "act", "act": act}, "hang", by=id)
         yield InForce.NEEDS_JOB
         for worker in targets.workers:
-            yield from wait_for_answer(context, worker, act, ("began",), within_s=ORDER_S)
+            yield from wait_for_answer(context, worker, act, ("began",), by=id, within_s=ORDER_S)
         if self.how == "gil":
-            return f"{listed(targets.workers)} keeps the interpreter's lock"
+            return Evidence(
+                text=f"{listed(targets.workers)} keeps the interpreter's lock",
+                facts={"acknowledged": True, "workers": facts_of(targets.workers, {})},
+            )
         yield from _see_peers_wait(context, targets)
-        return f"{listed(targets.workers)} stays away; its {len(targets.peers)} peers wait"
+        return Evidence(
+            text=f"{listed(targets.workers)} stays away; its {len(targets.peers)} peers wait",
+            facts={
+                "acknowledged": True,
+                "workers": facts_of(targets.workers, {}),
+                "waiting": facts_of(targets.peers, {}),
+            },
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         context.let_go_on(id)
@@ -108,8 +128,9 @@ def _see_peers_wait(context: FaultContext, targets: Targets) -> Steps:
                 f"{listed(targets.workers)} stays away, and its peers go on completing steps: "
                 "nothing they do waits for it"
             )
-        if not any(context.is_alive(peer.process) for peer in targets.peers):
-            raise FaultImpossible("every peer has ended: nobody waits in a collective")
+        states = {context.process_state(peer.process) for peer in targets.peers}
+        if not states - STOPPED - {"", "Z", "X"}:
+            raise FaultImpossible("every peer has ended or is stopped: none waits in a collective")
         steps = [context.steps_of(peer.process) for peer in targets.peers]
         if steps != seen:
             seen, still_since = steps, context.now()
@@ -127,8 +148,9 @@ class SlowWorker(WorkerFault):
     """
 
     name = "slow"
-    proof = "seen stopped (state T) in three turns, while it was alive"
+    proof = "seen running before, and stopped (state T) in, each of three turns"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     share: Fraction = 0.2
     period: Seconds = Field(default=0.1, ge=0.01, le=10.0)
@@ -166,6 +188,9 @@ def stop_and_see(context: FaultContext, running: list[Running], *, owner: str) -
     """Stop processes by SIGSTOP and wait until they stand; it is in force in between."""
     processes = [process for _, process in running]
     for node, process in running:
+        is_stopped = context.process_state(process) in STOPPED
+        if is_stopped and not context.stopped_by(node, process):
+            raise FaultImpossible(f"process {process.pid} was stopped already, and by no fault")
         if not context.stop(owner, node, process):
             raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
     yield IN_FORCE
@@ -175,7 +200,10 @@ def stop_and_see(context: FaultContext, running: list[Running], *, owner: str) -
         within_s=_STOP_S,
         otherwise=f"not stopped: one of {pids}",
     )
-    return f"state T: {pids}"
+    return Evidence(
+        text=f"state T: {pids}",
+        facts={"signal": "SIGSTOP", "state": "T", "pids": [each.pid for each in processes]},
+    )
 
 
 def run_by_turns(
@@ -187,25 +215,39 @@ def run_by_turns(
     period_s: float,
     who: str,
 ) -> Steps:
-    """Stop and continue processes in turns until the heal; proven by three stops that were seen."""
+    """Stop and continue processes in turns until the heal; proven by three stops that were seen.
+
+    A turn counts if all of them ran before it and stood still in it.
+    """
     yield InForce.NEEDS_JOB
-    processes = [process for _, process in running]
     turns = 0
     deadline = context.now() + _TURNS_S + 6 * period_s
     try:
-        while True in [context.stop(owner, node, process) for node, process in running]:
+        while True:
+            ran = [each for _, each in running if context.process_state(each) not in STOPPED]
+            there = [each for node, each in running if context.stop(owner, node, each)]
+            if not there:
+                break
             yield Sleep(seconds=period_s * (1 - share))
-            turns += any(context.process_state(each) in STOPPED for each in processes)
+            is_stopped = all(context.process_state(each) in STOPPED for each in there)
+            turns += is_stopped and all(each in ran for each in there)
             context.let_go_on(owner)
-            if turns < 3 and context.now() > deadline:
-                raise FaultImpossible(f"{who} was told to stop, and seen stopped {turns} times")
-            if turns == 3:
-                yield Proved(evidence=f"{who} stopped for {1 - share:.0%} of the time")
+            if turns < _TURNS and context.now() > deadline:
+                raise FaultImpossible(
+                    f"{who} was told to stop, and {turns} times it was seen to run and then to stop"
+                )
+            if turns == _TURNS:
+                yield Proved(
+                    evidence=Evidence(
+                        text=f"{who} stopped for {1 - share:.0%} of the time",
+                        facts={"turns": turns, "pids": [each.pid for each in there]},
+                    )
+                )
             yield Sleep(seconds=period_s * share)
     except HealOrdered:
         pass
     finally:
         context.let_go_on(owner)
-    if turns < 3:
+    if turns < _TURNS:
         raise FaultImpossible(f"{who} was stopped in {turns} turns only before it ended")
     return f"{who} stopped {turns} times"

@@ -41,6 +41,12 @@ class Stops:
             known = self._processes[process.pid] = _Stopped(process, node)
         known.owners.add(owner)
 
+    def owners_of(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return who stops a process of a node, or pauses the node."""
+        known = self._processes.get(process.pid)
+        own = known.owners if known is not None and known.may_be(process) else set()
+        return tuple(sorted(own | self._nodes.get(node, set())))
+
     def release(self, owner: str) -> tuple[ProcessRef, ...]:
         """Take back all that `owner` has stopped; return what is to go on now."""
         free = []

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -25,6 +26,7 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.stall import Running, run_by_turns, stop_and_see
+from elastic_harness.faults.worker import name_of_end, told_end
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
@@ -93,19 +95,30 @@ class KillStore(StoreFault):
     """
 
     name = "kill_store"
-    proof = "the processes that listened at its port are gone"
+    proof = (
+        "SIGKILL was delivered to the processes that listened at its port, and they have ended by "
+        "it (where nothing tells how: they are gone)"
+    )
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)
         for process in holders:
-            context.signal(process, signal.SIGKILL)
+            if not context.watch_end(process) or not context.signal(process, signal.SIGKILL):
+                raise FaultImpossible(f"{process.pid} had ended before SIGKILL was sent")
         yield IN_FORCE
         yield Until(
             condition=lambda: not any(context.is_alive(process) for process in holders),
             within_s=_DEATH_S,
             otherwise=f"still alive: one of {where}",
         )
-        return f"gone: {where}"
+        for process in holders:
+            code = yield from told_end(context, process)
+            if code not in (None, -signal.SIGKILL):
+                raise FaultImpossible(f"{process.pid} ended with {name_of_end(code)}")
+        return Evidence(
+            text=f"gone: {where}",
+            facts={"delivered": "SIGKILL", "pids": [each.pid for each in holders]},
+        )
 
 
 class FreezeStore(StoreFault):
@@ -117,14 +130,16 @@ class FreezeStore(StoreFault):
     """
 
     name = "freeze_store"
-    proof = "state T of the processes that listen at its port"
+    proof = "state T, after this SIGSTOP and not before, of the processes that listen at its port"
     is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)
         try:
-            yield from stop_and_see(context, self._running(context, holders), owner=id)
-            yield Proved(evidence=f"state T: {where}")
+            seen = yield from stop_and_see(context, self._running(context, holders), owner=id)
+            facts = Evidence.of(seen).facts
+            yield Proved(evidence=Evidence(text=f"state T: {where}", facts=facts))
             yield from _until_healed(context, holders)
         finally:
             # Those that were stopped are continued, wherever the store is by then.
@@ -144,7 +159,7 @@ class SlowStore(FreezeStore):
     """
 
     name = "slow_store"
-    proof = "seen stopped (state T) in three turns"
+    proof = "seen running before, and stopped (state T) in, each of three turns"
 
     share: Fraction = 0.1
     period: Seconds = Field(default=0.2, ge=0.01, le=10.0)

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from typing_extensions import assert_never
 
 from elastic_harness.faults.context import (
+    Evidence,
     FaultImpossible,
     HealOrdered,
     InForce,
@@ -53,7 +54,7 @@ class FaultTask:
         scheduler: Scheduler,
         *,
         on_in_force: Callable[[bool], None],
-        on_done: Callable[[str], None],
+        on_done: Callable[[Evidence], None],
         on_failed: Callable[[str], None],
         proof: str = "",
         patience: float = 1.0,
@@ -92,27 +93,27 @@ class FaultTask:
             wait = next(self._steps) if error is None else self._steps.throw(error)
             while isinstance(wait, (InForce, Proved)):
                 if isinstance(wait, Proved):
-                    self._report(self._on_done, wait.evidence)
+                    self._prove(wait.evidence)
                 else:
                     self._on_in_force(wait is InForce.NEEDS_JOB)
                 wait = next(self._steps)
         except StopIteration as stop:
-            self._end(self._on_done, stop.value)
+            self._end()
+            self._prove(stop.value)
         except FaultImpossible as problem:
-            self._end(self._on_failed, problem.message)
+            self._fail(problem.message)
         except HealOrdered:
-            self._end(self._on_failed, self._too_early())
+            self._fail(self._too_early())
         except Exception as bug:  # noqa: BLE001 (a fault may be a user's: its bugs end it, not us)
             where = traceback.extract_tb(bug.__traceback__)[-1]
             text = f"it crashed with {type(bug).__name__}: {bug} ({where.filename}:{where.lineno})"
-            self._end(self._on_failed, text)
+            self._fail(text)
         else:
             self._wait(wait)
 
-    def _end(self, report: Callable[[str], None], text: str) -> None:
+    def _end(self) -> None:
         self.is_over = True
         self._is_asking = False
-        self._report(report, text)
 
     def _too_early(self) -> str:
         after_s = self._scheduler.now() - self._started_at
@@ -122,10 +123,16 @@ class FaultTask:
             "give it longer"
         )
 
-    def _report(self, report: Callable[[str], None], text: str) -> None:
+    def _prove(self, evidence: Evidence | str) -> None:
         if not self._is_reported:
             self._is_reported = True
-            report(text)
+            self._on_done(Evidence.of(evidence))
+
+    def _fail(self, reason: str) -> None:
+        self._end()
+        if not self._is_reported:
+            self._is_reported = True
+            self._on_failed(reason)
 
     def _wait(self, wait: Wait) -> None:
         self._is_asking = isinstance(wait, Settled)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
     HealOrdered,
@@ -47,7 +48,7 @@ class AddToxic(Fault):
 
     name = "toxic"
     layer = "network"
-    proof = "harmed connections had bytes (slow_close: an end) in the toxic's direction"
+    proof = "connections that this toxic harms had bytes (slow_close: an end) in its direction"
     is_healable: ClassVar[bool] = True
 
     proxy: str
@@ -104,7 +105,10 @@ class AddToxic(Fault):
                 deadline = 0.0
             met = context.toxic_met(self.proxy, toxic.name, toxic.direction)
             if met > 0:
-                return f"{met} reads of connections through '{self.proxy}' met the toxic"
+                return Evidence(
+                    text=f"{met} reads of connections through '{self.proxy}' met the toxic",
+                    facts={"met": met, "proxy": self.proxy},
+                )
         raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -165,7 +169,10 @@ class _ProxySwitch(Fault):
         yield IN_FORCE
         if context.is_proxy_on(self.proxy) is not self._on:
             raise FaultImpossible(f"another fault has switched the proxy '{self.proxy}'")
-        return f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}"
+        return Evidence(
+            text=f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}",
+            facts={"proxy": self.proxy, "enabled": self._on},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.unswitch_proxy(id)
@@ -183,7 +190,7 @@ class DisableProxy(_ProxySwitch):
     """
 
     name = "disable_proxy"
-    proof = "nobody listens at its port any more"
+    proof = "it was on before, and nothing listens at its port any more (not: that somebody came)"
     _on: ClassVar[bool] = False
 
 
@@ -194,7 +201,7 @@ class EnableProxy(_ProxySwitch):
     """
 
     name = "enable_proxy"
-    proof = "it listens"
+    proof = "it was off before, and listens (not: that somebody came)"
     _on: ClassVar[bool] = True
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import builtins
 import signal
-from collections.abc import Generator, Mapping
-from typing import Annotated, ClassVar, Final
+from collections.abc import Callable, Generator, Mapping
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from elastic_harness.faults.context import (
     IN_FORCE,
+    Evidence,
     FaultContext,
     FaultImpossible,
+    HealOrdered,
     InForce,
     Sleep,
     Steps,
@@ -22,7 +24,7 @@ from elastic_harness.faults.context import (
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import Selector, resolve_workers
-from elastic_harness.scenario.situation import Situation, Targets, WorkerRef
+from elastic_harness.scenario.situation import ProcessRef, Situation, Targets, WorkerRef
 
 __all__ = [
     "ORDER_S",
@@ -33,8 +35,13 @@ __all__ = [
     "SegfaultWorker",
     "SignalName",
     "WorkerFault",
+    "ends_of",
+    "facts_of",
     "listed",
+    "name_of_end",
     "order",
+    "see_end",
+    "told_end",
     "until_gone",
     "wait_for_answer",
 ]
@@ -45,6 +52,9 @@ _DEATH_S: Final = 5.0
 ORDER_S: Final = 30.0
 # A worker that dies of an act has said so right before: that is read within milliseconds.
 _LAST_WORDS_S: Final = 0.3
+# How it ended is told once its parent has taken note of it; by some launchers and kernels, never.
+_TOLD_S: Final = 1.0
+_LOOK_S: Final = 0.02
 _CANNOT_BE_REFUSED: Final = frozenset({"SIGKILL"})
 _STOPPING: Final = frozenset({"SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU"})
 
@@ -100,20 +110,36 @@ class KillWorker(WorkerFault):
     """
 
     name = "kill"
-    proof = "the process is gone (SIGKILL); any other signal: it was delivered"
+    proof = (
+        "SIGKILL: it was delivered, and the process has ended by that signal; "
+        "any other signal: it was delivered, whatever the program makes of it"
+    )
 
     signal: SignalName = "SIGKILL"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         number = signal.Signals[self.signal]
         for worker in targets.workers:
-            if not context.signal(worker.process, number):
+            is_there = context.watch_end(worker.process)
+            if not is_there or not context.signal(worker.process, number):
                 raise FaultImpossible(f"{worker} had ended before {self.signal} was sent")
         yield IN_FORCE
         if self.signal not in _CANNOT_BE_REFUSED:
-            return f"{self.signal} was delivered to {listed(targets.workers)}"
-        yield until_gone(context, targets.workers, _DEATH_S)
-        return f"{listed(targets.workers)} gone"
+            return Evidence(
+                text=f"{self.signal} was delivered to {listed(targets.workers)}",
+                facts={"delivered": self.signal, "workers": facts_of(targets.workers, {})},
+            )
+        ends: dict[WorkerRef, int | None] = {}
+        for worker in targets.workers:
+            code = ends[worker] = yield from see_end(context, worker, within_s=_DEATH_S)
+            if code not in (None, -number):
+                raise FaultImpossible(
+                    f"{worker} got {self.signal}, but it ended with {name_of_end(code)}"
+                )
+        return Evidence(
+            text=f"{self.signal} was delivered: {ends_of(ends)}",
+            facts={"delivered": self.signal, "workers": facts_of(targets.workers, ends)},
+        )
 
 
 class ExitWorker(WorkerFault):
@@ -124,13 +150,20 @@ class ExitWorker(WorkerFault):
     """
 
     name = "exit"
-    proof = "the process is gone"
+    proof = (
+        "the worker acknowledged this order, and ended with that exit code (where nothing tells "
+        "it: its interpreter went down by itself)"
+    )
 
     code: int = Field(default=1, ge=0, le=255)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         given = {"do": "exit", "code": self.code}
-        return (yield from _end(context, targets, given, f"exit with {self.code}"))
+
+        def proves(code: int | None, went_down: bool) -> bool:  # noqa: FBT001 (asked by position)
+            return went_down if code is None else code == self.code
+
+        return (yield from _end(context, targets, given, id=id, proves=proves))
 
 
 def _exception(value: str) -> str:
@@ -151,14 +184,21 @@ class RaiseInWorker(WorkerFault):
     """
 
     name = "raise"
-    proof = "the process is gone"
+    proof = (
+        "the worker acknowledged this order, and its interpreter went down of that exception, or "
+        "it took no further step and ended with an exit code that is not 0"
+    )
 
     error: Annotated[str, AfterValidator(_exception)] = "RuntimeError"
     message: str = "injected by pytest-elastic"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         given = {"do": "raise", "error": self.error, "message": self.message}
-        return (yield from _end(context, targets, given, f"raise {self.error}"))
+
+        def proves(code: int | None, went_down: bool) -> bool:  # noqa: FBT001 (asked by position)
+            return went_down or (code is not None and code > 0)
+
+        return (yield from _end(context, targets, given, id=id, proves=proves))
 
 
 class SegfaultWorker(WorkerFault):
@@ -169,10 +209,17 @@ class SegfaultWorker(WorkerFault):
     """
 
     name = "segfault"
-    proof = "the worker had begun to, and the process is gone"
+    proof = (
+        "the worker acknowledged this order, and ended by SIGSEGV (where nothing tells how it "
+        "ended: right after)"
+    )
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        return (yield from _act(context, targets, "segfault"))
+        given = {"do": "act", "act": "segfault"}
+        of_it = (None, -signal.SIGSEGV)
+        return (
+            yield from _end(context, targets, given, id=id, proves=lambda code, _: code in of_it)
+        )
 
 
 class AbortWorker(WorkerFault):
@@ -184,62 +231,159 @@ class AbortWorker(WorkerFault):
     """
 
     name = "abort"
-    proof = "the worker had begun to, and the process is gone"
+    proof = (
+        "the worker acknowledged this order, and ended by SIGABRT (where nothing tells how it "
+        "ended: right after)"
+    )
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        return (yield from _act(context, targets, "abort"))
+        given = {"do": "act", "act": "abort"}
+        of_it = (None, -signal.SIGABRT)
+        return (
+            yield from _end(context, targets, given, id=id, proves=lambda code, _: code in of_it)
+        )
 
 
 def order(
-    context: FaultContext, workers: tuple[WorkerRef, ...], given: Mapping[str, object], what: str
+    context: FaultContext,
+    workers: tuple[WorkerRef, ...],
+    given: Mapping[str, object],
+    what: str,
+    *,
+    by: str,
 ) -> None:
-    """Order workers to do something in their step hook; raises FaultImpossible."""
+    """Order workers to do something in their step hook; raises FaultImpossible.
+
+    `by` is the entry that orders it: that tells its answers from those to others.
+    """
     for worker in workers:
-        if not context.order_worker(worker.process, given):
+        context.watch_end(worker.process)
+        if not context.order_worker(worker.process, {**given, "by": by}):
             raise FaultImpossible(f"{worker} has no probe that could {what}")
 
 
 def wait_for_answer(
-    context: FaultContext, worker: WorkerRef, act: str, phases: tuple[str, ...], *, within_s: float
+    context: FaultContext,
+    worker: WorkerRef,
+    act: str,
+    phases: tuple[str, ...],
+    *,
+    by: str,
+    within_s: float,
 ) -> Generator[Wait, None, str]:
-    """Wait until a worker has said that it is so far with an act; returns the detail it gave."""
+    """Wait until a worker has said that it is so far with this very order; returns the detail."""
+    wanted = {*phases, "refused", "unknown"}
 
-    def is_answered() -> bool:
-        answer = context.answer_of(worker.process)
-        said = (answer.get("act"), answer.get("phase"))
-        return said in {(act, phase) for phase in (*phases, "refused", "unknown")}
+    def answer() -> Mapping[str, Any]:
+        found = _answer(context, worker, act, by)
+        return found if found.get("phase") in wanted else {}
 
     yield Until(
-        condition=lambda: is_answered() or not context.is_alive(worker.process),
+        condition=lambda: bool(answer()) or not context.is_alive(worker.process),
         within_s=within_s,
         otherwise=f"{worker} took no step within {within_s:g} s in which it could {act}",
     )
-    if not context.answer_of(worker.process):
+    if not answer():
         yield Sleep(seconds=_LAST_WORDS_S)  # it is dead, and its last words may not be read yet
-    answer = context.answer_of(worker.process)
-    if answer.get("phase") == "unknown":
+    said = answer()
+    if said.get("phase") == "unknown":
         raise FaultImpossible(f"{worker} has a probe that does not know how to {act}")
-    if answer.get("phase") == "refused":
-        raise FaultImpossible(f"{worker} cannot {act}: {answer['detail']}")
-    if not answer:
+    if said.get("phase") == "refused":
+        raise FaultImpossible(f"{worker} cannot {act}: {said['detail']}")
+    if not said:
         raise FaultImpossible(f"{worker} ended before it could {act}")
-    return str(answer["detail"])
+    return str(said["detail"])
 
 
-def _act(context: FaultContext, targets: Targets, act: str) -> Steps:
-    order(context, targets.workers, {"do": "act", "act": act}, act)
-    yield InForce.NEEDS_JOB
-    for worker in targets.workers:
-        yield from wait_for_answer(context, worker, act, ("began",), within_s=ORDER_S)
-    yield until_gone(context, targets.workers, ORDER_S)
-    return f"{listed(targets.workers)} told to {act}, and gone"
+def see_end(
+    context: FaultContext, worker: WorkerRef, *, within_s: float
+) -> Generator[Wait, None, int | None]:
+    """Wait until a worker is gone; returns how it ended, negative: by that signal; None: not told.
+
+    It has been watched since it was to end (`watch_end`).
+    """
+    yield until_gone(context, (worker,), within_s)
+    return (yield from told_end(context, worker.process))
 
 
-def _end(context: FaultContext, targets: Targets, given: Mapping[str, object], what: str) -> Steps:
-    order(context, targets.workers, given, what)
+def told_end(context: FaultContext, process: ProcessRef) -> Generator[Wait, None, int | None]:
+    """Return how a process ended that was watched and is gone; waits a moment to be told."""
+    deadline = context.now() + _TOLD_S
+    while (code := context.exit_code_of(process)) is None and context.now() < deadline:
+        try:
+            yield Sleep(seconds=_LOOK_S)
+        except HealOrdered:
+            break
+    return code
+
+
+def name_of_end(code: int | None) -> str:
+    """Return an exit code, or the signal that stands in its place, as text."""
+    if code is None:
+        return "an exit code that nothing tells"
+    if code >= 0:
+        return f"exit code {code}"
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(-code, f"signal {-code}")
+
+
+def facts_of(
+    workers: tuple[WorkerRef, ...], ends: Mapping[WorkerRef, int | None]
+) -> list[dict[str, object]]:
+    """Return workers as facts, with their exit codes where they have ended."""
+    return [
+        {
+            "rank": worker.rank,
+            "node": worker.node,
+            "pid": worker.process.pid,
+            **({"exit_code": ends[worker]} if worker in ends else {}),
+        }
+        for worker in workers
+    ]
+
+
+def ends_of(ends: Mapping[WorkerRef, int | None]) -> str:
+    """Return how workers have ended as text."""
+    return ", ".join(f"{worker} ended with {name_of_end(code)}" for worker, code in ends.items())
+
+
+def _answer(context: FaultContext, worker: WorkerRef, act: str, by: str) -> Mapping[str, Any]:
+    """Return what a worker last said, if that is about this very order."""
+    found = context.answer_of(worker.process, by)
+    return found if found.get("act") == act else {}
+
+
+def _end(
+    context: FaultContext,
+    targets: Targets,
+    given: Mapping[str, object],
+    *,
+    id: str,
+    proves: Callable[[int | None, bool], bool],
+) -> Steps:
+    """Order workers to end, and see that each begins to, and ends of that and nothing else.
+
+    `proves` is asked with an exit code (None: nothing tells it) and with whether the interpreter
+    went down of the order, by the worker's own word.
+    """
+    act = str(given.get("act", given["do"]))
+    order(context, targets.workers, given, act, by=id)
     yield InForce.NEEDS_JOB  # the order is done in the step hook, and a held rank stands there
-    yield until_gone(context, targets.workers, ORDER_S)
-    return f"{listed(targets.workers)} told to {what}, and gone"
+    ends: dict[WorkerRef, int | None] = {}
+    for worker in targets.workers:
+        began = ("began", "ended")
+        yield from wait_for_answer(context, worker, act, began, by=id, within_s=ORDER_S)
+        code = yield from see_end(context, worker, within_s=ORDER_S)
+        phase = _answer(context, worker, act, id).get("phase")
+        if phase == "refused":
+            raise FaultImpossible(f"{worker} began to {act}, but its script caught that")
+        if not proves(code, phase == "ended"):
+            raise FaultImpossible(f"{worker} began to {act}, but it ended with {name_of_end(code)}")
+        ends[worker] = code
+    return Evidence(
+        text=f"began to {act} as ordered: {ends_of(ends)}",
+        facts={"ordered": dict(given), "acknowledged": True, "workers": facts_of((*ends,), ends)},
+    )
 
 
 def until_gone(context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float) -> Until:

@@ -355,23 +355,37 @@ class OutputRead(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultFired(Event):
-    """A fault was injected: `targets` are the selectors' outcome at that moment (sorted text)."""
+    """A fault was injected: `targets` are the selectors' outcome at that moment (sorted text).
+
+    The same for programs: `nodes` and `workers` (node, rank, pid) are those that it hits itself,
+    not the nodes of such workers; `links` are (source, target). What kind of fault it is, its
+    class has declared: `pauses` (processes stand still, and finish what they were about to do once
+    it is healed), `disturbs` (False for one that only looks), `may_end_launchers` (nodes whose
+    launcher's exit code says nothing about the job, unless the fault is healed before).
+    """
 
     kind: ClassVar[str] = "fault_fired"
     id: str
     fault: str
     targets: tuple[str, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    workers: tuple[tuple[str, int, int], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    pauses: bool = False
+    disturbs: bool = True
+    may_end_launchers: tuple[str, ...] = ()
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEffective(Event):
-    """A fault was seen to have done what it is for."""
+    """A fault was seen to have done what it is for; `facts` is what `evidence` rests on."""
 
     kind: ClassVar[str] = "fault_effective"
     id: str
     evidence: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @register

@@ -34,7 +34,8 @@ class LinkCounters:
 
     Lost packets are counted in units, so there may be more of them than of packets offered.
     `delayed` are packets whose fate was to leave later than they came. `classes` has the same for
-    those classes of traffic that the link was told apart.
+    those classes of traffic that the link was told apart; `by_owner` what the policy of each owner
+    did, by kind (`link_owners`).
     """
 
     packets: int = 0
@@ -44,6 +45,7 @@ class LinkCounters:
     duplicated: int = 0
     dropped: Mapping[DropReason, int] = field(default_factory=dict)
     classes: Mapping[str, LinkCounters] = field(default_factory=dict)
+    by_owner: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def of(self, traffic: str | None) -> LinkCounters:
         """Return the counters of a class, or those of everything."""

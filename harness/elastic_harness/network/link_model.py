@@ -4,9 +4,8 @@ Nothing here reads a clock or touches a packet, and chance comes from a named st
 serves the user-space switch and the simulator. A link is told that a packet of so many bytes of
 such a flow arrived `now`, and answers with its fate.
 
-Loss and corruption count in units of at most 1 500 bytes, whatever is handed over at a time: what a
-switch reads in one go may be forty segments of a TCP stream, each of which a real link would lose
-by itself.
+Loss and corruption count in units of at most 1 500 bytes: what a switch reads in one go may be
+forty segments of a TCP stream, each of which a real link would lose by itself.
 
 A link may treat classes of traffic (`traffic`) differently: a packet meets the policy of the link
 and those of all classes that it belongs to.
@@ -63,8 +62,7 @@ MAX_QUEUE_S = 0.2
 # A reordered packet arrives this much later than its turn, in addition to what jitter says: enough
 # to be passed by the packets sent right behind it.
 REORDER_DELAY_S = 0.001
-# How often flows that are over are forgotten: rarely enough to cost nothing, often enough that
-# thousands of short connections are not remembered for ever.
+# How often flows that are over are forgotten: thousands of short ones are not kept for ever.
 _FORGET_INTERVAL_S = 1.0
 # A connection that began after an order to reset is remembered; more than so many are not.
 _MAX_YOUNG_FLOWS = 65536
@@ -123,6 +121,7 @@ class Link:
         self._last_arrival: dict[Hashable, float] = {}
         self._forget_at = -math.inf
         self._settles_at = -math.inf
+        self._reordered = 0
         self._is_bad: dict[BurstLoss, bool] = {}
         self._flaps_since: dict[Flap, float] = {}
         self._young: set[Hashable] = set()
@@ -383,6 +382,7 @@ class Link:
             arrival = max(leave, arrival + policy.distribution.draw(self._chance, policy.jitter_s))
         arrival = max(arrival, self._last_arrival.get(flow, arrival))
         if policy.reorder and self._chance.random() < policy.reorder:
+            self._reordered += 1
             return arrival + REORDER_DELAY_S + policy.jitter_s
         self._last_arrival[flow] = arrival
         return arrival

@@ -1,15 +1,16 @@
-"""What a node takes names for: its table of hosts, and the answers of a slow name service.
+"""What a node takes names for: its table of hosts, and the answers of its own name service.
 
-Pure. A node reads names from /etc/hosts, which says the truth until a fault changes one node's
-copy: a name may stand there for a wrong address, not at all, or be known only to a name service
-that takes its time (RFC 1035, as far as an address is asked for).
+Pure. A node reads names from /etc/hosts. A name that a fault changes is taken out of one node's
+copy, so that whoever looks for it there asks a name service next (RFC 1035, as far as an address is
+asked for), which is ours: it answers with a wrong address, that there is no such name, or late, and
+it knows who has asked for what.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pytest_elastic.errors import UsageError
 
@@ -36,11 +37,15 @@ _TTL_S = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameChange:
-    """What one name is to one node: another `address` (None: unknown), after `slow_s` seconds."""
+    """What one name is to one node: another `address` (None: its own), after `slow_s` seconds.
+
+    `owner` is whose change it is.
+    """
 
     address: str | None = None
     is_missing: bool = False
     slow_s: float = 0.0
+    owner: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.slow_s <= MAX_SLOW_S:
@@ -62,7 +67,7 @@ class NameOverlay:
         """Lay changes over a node's names, in place of those that `owner` has there."""
         layers = self._layers.setdefault(node, {})
         layers.pop(owner, None)
-        layers[owner] = dict(changes)
+        layers[owner] = {name: replace(change, owner=owner) for name, change in changes.items()}
 
     def lift(self, owner: str) -> tuple[str, ...]:
         """Take away what `owner` changed; return the nodes where that was something."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from elastic_harness.network.link_model import LinkPolicy, Pair
-from elastic_harness.network.link_policy import combine
+from elastic_harness.network.link_owners import Layers
 
 __all__ = ["Overlay", "Place"]
 
@@ -26,17 +26,17 @@ class Overlay:
 
     def impose(
         self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy, *, traffic: str | None = None
-    ) -> Mapping[Place, LinkPolicy]:
-        """Lay `policy` over links (replacing what `owner` has there); return what holds now."""
+    ) -> Mapping[Place, Layers]:
+        """Lay `policy` over links (replacing what `owner` has there); return what is there now."""
         places = [(pair, traffic) for pair in pairs]
         for place in places:
             self._layers.setdefault(place, {})[owner] = policy
-        return {place: combine(self._layers[place].values()) for place in places}
+        return {place: tuple(self._layers[place].items()) for place in places}
 
-    def lift(self, owner: str) -> Mapping[Place, LinkPolicy]:
-        """Take away everything that `owner` laid; return what now holds on those links."""
-        changed: dict[Place, LinkPolicy] = {}
+    def lift(self, owner: str) -> Mapping[Place, Layers]:
+        """Take away everything that `owner` laid; return what is left on those links."""
+        changed: dict[Place, Layers] = {}
         for place, layers in self._layers.items():
             if layers.pop(owner, None) is not None:
-                changed[place] = combine(layers.values())
+                changed[place] = tuple(layers.items())
         return changed

@@ -28,13 +28,16 @@ from elastic_harness.network.link_model import (
     DropReason,
     Fate,
     FateKind,
-    Link,
     LinkMode,
-    LinkPolicy,
     Pair,
     Traffic,
 )
-from elastic_harness.network.switch_wire import counters_to_fields, policy_from_fields
+from elastic_harness.network.link_owners import OwnedLink
+from elastic_harness.network.switch_wire import (
+    counters_to_fields,
+    layers_from_fields,
+    policy_from_fields,
+)
 from elastic_harness.network.traffic import TrafficTable
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
@@ -63,7 +66,7 @@ class Switch:
     def __init__(self, loop: Loop, control: socket.socket) -> None:
         self._loop = loop
         self._ports: dict[int, Port] = {}
-        self._links: dict[Pair, Link] = {}
+        self._links: dict[Pair, OwnedLink] = {}
         self._traffic = TrafficTable()
         self._captures = Captures()
         self._seed = ""
@@ -267,8 +270,7 @@ class Switch:
             case "darken":
                 self._darken(fields["name"])
             case "set_policy":
-                policy = policy_from_fields(fields["policy"])
-                self._set_policy(_pairs(fields), policy, fields["traffic"])
+                self._set_policy(fields)
             case "learn_traffic":
                 self._learn_traffic(fields)
             case "capture":
@@ -329,14 +331,16 @@ class Switch:
         for lane in self._lanes():
             lane.clear_up(now)
 
-    def _set_policy(self, pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None) -> None:
+    def _set_policy(self, fields: JsonObject) -> None:
+        pairs, traffic = _pairs(fields), fields["traffic"]
+        policy, layers = policy_from_fields(fields["policy"]), layers_from_fields(fields["layers"])
         # One moment for all of it: what is due by then has arrived, and nothing else is.
         now = self._loop.now()
         self._deliver_due(now)
         if traffic is not None:
             self._traffic.mind_port(traffic)
         for pair in pairs:
-            self._link(pair).change_policy(policy, now, traffic=traffic)
+            self._link(pair).own(layers, policy, now, traffic=traffic)
         for lane in self._lanes():
             lane.known_flows.clear()
         for pair in pairs:
@@ -358,11 +362,11 @@ class Switch:
             lane.capture = self._captures.find(lane.pair)
         self._clear_up_all(now)
 
-    def _link(self, pair: Pair) -> Link:
+    def _link(self, pair: Pair) -> OwnedLink:
         link = self._links.get(pair)
         if link is None:
             # A stream for each link: a packet more on one moves no draw of another.
-            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
+            link = self._links[pair] = OwnedLink(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link
 
     def _reset(self, seed: str) -> None:

@@ -15,10 +15,13 @@ from elastic_harness.network.link_model import (
     LinkPolicy,
     Pair,
 )
+from elastic_harness.network.link_owners import Layers
 
 __all__ = [
     "counters_from_fields",
     "counters_to_fields",
+    "layers_from_fields",
+    "layers_to_fields",
     "policy_from_fields",
     "policy_to_fields",
 ]
@@ -65,6 +68,16 @@ def policy_from_fields(fields: Mapping[str, Any]) -> LinkPolicy:
     )
 
 
+def layers_to_fields(layers: Layers) -> list[list[Any]]:
+    """Return the layers of a link as JSON rows, in their order."""
+    return [[owner, policy_to_fields(policy)] for owner, policy in layers]
+
+
+def layers_from_fields(rows: Sequence[Sequence[Any]]) -> Layers:
+    """Return the layers that JSON rows stand for."""
+    return tuple((owner, policy_from_fields(fields)) for owner, fields in rows)
+
+
 def counters_to_fields(links: Mapping[Pair, LinkCounters]) -> list[list[Any]]:
     """Return the counters of links as JSON rows, in the order of the links' names."""
     return [[source, target, _row(links[source, target])] for source, target in sorted(links)]
@@ -80,6 +93,7 @@ def _row(counters: LinkCounters) -> dict[str, Any]:
         **{name: getattr(counters, name) for name in _COUNTS},
         "dropped": {reason.value: number for reason, number in counters.dropped.items()},
         "classes": {name: _row(each) for name, each in counters.classes.items()},
+        "by_owner": counters.by_owner,
     }
 
 
@@ -88,4 +102,5 @@ def _counters(row: Mapping[str, Any]) -> LinkCounters:
         **{name: row[name] for name in _COUNTS},
         dropped={DropReason(reason): number for reason, number in row["dropped"].items()},
         classes={name: _counters(each) for name, each in row["classes"].items()},
+        by_owner=row["by_owner"],
     )

@@ -132,7 +132,7 @@ class Observer:
         )
         self._peers: list[_Peer] = []
         self._workers: dict[int, _Peer] = {}
-        self._answers: dict[int, Mapping[str, Any]] = {}
+        self._answers: dict[int, dict[str, Mapping[str, Any]]] = {}  # by whose order it was
         self._holds: list[tuple[int, int | None]] = []
         self._generations: dict[tuple[str, str], _Generation] = {}
         self._listener = socket.socket(
@@ -188,13 +188,13 @@ class Observer:
 
         `{"do": "exit", "code": 3}` ends it, `{"do": "raise", "error": "ValueError", "message": ""}`
         raises an exception in its main thread, `{"do": "act", "act": "stand"}` does what
-        `elastic_probe_acts` knows, and `{"do": "resume"}` ends an act that lasts. A worker that
-        waits in a hold obeys at once.
+        `elastic_probe_acts` knows, and `{"do": "resume"}` ends an act that lasts. The answers say
+        `by` whose order it was, as given. A worker that waits in a hold obeys at once.
         """
         peer = self._workers.get(pid)
         if peer is None or peer.sock.fileno() < 0:
             return False
-        self._answers.pop(pid, None)
+        self._answers.get(pid, {}).pop(str(order.get("by", "")), None)
         words = [str(order["do"])]
         match order["do"]:
             case "exit":
@@ -203,14 +203,14 @@ class Observer:
                 words += [str(order["error"]), "=" + quote(str(order["message"]), safe="")]
             case "act":
                 words += [str(order["act"]), str(order.get("argument", "-"))]
-            case _:
-                pass
+        if order["do"] != "resume":
+            words.append("=" + quote(str(order.get("by", "")), safe=""))
         self._send(peer, " ".join(words))
         return True
 
-    def answer_of(self, pid: int) -> Mapping[str, Any]:
-        """Return what a worker, dead or alive, said of its newest order; empty: nothing yet."""
-        return self._answers.get(pid, {})
+    def answer_of(self, pid: int, by: str = "") -> Mapping[str, Any]:
+        """Return what a worker, dead or alive, last said of an order `by` that entry."""
+        return self._answers.get(pid, {}).get(by, {})
 
     def steps_of(self, pid: int) -> int:
         """Return how many steps a connected worker has completed."""
@@ -302,7 +302,7 @@ class Observer:
         if said["say"] == "hello":
             self._on_hello(peer, said)
         elif said["say"] == "acted":
-            self._answers[peer.pid] = said
+            self._answers.setdefault(peer.pid, {})[said["by"]] = said
         elif said["say"] == "stacks":
             peer.stacks = StackOffer.of(said)
         elif peer.worker is not None:

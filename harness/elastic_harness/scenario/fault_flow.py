@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.events import (
     FaultEffective,
-    FaultFired,
     FaultHealed,
     FaultIneffective,
 )
 from elastic_harness.scenario.conditions import watch
+from elastic_harness.scenario.holds import why_past
 from elastic_harness.scenario.messages import ArmHold, EngineCommand, Fire, Heal, Judge, RecordEvent
 from elastic_harness.scenario.model import ActionCatalog, read_check
 from elastic_harness.scenario.observed import ObservedRun
@@ -73,6 +74,7 @@ class FaultFlow:
         for state in states:
             if state.step is not None:
                 state.is_armed = True
+                state.asked_at = self._run.step_of(state.step.rank)
                 self._put(ArmHold(entry_id=state.id, step=state.step.step, rank=state.step.rank))
             if planned.entry.when is not None:
                 state.watcher = watch(planned.entry.when, now)
@@ -110,15 +112,18 @@ class FaultFlow:
                 self.heal(entry, "schedule")
 
     def on_held(self, pid: int, rank: int, step: int) -> None:
-        """Note for each entry pinned here that its moment has come.
-
-        An order to hold that came late holds the rank at a later step: that counts, and is said.
-        """
+        """Note for each entry pinned here that its moment has come, or that it is past."""
+        found = self._run.worlds.worker_of(pid)
         for entry in self.entries:
             pinned = entry.step
             if entry.phase is not EntryPhase.WAITING or pinned is None or pinned.rank != rank:
                 continue
-            if pinned.step <= step and self._is_round(pinned.round, pid):
+            if pinned.step > step or not self._is_round(pinned.round, pid):
+                continue
+            past = found and why_past(*found, pinned, step, asked_at=entry.asked_at)
+            if past:
+                self._fail(entry, f"it never fired: {past}")
+            else:
                 late = "" if pinned.step == step else f", asked for {pinned.step}"
                 entry.evidence = f"rank {rank} is held after step {step}{late}"
 
@@ -140,12 +145,13 @@ class FaultFlow:
         elif entry.entry.until is not None and not isinstance(entry.entry.until, str):
             entry.heal_watcher = watch(entry.entry.until, now)
 
-    def on_proved(self, entry: EntryState, evidence: str, now: float) -> None:
+    def on_proved(self, entry: EntryState, evidence: Evidence | str, now: float) -> None:
         """A fault was seen to act."""
         self.on_in_force(entry, now, needs_job=False)
         if entry.proved is None and entry.phase is not EntryPhase.FAILED:
             entry.proved = True
-            self._put_fact(FaultEffective(id=entry.id, evidence=evidence))
+            found = Evidence.of(evidence)
+            self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
 
     def on_failed(self, entry: EntryState, reason: str) -> None:
         """A fault could not be injected, or did nothing."""
@@ -250,13 +256,7 @@ class FaultFlow:
         if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
             self._excuse(entry)
         spec = entry.entry.action
-        fired = FaultFired(
-            id=entry.id,
-            fault=spec.name,
-            targets=tuple(sorted(targets.describe())),
-            parameters=entry.action.describe(),
-        )
-        self._put_fact(fired)
+        self._put_fact(entry.fact_of_firing(targets))
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
 
     def _stays(self, entry: EntryState) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.timeline import EntryState
+from elastic_harness.scenario.triggers import AtStep
 
-__all__ = ["HOLD_LIMIT_S", "HeldRank", "Holds"]
+__all__ = ["HOLD_LIMIT_S", "HeldRank", "Holds", "why_past"]
 
 # A rank is not held longer than this, whatever its fault does: a collective that waits for it must
 # not run into its own timeout (15 s is the shortest in use), which would be a fault of ours.
@@ -23,6 +25,36 @@ class HeldRank:
     rank: int
     step: int
     since: float
+
+
+def why_past(
+    world: World, worker: WorkerView, pinned: AtStep, held: int, *, asked_at: tuple[int, int] | None
+) -> str | None:
+    """Say why a rank that is held after a step is held too late; None if it is in time.
+
+    `asked_at` is which worker (pid) had that rank when the step was asked for, and how many steps
+    it had done; None if there was none. In time is the first step from the asked one on that the
+    worker reports, or, of a worker to which the order had to be sent, the one after it: the order
+    may have been on its way as the step ended.
+    """
+    rank, step = pinned.rank, pinned.step
+    was_there = asked_at is not None and asked_at[0] == worker.pid
+    if asked_at is not None and was_there and asked_at[1] >= step:
+        return f"rank {rank} was at step {asked_at[1]} already when step {step} was asked for"
+    numbers = [each.count if each.step is None else each.step for each in worker.steps]
+    done = [number for number in numbers if number < held]
+    passed = [number for number in done if number >= step]
+    if len(passed) > was_there:
+        return (
+            f"rank {rank} had done step {passed[-1]} before the order to hold it after step {step} "
+            "reached it"
+        )
+    if held > step and not done and (worker.resumed_at_step or 0) >= step:
+        return (
+            f"rank {rank} began round {world.ordinal} after step {worker.resumed_at_step}: step "
+            f"{step} was past"
+        )
+    return None
 
 
 class Holds:

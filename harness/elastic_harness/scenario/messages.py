@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.verdict import Verdict
 from elastic_harness.scenario.model import Clause, Entry, Eventually
 from elastic_harness.scenario.situation import Targets
@@ -76,7 +77,7 @@ class FaultProved:
     """A fault was seen to have its effect."""
 
     entry_id: str
-    evidence: str
+    evidence: Evidence | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

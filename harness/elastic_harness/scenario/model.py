@@ -8,7 +8,7 @@ who need it (so that faults may be added from outside).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import (
     Discriminator,
@@ -67,11 +67,11 @@ ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
 
 
 class PlannedAction(Protocol):
-    """What the engine must know about what an entry does: all of it pure."""
+    """What the engine must know about what an entry does: all of it pure (see `Fault`)."""
 
-    @property
-    def is_healable(self) -> bool:
-        """Tell whether there is anything to undo."""
+    is_healable: ClassVar[bool]
+    pauses: ClassVar[bool]
+    disturbs: ClassVar[bool]
 
     @property
     def needs(self) -> str | None:

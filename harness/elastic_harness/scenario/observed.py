@@ -70,6 +70,11 @@ class ObservedRun:
             case _:
                 pass
 
+    def step_of(self, rank: int) -> tuple[int, int] | None:
+        """Return the worker (pid) that has a rank now, and the step that it has done."""
+        worker = self.world.workers.get(rank) if self.world is not None else None
+        return None if worker is None else (worker.pid, worker.last_step or 0)
+
     def excuse(self, node: str) -> None:
         """Note that a fault is about to end this node's launcher."""
         if (launcher := self.launchers.get(node)) is not None:

@@ -35,7 +35,7 @@ from elastic_harness.scenario.stage_plan import StagePlan, command_spec, launche
 from elastic_harness.scenario.stage_proxies import StageProxies
 from elastic_harness.scenario.stage_stops import StageStops
 from pytest_elastic.errors import ElasticError
-from pytest_elastic.events.model import Event
+from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
 __all__ = ["Orders", "Stage"]
@@ -52,8 +52,8 @@ class Orders(Protocol):
     def order(self, pid: int, order: Mapping[str, Any]) -> bool:
         """Send an order to the probe of a worker; False when it has none."""
 
-    def answer_of(self, pid: int) -> Mapping[str, Any]:
-        """Return what a worker's probe has said of the newest order."""
+    def answer_of(self, pid: int, by: str) -> Mapping[str, Any]:
+        """Return what a worker's probe has said of an order by that entry."""
 
     def steps_of(self, pid: int) -> int:
         """Return how many steps a worker has completed."""
@@ -115,6 +115,16 @@ class Stage(StageStops, StageNetwork):
         self._exit_codes: dict[str, int] = {}
 
     # The run's own business
+
+    def learn(self, record: Record) -> None:
+        """Take note of what a record tells of endpoints, and of how processes ended."""
+        StageNetwork.learn(self, record)
+        self._ends.learn(record)
+
+    def close(self) -> None:
+        """Close what is open; harmless twice."""
+        StageNetwork.close(self)
+        self._ends.close()
 
     def begin(self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]) -> None:
         """Start the first nodes, and when all are up, their launchers at once."""
@@ -195,13 +205,9 @@ class Stage(StageStops, StageNetwork):
                     return
                 assert process.exit_code is not None, "a process that exited has an exit code"
                 self._exit_codes[process.node] = process.exit_code
-                self._fact(
-                    "cluster",
-                    process.node,
-                    events.ProcessExited(
-                        pid=process.pid, role="launcher", exit_code=process.exit_code
-                    ),
-                )
+                code = process.exit_code
+                gone = events.ProcessExited(pid=process.pid, role="launcher", exit_code=code)
+                self._fact("cluster", process.node, gone)
             case NodeGone():
                 self._strangers.on_node_gone(event.node)
                 self._stops.forget(event.node)
@@ -272,9 +278,9 @@ class Stage(StageStops, StageNetwork):
         """Send an order to a worker's probe."""
         return self._orders.order(process.pid, order)
 
-    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
-        """Return what a worker's probe has said of the newest order."""
-        return self._orders.answer_of(process.pid)
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        """Return what a worker's probe has said of an order by that entry."""
+        return self._orders.answer_of(process.pid, by)
 
     def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps a worker has completed."""

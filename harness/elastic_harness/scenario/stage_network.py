@@ -11,6 +11,8 @@ from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.visits import Visits
 from elastic_harness.network.endpoints import Endpoints
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_policy import combine
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
@@ -123,15 +125,16 @@ class StageNetwork:
         self._cluster.end_capture(owner, ticket.settle)
         return ticket
 
-    def _apply(self, policies: Mapping[Place, LinkPolicy]) -> Ticket[None]:
-        # Links with one and the same policy are changed in one order to the switch.
-        groups: dict[tuple[LinkPolicy, str | None], list[Pair]] = {}
-        for (pair, traffic), policy in policies.items():
-            groups.setdefault((policy, traffic), []).append(pair)
+    def _apply(self, changed: Mapping[Place, Layers]) -> Ticket[None]:
+        # Links with the same layers are changed in one order to the switch.
+        groups: dict[tuple[Layers, str | None], list[Pair]] = {}
+        for (pair, traffic), layers in changed.items():
+            groups.setdefault((layers, traffic), []).append(pair)
         ticket: Ticket[None] = Ticket()
         on_done = _when_all_are_done(len(groups), ticket)
-        for (policy, traffic), pairs in groups.items():
-            self._cluster.set_policy(pairs, policy, on_done, traffic=traffic)
+        for (layers, traffic), pairs in groups.items():
+            policy = combine(each for _, each in layers)
+            self._cluster.set_policy(pairs, policy, on_done, traffic=traffic, layers=layers)
         return ticket
 
     # FaultContext: strangers
@@ -176,9 +179,9 @@ class StageNetwork:
             self._cluster.set_names(node, self._names.of(node), on_done)
         return ticket
 
-    def names_asked(self, node: str) -> Ticket[int]:
-        """Return how often a node's slow name service was asked."""
-        ticket: Ticket[int] = Ticket()
+    def names_asked(self, node: str) -> Ticket[Mapping[str, Mapping[str, int]]]:
+        """Return how often a node asked for which changed name, by whose change it is."""
+        ticket: Ticket[Mapping[str, Mapping[str, int]]] = Ticket()
         self._cluster.names_asked(node, ticket.settle)
         return ticket
 

@@ -1,4 +1,4 @@
-"""Stopping the processes and nodes of a run, and letting them go on: a part of the stage."""
+"""Stopping processes and nodes of a run, and seeing how processes end: a part of the stage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.faults.stops import Stops
 from elastic_harness.faults.ticket import Ticket
+from elastic_harness.observe.ends import ProcessEnds
 from elastic_harness.scenario.situation import ProcessRef
 
 __all__ = ["Operation", "StageStops"]
@@ -21,6 +22,7 @@ class StageStops:
 
     def __init__(self, *, pause: Operation, resume: Operation) -> None:
         self._stops = Stops()
+        self._ends = ProcessEnds()
         self._pause = pause
         self._resume = resume
 
@@ -28,12 +30,24 @@ class StageStops:
         """Send a signal to that very process."""
         raise NotImplementedError
 
+    def watch_end(self, process: ProcessRef) -> bool:
+        """Take note of how a process ends; False when that very process has ended already."""
+        return self._ends.watch(process)
+
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        """Return how a watched process has ended, negative: by that signal; None: nothing tells."""
+        return self._ends.exit_code_of(process)
+
     def stop(self, owner: str, node: str, process: ProcessRef) -> bool:
         """Stop a process of a node by SIGSTOP; False when it has ended."""
         if not self.signal(process, signal.SIGSTOP):
             return False
         self._stops.stop(owner, node, process)
         return True
+
+    def stopped_by(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return which faults stop a process of a node, or pause the node."""
+        return self._stops.owners_of(node, process)
 
     def let_go_on(self, owner: str) -> None:
         """Continue what `owner` has stopped and nobody else stops; harmless twice."""

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from elastic_harness.history.events import FaultFired
 from elastic_harness.scenario.conditions import Watcher
 from elastic_harness.scenario.model import Entry, PlannedAction
 from elastic_harness.scenario.planner import PlannedEntry
+from elastic_harness.scenario.situation import Targets
 from elastic_harness.scenario.triggers import AtStep
 
 __all__ = [
@@ -73,8 +75,9 @@ class EntryState:
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
     an `until` is waited for. `hit` are the nodes whose launcher's end it may be to blame for.
-    `is_armed`: a rank is, or would be, held for it. `action` is None for
-    the engine's own `heal` and `check`.
+    `is_armed`: a rank is, or would be, held for it; `asked_at` is the worker (pid) that had the
+    rank then, and the step that it had done. `action` is None for the engine's own `heal` and
+    `check`.
     """
 
     id: str
@@ -83,6 +86,7 @@ class EntryState:
     action: PlannedAction | None
     is_optional: bool
     is_armed: bool = False
+    asked_at: tuple[int, int] | None = None
     phase: EntryPhase = EntryPhase.WAITING
     due_at: float | None = None
     watcher: Watcher | None = None
@@ -101,6 +105,22 @@ class EntryState:
     def step(self) -> AtStep | None:
         """The step it is pinned to, if it is."""
         return self.entry.at if isinstance(self.entry.at, AtStep) else None
+
+    def fact_of_firing(self, targets: Targets) -> FaultFired:
+        """Return what is recorded of a fault that fires, and of what its class declares."""
+        assert self.action is not None, "the engine's own actions are no faults"
+        return FaultFired(
+            id=self.id,
+            fault=self.entry.action.name,
+            targets=tuple(sorted(targets.describe())),
+            parameters=self.action.describe(),
+            nodes=tuple(node.name for node in targets.nodes),
+            workers=tuple((each.node, each.rank, each.process.pid) for each in targets.workers),
+            links=targets.links,
+            pauses=self.action.pauses,
+            disturbs=self.action.disturbs,
+            may_end_launchers=self.hit,
+        )
 
     @property
     def is_over(self) -> bool:

@@ -33,6 +33,7 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
 )
 from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
+from elastic_harness.network.link_owners import Layers
 from elastic_harness.simulation.job_world import JobWorld
 from elastic_harness.simulation.lacking import Lacking
 from elastic_harness.simulation.process import Process
@@ -273,13 +274,14 @@ class SimulatedCluster(Lacking):
         on_done: Done[None],
         *,
         traffic: str | None = None,
+        layers: Layers = (),
     ) -> None:
         """Apply a policy to (source, destination) links; in force at once."""
         if traffic is not None:
             on_done(ClusterError("simulated links do not tell classes of traffic apart"))
             return
         for pair in pairs:
-            self.world.network.change(pair, policy)
+            self.world.network.change(pair, policy, layers=layers)
             if policy.up:
                 self._heal(pair)
             elif policy.mode is LinkMode.REJECT:

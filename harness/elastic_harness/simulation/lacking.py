@@ -57,7 +57,7 @@ class Lacking:
         names = {name: each.address for name, each in self._nodes.items()}
         on_done(self._lacks(node, "a table of names") if changes else names)
 
-    def names_asked(self, node: str, on_done: Done[int]) -> None:
+    def names_asked(self, node: str, on_done: Done[Mapping[str, Mapping[str, int]]]) -> None:
         """Refuse."""
         on_done(self._lacks(node, "a name service"))
 

@@ -67,7 +67,7 @@ class ModelledAgent(MachineAgent):
             self._world.training.ask_to_leave(self, self.assignment.term, round_)
 
     def _exited(self, round_: int, local_rank: int, exit_code: int) -> None:
-        self._world.training.gone(self._pids[local_rank])
+        self._world.training.gone(self._pids[local_rank], exit_code)
         super()._exited(round_, local_rank, exit_code)
 
     def _tell_peers(self, round_: int) -> None:
@@ -90,7 +90,7 @@ class ModelledAgent(MachineAgent):
             return
         round_ = self.assignment.round
         self._alive.remove(local_rank)
-        self._world.training.gone(pid)
+        self._world.training.gone(pid, exit_code)
         name = signal.Signals(-exit_code).name if exit_code < 0 else ""
         self._give(
             a.WorkerExit(

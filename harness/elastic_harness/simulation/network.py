@@ -14,13 +14,13 @@ from elastic_harness.network.link_model import (
     NO_CLASS,
     DropReason,
     FateKind,
-    Link,
     LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
     Traffic,
 )
+from elastic_harness.network.link_owners import Layers, OwnedLink
 
 __all__ = ["SimulatedNetwork"]
 
@@ -46,14 +46,21 @@ class SimulatedNetwork:
         self._now = now
         self._later = later
         self._seed = seed
-        self._links: dict[Pair, Link] = {}
+        self._links: dict[Pair, OwnedLink] = {}
         self._held: dict[Pair, list[_Packet]] = {}
         self._held_on_way: dict[Pair, list[_Packet]] = {}
         self._arrives_at: dict[tuple[Pair, Hashable], float] = {}
 
-    def change(self, pair: Pair, policy: LinkPolicy, *, traffic: str | None = None) -> None:
+    def change(
+        self,
+        pair: Pair,
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+        layers: Layers = (),
+    ) -> None:
         """Put a policy in force: what waited meets it, and what was held on its way arrives."""
-        self._link(pair).change_policy(policy, self._now(), traffic=traffic)
+        self._link(pair).own(layers, policy, self._now(), traffic=traffic)
         for packet in self._held_on_way.pop(pair, []):
             self._arrive(pair, packet)
         for packet in self._held.pop(pair, []):
@@ -131,8 +138,8 @@ class SimulatedNetwork:
         """Count what does not pass a link that is down."""
         self._link(pair).offer(size, "", self._now(), units=1)
 
-    def _link(self, pair: Pair) -> Link:
+    def _link(self, pair: Pair) -> OwnedLink:
         link = self._links.get(pair)
         if link is None:
-            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
+            link = self._links[pair] = OwnedLink(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link

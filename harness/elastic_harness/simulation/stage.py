@@ -29,10 +29,16 @@ class SimulatedProbes:
         """Have a worker do something in its step hook."""
         return self._training.order(pid, order)
 
-    def answer_of(self, pid: int) -> Mapping[str, Any]:
-        """Return what a worker has said of an order: nothing, ever."""
-        del pid
-        return {}
+    def answer_of(self, pid: int, by: str) -> Mapping[str, Any]:
+        """Return what a worker has said of an order to end."""
+        worker = self._training.workers.get(pid)
+        is_that = worker is not None and worker.answer.get("by") == by
+        return worker.answer if worker is not None and is_that else {}
+
+    def exit_code_of(self, pid: int) -> int | None:
+        """Return how a worker has ended."""
+        worker = self._training.workers.get(pid)
+        return worker.exit_code if worker is not None else None
 
     def steps_of(self, pid: int) -> int:
         """Return how many steps a worker has completed."""
@@ -52,6 +58,15 @@ class SimulatedStage(Stage):
         """Return a letter as in /proc/PID/stat, "" once it has ended."""
         found = self._find(process)
         return found.state if found is not None else ""
+
+    def watch_end(self, process: ProcessRef) -> bool:
+        """Tell whether that very process is there: how it ends is known anyway."""
+        return self.is_alive(process)
+
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        """Return how a worker has ended, negative: by that signal."""
+        assert isinstance(self._orders, SimulatedProbes), "a simulated stage has simulated probes"
+        return self._orders.exit_code_of(process.pid)
 
     def _find(self, process: ProcessRef) -> ProcessInfo | None:
         for name in self._cluster.nodes:

@@ -66,6 +66,8 @@ class Worker:
     held_at: int | None = None
     has_said_hello: bool = False
     orders: list[Mapping[str, Any]] = field(default_factory=list)
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -174,12 +176,13 @@ class Training:
             )
         self._later(self.script.step_s, lambda: self._go_on(round_))
 
-    def gone(self, pid: int) -> None:
-        """Take note that a worker is dead."""
+    def gone(self, pid: int, exit_code: int = -9) -> None:
+        """Take note that a worker is dead, and how it ended."""
         worker = self.workers.get(pid)
         if worker is None or not worker.is_alive:
             return
         worker.is_alive = False
+        worker.exit_code = exit_code
         worker.held_at = None
         if worker.has_said_hello:
             self._tell(worker.host.name, events.WorkerGone(pid=pid, rank=worker.rank))
@@ -335,5 +338,6 @@ class Training:
         orders, worker.orders = worker.orders, []
         if orders and worker.is_alive:
             order = orders[0]
+            worker.answer = {"act": order["do"], "phase": "ended", "by": order.get("by", "")}
             message = f"{order['error']}: {order['message']}" if order["do"] == "raise" else ""
             worker.host.end_worker(worker.pid, int(order.get("code", 1)), message)

@@ -36,6 +36,9 @@ SAMPLES: dict[str, Any] = {
     "Mapping[str, str]": {"a": "b"},
     "Mapping[str, int]": {"a": 1},
     "float | None": 1.5,
+    "Any": {"a": {"b": 1}},
+    "tuple[tuple[str, int, int], ...]": (("n1", 0, 5),),
+    "tuple[tuple[str, str], ...]": (("n1", "n2"),),
 }
 
 

@@ -15,9 +15,6 @@ from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.names import NameChange, NameOverlay
-from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.network.toxiproxy_stream import Direction, Toxic
 from elastic_harness.scenario.messages import EngineInput, Fire, Heal
 from elastic_harness.scenario.seed import Seed
@@ -25,6 +22,7 @@ from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, W
 from elastic_harness.scenario.stage_stops import StageStops
 
 from tests.unit.faults.budget import Budget
+from tests.unit.faults.played_network import PlayedNetwork
 from tests.unit.faults.process import PlayedProcess
 from tests.unit.faults.story import story_of
 from tests.unit.faults.strangers import PlayedStrangers
@@ -33,37 +31,34 @@ from tests.unit.faults.virtual_time import VirtualTime
 __all__ = ["World"]
 
 
-class World(StageStops, PlayedStrangers):
+class World(StageStops, PlayedStrangers, PlayedNetwork):
     """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
 
     `broken` names operations that the cluster refuses, `stuck` those it never answers. In a world
-    that is `numb` everything is answered, and nothing comes of it.
+    that is `numb` everything is answered, and nothing comes of it. `ends_instead` is how processes
+    end, by pid, whatever signal they are sent.
     """
 
     def __init__(self, nodes: int = 3, *, numb: bool = False) -> None:
         StageStops.__init__(self, pause=self._pause_node, resume=self._resume_node)
         PlayedStrangers.__init__(self)
+        PlayedNetwork.__init__(self)
         self.numb = numb
         self.time = VirtualTime()
         self.processes: dict[int, PlayedProcess] = {}
         self.launchers: dict[str, int] = {}
-        self.ends: dict[int, Mapping[str, Any]] = {}
+        self.ends: dict[int, PlayedProcess] = {}
+        self.tells_ends = True
+        self.ends_instead: dict[int, int] = {}
         self.up: list[str] = []
         self.frozen: set[str] = set()
         self.is_paused_by_signals = False
         self.log: list[str] = []
         self.broken: set[str] = set()
         self.stuck: set[str] = set()
-        self.overlay = Overlay()
-        self.names = NameOverlay()
-        self.asked: dict[str, int] = {}
         self.toxics: dict[str, tuple[str, Toxic]] = {}
         self.switched: dict[str, tuple[str, bool]] = {}
-        self.met: dict[tuple[str, str], int] = {}
-        self.captures: dict[str, list[Pair]] = {}
-        self.links: dict[Pair, LinkPolicy] = {}
-        self.places: dict[Place, LinkPolicy] = {}
-        self.counts: dict[Pair, LinkCounters] = {}
+        self.met: dict[tuple[str, str, str], int] = {}
         self.told: list[EngineInput] = []
         self.registry = built_in_faults()
         self.budget = Budget(self._later, numb=numb)
@@ -99,10 +94,18 @@ class World(StageStops, PlayedStrangers):
     def worker(self, rank: int) -> ProcessRef:
         return ProcessRef(pid=1001 + rank, start_time=7)
 
-    def fire(self, action: str, value: object, *, entry_id: str = "x") -> Fire:
-        """Aim and inject a fault, as the engine and the runner would."""
+    def fire(
+        self,
+        action: str,
+        value: object,
+        *,
+        entry_id: str = "x",
+        meanwhile: Callable[[World], None] = lambda _: None,
+    ) -> Fire:
+        """Aim and inject a fault, as the engine and the runner would; something comes between."""
         fault = self.registry.parse(action, value)
         targets = fault.resolve(self.situation(), stream=entry_id)
+        meanwhile(self)
         order = Fire(entry_id=entry_id, action=action, value=value, targets=targets)
         self.injector.fire(order)
         return order
@@ -110,14 +113,25 @@ class World(StageStops, PlayedStrangers):
     def heal(self, entry_id: str = "x") -> None:
         self.injector.heal(Heal(entry_id=entry_id))
 
-    def answer(self, rank: int, act: str, phase: str = "began", detail: str = "") -> None:
-        """Let a worker's probe say how far it is with an order."""
-        said = {"act": act, "phase": phase, "detail": detail}
-        self.processes[self.worker(rank).pid].answer = said
+    def answer(
+        self, rank: int, act: str, phase: str = "began", detail: str = "", *, by: str = "x"
+    ) -> None:
+        """Let a worker's probe say how far it is with an order by that entry."""
+        said = {"act": act, "phase": phase, "detail": detail, "by": by}
+        self.processes[self.worker(rank).pid].answers[by] = said
 
-    def end(self, rank: int) -> None:
-        """Let a worker die."""
-        self._die(self.worker(rank).pid)
+    def end(self, rank: int, code: int = 1) -> None:
+        """Let a worker end with an exit code, negative: by that signal."""
+        self._die(self.worker(rank).pid, code)
+
+    def lose(self, node: str) -> None:
+        """Let a node end by itself."""
+        self._take_down(node)
+
+    def come(self, *nodes: str) -> None:
+        """Let nodes start by themselves."""
+        for node in nodes:
+            self._bring_up(node)
 
     def end_everything(self) -> None:
         """Let every node lose its power, and all that ran there with it."""
@@ -127,29 +141,14 @@ class World(StageStops, PlayedStrangers):
     def pass_time(self, seconds: float = 1.0) -> None:
         self.time.pass_time(seconds)
 
-    def send(self, source: str, target: str, packets: int = 1) -> None:
-        """Let packets be sent over a link, and meet their fate."""
-        policy = self.links.get((source, target), LinkPolicy())
-        before = self.counts.get((source, target), LinkCounters())
-        dropped = dict(before.dropped)
-        if not policy.up and policy.mode.value != "hold":
-            reason = DropReason.DOWN if policy.mode.value == "drop" else DropReason.REJECTED
-            dropped[reason] = dropped.get(reason, 0) + packets
-        elif policy.loss:
-            dropped[DropReason.LOST] = dropped.get(DropReason.LOST, 0) + packets
-        passed = packets if policy.up and not policy.loss else 0
-        is_slow = policy.up and (policy.latency_s or policy.rate_bytes_per_s is not None)
-        self.counts[source, target] = LinkCounters(
-            packets=before.packets + packets,
-            delivered=before.delivered + passed,
-            delayed=before.delayed + (packets if is_slow else 0),
-            dropped=dropped,
-        )
-
     @property
     def story(self) -> list[str]:
         """What the engine was told, in words."""
         return story_of(self.told)
+
+    def story_of(self, entry_id: str) -> list[str]:
+        """What it was told of one entry."""
+        return story_of(each for each in self.told if getattr(each, "entry_id", "") == entry_id)
 
     # --- FaultContext --------------------------------------------------------------------------
 
@@ -168,7 +167,8 @@ class World(StageStops, PlayedStrangers):
         elif signum == signal.SIGCONT:
             found.state = "S"
         elif found.state == "S" or signum == signal.SIGKILL:
-            self._later(lambda: self._die(process.pid))
+            code = self.ends_instead.get(process.pid, -signum)
+            self._later(lambda: self._die(process.pid, code))
         return True
 
     def is_alive(self, process: ProcessRef) -> bool:
@@ -183,11 +183,21 @@ class World(StageStops, PlayedStrangers):
         if found is None or not found.has_probe:
             return False
         found.orders.append(order)
+        if order.get("act") == "watch_files" and not self.numb:
+            said = {"act": "watch_files", "phase": "began", "detail": ""}
+            found.answers[str(order["by"])] = said
         return True
 
-    def answer_of(self, process: ProcessRef) -> Mapping[str, Any]:
-        found = self.processes.get(process.pid)
-        return found.answer if found else self.ends.get(process.pid, {})
+    def watch_end(self, process: ProcessRef) -> bool:
+        return process.pid in self.processes
+
+    def exit_code_of(self, process: ProcessRef) -> int | None:
+        ended = self.ends.get(process.pid)
+        return ended.exit_code if ended is not None and self.tells_ends else None
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        found = self.processes.get(process.pid) or self.ends.get(process.pid)
+        return found.answers.get(by, {}) if found else {}
 
     def steps_of(self, process: ProcessRef) -> int:
         found = self.processes.get(process.pid)
@@ -227,63 +237,6 @@ class World(StageStops, PlayedStrangers):
         disk = " keep_disk" if keep_disk else ""
         return self._operate(f"start {node}{disk}", lambda: self._bring_up(node))
 
-    def impose(
-        self,
-        owner: str,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-    ) -> Ticket[None]:
-        changed = self.overlay.impose(owner, pairs, policy, traffic=traffic)
-        return self._operate(f"impose {owner}", lambda: self._change(changed))
-
-    def lift(self, owner: str) -> Ticket[None]:
-        changed = self.overlay.lift(owner)
-        return self._operate(f"lift {owner}", lambda: self._change(changed))
-
-    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
-        ticket: Ticket[Mapping[Pair, LinkCounters]] = Ticket()
-        self._later(lambda: ticket.settle(dict(self.counts)))
-        return ticket
-
-    def capture(self, owner: str, pairs: Sequence[Pair]) -> Ticket[str]:
-        ticket: Ticket[str] = Ticket()
-        self.captures[owner] = list(pairs)
-        self._later(lambda: ticket.settle(f"{owner}.pcapng"))
-        return ticket
-
-    def captured(self, owner: str) -> Ticket[int]:
-        return self._number(
-            sum(self.counts[pair].packets for pair in self.captures[owner] if pair in self.counts)
-        )
-
-    def end_capture(self, owner: str) -> Ticket[int]:
-        self.captures.pop(owner, None)
-        return self._number(0)
-
-    def change_names(
-        self, owner: str, node: str, changes: Mapping[str, NameChange]
-    ) -> Ticket[Mapping[str, str]]:
-        if not self.numb:
-            self.names.impose(owner, node, changes)
-        ticket: Ticket[Mapping[str, str]] = Ticket()
-        known = {name: f"10.77.0.{name[1:]}" for name in self.up}
-        for name, change in self.names.of(node).items():
-            if change.is_missing or change.slow_s:
-                known.pop(name, None)
-            else:
-                known[name] = change.address or known[name]
-        self._later(lambda: ticket.settle(known))
-        return ticket
-
-    def restore_names(self, owner: str) -> Ticket[None]:
-        self.names.lift(owner)
-        return self._operate(f"restore_names {owner}", lambda: None)
-
-    def names_asked(self, node: str) -> Ticket[int]:
-        return self._number(self.asked.get(node, 0))
-
     def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
         self.toxics[owner] = (proxy, toxic)
         return self._operate(f"add_toxic {owner}", lambda: None)
@@ -305,21 +258,9 @@ class World(StageStops, PlayedStrangers):
         return [proxy != "late", *(on for name, on in self.switched.values() if name == proxy)][-1]
 
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
-        return self.met.get((proxy, way.value), 0)
+        return self.met.get((proxy, toxic, way.value), 0)
 
     # --- inside --------------------------------------------------------------------------------
-
-    def _number(self, number: int) -> Ticket[int]:
-        ticket: Ticket[int] = Ticket()
-        self._later(lambda: ticket.settle(number))
-        return ticket
-
-    def _change(self, changed: Mapping[Place, LinkPolicy]) -> None:
-        """Put policies in force; those for a class of traffic in a place of their own."""
-        for (pair, traffic), policy in changed.items():
-            self.places[pair, traffic] = policy
-            if traffic is None:
-                self.links[pair] = policy
 
     def _later(self, callback: Callable[[], None]) -> None:
         self.time.call_at(self.time.now() + 0.01, callback)
@@ -348,9 +289,10 @@ class World(StageStops, PlayedStrangers):
         if verb not in self.stuck:
             self._later(answer)
 
-    def _die(self, pid: int) -> None:
+    def _die(self, pid: int, code: int = -9) -> None:
         if (ended := self.processes.pop(pid, None)) is not None:
-            self.ends[pid] = ended.answer
+            ended.exit_code = code
+            self.ends[pid] = ended
 
     def _pause_node(self, node: str, on_done: Callable[[ClusterError | None], None]) -> None:
         self._do(f"pause {node}", partial(self._freeze, node), on_done)

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
-from elastic_harness.faults.resource_context import FileLimit
+from elastic_harness.faults.resource_context import FileLimit, Limited
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.scenario.situation import ProcessRef
 
@@ -24,10 +24,11 @@ class Budget:
         self.counted: dict[str, GroupReadings] = {}
         self.limits: dict[str, dict[str, Any]] = {}
         self.files: dict[str, int] = {}
-        self.clocks: dict[str, float] = {}
+        self.clocks: dict[tuple[str, str], float] = {}
         self.disks: dict[tuple[str, str | None], DiskPolicy] = {}
         self.disk_counts = DiskCounters()
         self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.is_damaged = False
         self.damaged: list[tuple[str | None, str, str]] = []
 
     def count(self, node: str, **counted: int) -> None:
@@ -42,6 +43,17 @@ class Budget:
         self.limits.pop(owner, None)
         return self._answer(None)
 
+    def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
+        given = {
+            owner: value
+            for owner, limits in self.limits.items()
+            if (value := limits.get(node, {}).get(of)) is not None
+        }
+        return tuple(owner for owner, value in given.items() if value == min(given.values()))
+
+    def is_narrowest_for_files(self, owner: str, process: ProcessRef) -> bool:
+        return self.files[owner] == min(self.files.values())
+
     def readings(self, node: str) -> Ticket[GroupReadings]:
         return self._answer(self.counted.get(node, GroupReadings()))
 
@@ -53,9 +65,12 @@ class Budget:
 
     def set_clock(self, owner: str, node: str, offset_s: float | None) -> None:
         if offset_s is None:
-            self.clocks.pop(node, None)
+            self.clocks.pop((owner, node), None)
         else:
-            self.clocks[node] = offset_s
+            self.clocks[owner, node] = offset_s
+
+    def clock_offset(self, node: str) -> float:
+        return sum(each for (_, name), each in self.clocks.items() if name == node)
 
     def time_of_day(self) -> float:
         return 1000.0
@@ -76,7 +91,7 @@ class Budget:
         return tuple(ProcessRef(pid=pid) for pid in self.serving.get((node, port), ()))
 
     def corrupt(self, node: str | None, pattern: str, how: str) -> str:
-        if self._numb:
+        if self._numb or self.is_damaged:
             raise FaultImpossible("what was written over it was there already")
         self.damaged.append((node, pattern, how))
         return f"{how} {pattern}"

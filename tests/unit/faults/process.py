@@ -11,11 +11,15 @@ __all__ = ["PlayedProcess"]
 
 @dataclass(slots=True)
 class PlayedProcess:
-    """Its state as in /proc, the signals it ignores, and what its probe was told and has said."""
+    """Its state as in /proc, the signals it ignores, and what its probe was told and has said.
+
+    `answers` are by whose order it was.
+    """
 
     state: str = "S"
     ignores: set[int] = field(default_factory=set)
     orders: list[Mapping[str, Any]] = field(default_factory=list)
     has_probe: bool = True
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    exit_code: int | None = None
     steps: int = 0

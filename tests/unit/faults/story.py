@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.scenario.messages import (
     EngineInput,
     FaultFailed,
@@ -23,7 +24,7 @@ def story_of(told: Iterable[EngineInput]) -> list[str]:
             case FaultInForce(proof_needs_job=needs_job):
                 words.append("in force, needs job" if needs_job else "in force")
             case FaultProved(evidence=evidence):
-                words.append(f"proved: {evidence}")
+                words.append(f"proved: {Evidence.of(evidence).text}")
             case FaultFailed(reason=reason):
                 words.append(f"failed: {reason}")
             case FaultUndone():

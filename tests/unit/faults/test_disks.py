@@ -41,9 +41,9 @@ def test_each_is_laid_over_a_path_and_proven_by_its_counter(
     world.pass_time(0.5)
     assert world.budget.disks == {("n2", "/tmp/disk"): policy}
     assert world.story == ["in force, needs job"]
-    world.budget.disk_counts = DiskCounters(**{counted: 3})
+    world.budget.disk_counts = DiskCounters(by_owner={"x": {counted: 3}})
     world.pass_time(0.5)
-    assert world.story[-1].startswith("proved: 3 operations ")
+    assert world.story[-1].endswith(": n2 3")
     assert evidence in world.story[-1]
     world.heal()
     world.heal()
@@ -58,12 +58,12 @@ def test_a_disk_that_is_met_at_once_and_healed_has_acted() -> None:
     world.fire("disk_full", {"node": "n2", "path": "/tmp/disk"})
     while not world.budget.disks:
         world.pass_time(0.01)
-    world.budget.disk_counts = DiskCounters(refused_full=3)
+    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 3}})
     while world.story != ["in force, needs job"]:
         world.pass_time(0.01)
     world.heal()
     world.pass_time(0.5)
-    assert world.story[-2].startswith("proved: 3 operations ")
+    assert world.story[-2].endswith(": n2 3")
 
 
 def test_a_disk_that_nobody_uses_shows_nothing() -> None:
@@ -71,14 +71,16 @@ def test_a_disk_that_nobody_uses_shows_nothing() -> None:
     world = World()
     world.fire("disk_full", "n2")
     world.pass_time(35)
-    assert world.story[-1] == "failed: nobody on n2 had to do with that disk"
+    assert (
+        world.story[-1] == "failed: in force, but no operation was refused for lack of space on n2"
+    )
     world = World()
     world.fire("disk_full", "n2")
     world.pass_time(0.15)
-    world.budget.disk_counts = DiskCounters(refused_full=1)
+    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
     world.heal()
     world.pass_time(0.5)
-    assert world.story[-2:] == ["proved: 1 operations refused for lack of space on n2", "undone"]
+    assert world.story[-2:] == ["proved: operations refused for lack of space: n2 1", "undone"]
 
 
 @pytest.mark.parametrize("after_s", [0.005, 0.015, 0.115, 0.125, 0.205])
@@ -87,13 +89,13 @@ def test_a_heal_that_comes_while_the_disk_is_asked_waits_for_the_answer(after_s:
     world = World()
     world.fire("disk_full", "n2")
     world.pass_time(0.025)
-    world.budget.disk_counts = DiskCounters(refused_full=1)
+    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
     world.fire("disk_slow", {"node": "n3", "latency": "1s"}, entry_id="y")
     world.pass_time(after_s - 0.004)
     world.heal("y")
     world.heal()
     world.pass_time(0.5)
-    assert "proved: 1 operations refused for lack of space on n2" in world.story
+    assert "proved: operations refused for lack of space: n2 1" in world.story
     assert world.story.count("undone") == 2
 
 

@@ -6,14 +6,16 @@ milliseconds each would cost more in what stands around them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 from elastic_harness.cluster.cluster import CAPABILITIES
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.fault import LAYERS
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.task import FaultTask
 from elastic_harness.network.link_model import HEALTHY
-from elastic_harness.scenario.messages import Fire
+from elastic_harness.scenario.messages import FaultProved, Fire
 from elastic_harness.scenario.timeline import OWN_ACTIONS
 
 from tests.unit.faults.bench import World
@@ -131,18 +133,54 @@ def test_a_fault_that_acts_is_proven() -> None:
     assert broken_by(EXAMPLES, check) == {}
 
 
-def test_a_fault_of_which_nothing_comes_has_failed() -> None:
+def test_a_fault_that_is_not_obeyed_has_failed() -> None:
     """Everything is answered and nothing happens: no fault takes the answer for its effect."""
 
     def check(name: str) -> None:
-        world = made(EXAMPLES[name], numb=True)
-        world.fire(EXAMPLES[name].action, EXAMPLES[name].value)
+        example = EXAMPLES[name]
+        world = made(example, numb=True)
+        world.fire(example.action, example.value, meanwhile=example.refuse)
         world.pass_time(EVER_S)
         assert world.story[-1].startswith("failed: "), world.story
         assert not any(each.startswith("proved") for each in world.story)
         assert world.injector.in_force == (("x",) if name in HEALABLE else ())
 
-    assert broken_by((name for name, each in EXAMPLES.items() if not each.always_acts), check) == {}
+    assert broken_by(EXAMPLES, check) == {}
+
+
+def test_the_same_symptom_from_another_cause_proves_nothing() -> None:
+    """Of another fault of the same kind, or of a process that ends or stops by itself."""
+
+    def check(name: str) -> None:
+        example = EXAMPLES[name]
+        world = made(example)
+        world.deaf.add("x")
+        if example.comes_first:
+            world.fire(example.action, example.value, meanwhile=example.same)
+        else:
+            world.fire(example.action, example.value)
+            world.pass_time(1)
+            example.same(world)
+        world.pass_time(EVER_S)
+        mine = [each for each in world.story_of("x") if not each.startswith("in force")]
+        assert len(mine) == 1, mine
+        assert mine[0].startswith("failed: "), mine
+
+    assert broken_by(EXAMPLES, check) == {}
+
+
+def test_evidence_has_facts() -> None:
+    """Beside the sentence, for programs: JSON values, and never none."""
+
+    def check(name: str) -> None:
+        world = made(EXAMPLES[name])
+        fired(EXAMPLES[name], world)
+        (proved,) = [each for each in world.told if isinstance(each, FaultProved)]
+        found = Evidence.of(proved.evidence)
+        assert found.text
+        assert json.loads(json.dumps(found.facts)) == found.facts != {}
+
+    assert broken_by(EXAMPLES, check) == {}
 
 
 def test_healing_twice_is_harmless() -> None:

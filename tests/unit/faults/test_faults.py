@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
@@ -20,7 +21,8 @@ def test_a_killed_worker_is_proven_by_its_end() -> None:
     assert world.story == ["in force"]
     world.pass_time()
     assert world.log == ["SIGKILL 1002"]
-    assert world.story == ["in force", "proved: rank 1 (n2, pid 1002) gone"]
+    said = "SIGKILL was delivered: rank 1 (n2, pid 1002) ended with SIGKILL"
+    assert world.story == ["in force", f"proved: {said}"]
 
 
 def test_a_signal_that_can_be_handled_is_proven_by_its_delivery() -> None:
@@ -62,16 +64,76 @@ def test_a_worker_that_does_not_die_is_not_waited_for_for_ever() -> None:
     ],
 )
 def test_an_order_to_a_worker_is_proven_by_its_end_and_holds_nobody_up(
-    action: str, value: object, order: dict[str, object]
+    action: str, value: object, order: dict[str, Any]
 ) -> None:
     """It is done in the step hook, where a held rank stands."""
     world = World()
     world.fire(action, value)
-    assert world.processes[1002].orders == [order]
+    assert world.processes[1002].orders == [{**order, "by": "x"}]
     assert world.story == ["in force, needs job"]
-    del world.processes[1002]
+    world.answer(1, action)
     world.pass_time()
-    assert world.story[-1].startswith("proved: rank 1 (n2, pid 1002) told to")
+    assert len(world.story) == 1
+    code = int(order.get("code", 1))
+    world.end(1, code)
+    world.pass_time()
+    said = f"began to {action} as ordered: rank 1 (n2, pid 1002) ended with exit code {code}"
+    assert world.story[-1] == f"proved: {said}"
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "phase", "code", "is_proof"),
+    [
+        ("exit", {"worker": "rank 1", "code": 3}, "ended", None, True),
+        ("exit", {"worker": "rank 1", "code": 3}, "began", None, False),
+        ("exit", {"worker": "rank 1", "code": 3}, "ended", 1, False),
+        ("exit", {"worker": "rank 1", "code": 3}, "ended", -6, False),
+        ("exit", {"worker": "rank 1", "code": 3}, "began", 3, True),
+        ("raise", "rank 1", "ended", None, True),
+        ("raise", "rank 1", "ended", -6, True),  # the interpreter went down of it
+        ("raise", "rank 1", "began", None, False),
+        ("raise", "rank 1", "began", 0, False),
+        ("raise", "rank 1", "began", -9, False),
+        ("segfault", "rank 1", "began", None, True),
+        ("segfault", "rank 1", "began", -9, False),
+        ("abort", "rank 1", "began", -11, False),
+    ],
+)
+def test_what_a_worker_ended_with_must_be_what_it_was_told(
+    action: str,
+    value: object,
+    phase: str,
+    code: int | None,
+    is_proof: bool,  # noqa: FBT001 (a parameter of the test)
+) -> None:
+    """By its exit code; where nothing tells that, by its own last word."""
+    world = World()
+    world.tells_ends = code is not None
+    world.fire(action, value)
+    world.answer(1, action, phase)
+    world.end(1, code or 0)
+    world.pass_time(3)
+    assert world.story[-1].startswith("proved: " if is_proof else "failed: "), world.story
+
+
+@pytest.mark.parametrize("action", ["exit", "raise", "segfault", "abort"])
+def test_the_answer_to_another_order_proves_nothing(action: str) -> None:
+    """Of two that order one worker, the one that it obeyed has acted."""
+    world = World()
+    world.fire(action, "rank 1")
+    world.answer(1, action, "ended", by="another")
+    world.end(1)
+    world.pass_time(3)
+    assert world.story[-1] == f"failed: rank 1 (n2, pid 1002) ended before it could {action}"
+
+
+def test_a_script_that_catches_its_end_is_told_apart() -> None:
+    """The probe says that it took another step."""
+    world = World()
+    world.fire("raise", "rank 1")
+    world.answer(1, "raise", "refused", "the script caught it, and went on")
+    world.pass_time()
+    assert world.story[-1].endswith("cannot raise: the script caught it, and went on")
 
 
 def test_a_worker_without_a_probe_cannot_be_ordered() -> None:
@@ -79,7 +141,7 @@ def test_a_worker_without_a_probe_cannot_be_ordered() -> None:
     world = World()
     world.processes[1002].has_probe = False
     world.fire("exit", {"worker": "rank 1"})
-    assert "no probe that could exit with 1" in world.story[0]
+    assert "no probe that could exit" in world.story[0]
 
 
 # --- agents and nodes -------------------------------------------------------------------
@@ -133,6 +195,7 @@ def test_what_the_cluster_refuses_makes_the_fault_fail_with_its_words() -> None:
 def test_a_preempted_node_gets_its_notice_and_then_loses_power_whatever_it_does() -> None:
     """SIGTERM at once; the power goes when the notice is over."""
     world = World()
+    world.processes[502].ignores = {signal.SIGTERM}
     world.fire("preempt", {"node": "n2", "notice": "5s"})
     assert world.log == ["SIGTERM 502"]
     assert world.story == ["in force, needs job"]
@@ -144,12 +207,24 @@ def test_a_preempted_node_gets_its_notice_and_then_loses_power_whatever_it_does(
     assert world.story[-1] == "proved: n2 gone, 5 s after SIGTERM"
 
 
+def test_a_preempted_node_that_leaves_in_time_is_proven_then_and_loses_power_all_the_same() -> None:
+    """The job may be over before the notice is: whoever left in order has obeyed."""
+    world = World()
+    world.fire("preempt", {"node": "n2", "notice": "5s"})
+    world.pass_time(0.2)
+    assert world.story[-1] == "proved: launcher ended after SIGTERM: n2 with SIGTERM"
+    assert world.log == ["SIGTERM 502"]
+    world.pass_time(5.0)
+    assert world.log == ["SIGTERM 502", "power_cut n2"]
+    assert world.story[-1] == "proved: launcher ended after SIGTERM: n2 with SIGTERM"
+
+
 def test_a_node_that_leaves_is_proven_by_its_launchers_end_and_stays_up() -> None:
     """Within the time that it is given."""
     world = World()
     world.fire("leave", {"node": "n2", "within": "20s"})
     world.pass_time()
-    assert world.story[-1] == "proved: launcher on n2 ended after SIGTERM"
+    assert world.story[-1] == "proved: launcher ended after SIGTERM: n2 with SIGTERM"
     assert "n2" in world.up
 
 

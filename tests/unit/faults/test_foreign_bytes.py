@@ -10,7 +10,7 @@ from elastic_harness.faults.registry import built_in_faults
 from pydantic import ValidationError
 
 from tests.unit.faults.bench import World
-from tests.unit.faults.examples import served
+from tests.unit.faults.causes import served
 
 
 def world_with_a_store() -> World:

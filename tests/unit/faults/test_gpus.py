@@ -32,8 +32,8 @@ def test_a_sleep_is_proven_by_the_time_that_the_device_took() -> None:
     world.answer(1, "gpu_sleep")
     world.pass_time(0.1)
     assert world.processes[1002].orders == [
-        {"do": "act", "act": "gpu_sleep", "argument": 3000},
-        {"do": "act", "act": "gpu_slept"},
+        {"do": "act", "act": "gpu_sleep", "argument": 3000, "by": "x"},
+        {"do": "act", "act": "gpu_slept", "by": "x"},
     ]
     world.answer(1, "gpu_slept", "ended", "2987")
     world.pass_time(0.1)

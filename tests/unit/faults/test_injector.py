@@ -61,7 +61,8 @@ def test_giving_back_ends_even_while_a_fault_is_still_being_injected() -> None:
     # What cannot be undone is not said to be: the node was told to go.
     assert world.story[-1] == (
         "failed: it was healed 0.0 s after it fired, before it was seen to act (shown by: SIGTERM "
-        "was delivered, and the node is not up after the notice): give it longer"
+        "was delivered, and the launcher has left before the notice was over; or the node was up "
+        "until then, and the cluster ended it by this order): give it longer"
     )
     world.pass_time(120)
     assert "power_cut n2" not in world.log

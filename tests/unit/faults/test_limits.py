@@ -19,7 +19,7 @@ def test_a_limit_is_proven_when_the_kernel_has_counted_that_it_was_met() -> None
     assert world.story == ["in force, needs job"]
     world.budget.count("n2", throttled=9)
     world.pass_time(0.5)
-    assert world.story[-1] == "proved: n2 throttled in 2 periods"
+    assert world.story[-1] == "proved: throttled in so many periods: n2 2"
     world.heal()
     world.heal()
     world.pass_time(0.5)
@@ -43,7 +43,7 @@ def test_a_limit_that_is_healed_looks_once_more() -> None:
     world.budget.count("n2", processes_refused=1)
     world.heal()
     world.pass_time(0.5)
-    assert world.story[-2:] == ["proved: n2 refused 1 processes", "undone"]
+    assert world.story[-2:] == ["proved: refused so many processes: n2 1", "undone"]
 
 
 def test_a_limit_that_is_met_at_once_and_healed_is_proven() -> None:
@@ -57,7 +57,7 @@ def test_a_limit_that_is_met_at_once_and_healed_is_proven() -> None:
             world.pass_time(0.01)
         world.heal()
         world.pass_time(0.5)
-        assert world.story[-2].startswith("proved: n2"), (action, world.story)
+        assert world.story[-2].endswith(": n2 3"), (action, world.story)
 
 
 def test_processes_that_come_and_go_are_not_counted() -> None:
@@ -104,7 +104,10 @@ def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
     assert world.budget.limits == {"x": {"n2": {"memory": 6000}}}
     world.budget.count("n2", memory_kills=1)
     world.pass_time(0.3)
-    assert world.story[-1] == "proved: n2 met the limit 1 times"
+    assert world.story == ["in force, needs job"], "the machine itself may be short of memory"
+    world.budget.count("n2", memory_hits=1)
+    world.pass_time(0.3)
+    assert world.story[-1] == "proved: met the limit so many times: n2 1"
 
 
 def test_a_kill_for_memory_is_proven_by_the_kernel_and_its_limit_lifted() -> None:
@@ -114,27 +117,58 @@ def test_a_kill_for_memory_is_proven_by_the_kernel_and_its_limit_lifted() -> Non
     world.pass_time(0.3)
     assert world.processes[1002].orders[-1]["act"] == "eat"
     assert world.budget.limits["x"] == {"n2": {"memory": 128 << 20}}
+    world.answer(1, "eat")
     world.budget.count("n2", memory_kills=1)
-    world.end(1)
+    world.end(1, -9)
     world.pass_time(0.3)
-    assert world.story[-1].endswith("killed by the kernel for lack of memory")
+    said = "killed by the kernel for lack of memory: rank 1 (n2, pid 1002) ended with SIGKILL"
+    assert world.story[-1] == f"proved: {said}"
     assert world.budget.limits == {}
     world = World()
     world.fire("oom", "rank 1")
+    world.answer(1, "eat")
     world.pass_time(0.3)
-    world.end(1)
+    world.end(1, -9)
     world.pass_time(0.3)
     assert world.story[-1].endswith("is gone, but not for lack of memory")
     assert world.budget.limits == {}
 
 
 def test_files_are_limited_by_the_worker() -> None:
-    """And given back."""
+    """Proven when its script is refused one; and given back."""
     world = World()
     world.fire("file_limit", {"worker": "rank 1", "free": 2})
-    assert world.story == ["in force", "proved: rank 1 (n2, pid 1002): the next is 9, the limit 11"]
+    told = [order.get("act", order["do"]) for order in world.processes[1002].orders]
+    assert told == ["watch_files", "resume"], "it stands still until it is limited"
+    assert world.story == ["in force, needs job"]
+    world.answer(1, "watch_files", "ended", "open '/tmp/x'")
+    world.pass_time(0.5)
+    who = "rank 1 (n2, pid 1002)"
+    said = f"{who} wanted `open '/tmp/x'` with all numbers below 11 in use"
+    assert world.story[-1] == f"proved: {said}"
     world.heal()
     world.pass_time(0.1)
+    assert world.budget.files == {}
+
+
+def test_a_limit_on_files_that_nothing_meets_proves_nothing() -> None:
+    """Neither in its time nor until it is healed; what was limited is said."""
+    for after_s in (60.0, 2.0):
+        world = World()
+        world.fire("file_limit", "rank 1")
+        world.pass_time(after_s)
+        world.heal()
+        world.pass_time(0.5)
+        (failed,) = [each for each in world.story if each.startswith("failed")]
+        assert "in force (rank 1 (n2, pid 1002) below 9), but nothing was refused" in failed
+
+
+def test_a_worker_that_cannot_tell_is_not_limited() -> None:
+    """Nobody could say whether it meets the limit."""
+    world = World()
+    world.processes[1002].has_probe = False
+    world.fire("file_limit", "rank 1")
+    assert "no probe that could see whether it is refused files" in world.story[-1]
     assert world.budget.files == {}
 
 

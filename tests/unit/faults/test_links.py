@@ -23,7 +23,7 @@ def test_a_cut_is_proven_by_the_packets_it_stopped() -> None:
     assert len(world.told) == 1
     world.send("n1", "n2", packets=3)
     world.pass_time(0.5)
-    assert world.story[-1] == "proved: 3 packets stopped on 4 links"
+    assert world.story[-1] == "proved: packets on 1 of 4 links: 3 dropped"
 
 
 def test_a_cut_that_nobody_noticed_has_failed() -> None:
@@ -31,7 +31,7 @@ def test_a_cut_that_nobody_noticed_has_failed() -> None:
     world = World()
     world.fire("partition", "n2")
     world.pass_time(16)
-    assert world.story[-1].startswith("failed: nothing was sent over these links")
+    assert world.story[-1].startswith("failed: in force, but nothing that it could act on was sent")
     assert "x" in world.injector.in_force
     world.heal()
     world.pass_time()
@@ -49,7 +49,7 @@ def test_a_cut_that_is_healed_early_looks_once_more() -> None:
     world.pass_time()
     assert world.story == [
         "in force, needs job",
-        "proved: 1 packets stopped on 4 links",
+        "proved: packets on 1 of 4 links: 1 dropped",
         "undone",
     ]
 
@@ -62,7 +62,7 @@ def test_a_cut_that_holds_packets_is_proven_by_those_that_do_not_arrive() -> Non
     assert world.links["n1", "n2"] == LinkPolicy(up=False, mode=LinkMode.HOLD)
     world.send("n2", "n1", packets=2)
     world.pass_time(0.5)
-    assert world.story[-1].startswith("proved: 2 packets")
+    assert world.story[-1] == "proved: packets on 1 of 4 links: 2 held"
 
 
 def both(*pairs: str) -> set[tuple[str, str]]:
@@ -145,13 +145,13 @@ def test_a_degraded_link_is_proven_by_what_it_carried_or_lost() -> None:
     assert ("n1", "n3") not in world.links
     world.send("n2", "n3")
     world.pass_time(0.5)
-    assert world.story[-1] == "proved: 1 packets delayed or lost on 4 links"
+    assert world.story[-1] == "proved: packets on 1 of 4 links: 1 delayed"
     world = World()
-    world.fire("degrade", {"loss": "2%"})
+    world.fire("degrade", {"loss": "100%"})
     world.pass_time(0.5)
     world.send("n1", "n2", packets=4)
     world.pass_time(0.5)
-    assert world.story[-1] == "proved: 4 packets delayed or lost on 6 links"
+    assert world.story[-1] == "proved: packets on 1 of 6 links: 4 lost"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_one_class_of_traffic_is_hit_and_proven_by_itself() -> None:
     world.send("n1", "n2")
     world.pass_time(20)
     assert world.story[-1] == (
-        "failed: nothing of store was sent over these links: nobody can have noticed "
+        "failed: in force, but nothing of store that it could act on was sent over these links "
         "(a round talks to its stores while it forms)"
     )
     world.heal()
@@ -301,11 +301,16 @@ def test_a_capture_is_proven_by_what_it_wrote_and_ends_when_healed() -> None:
 
 
 def test_names_are_confused_for_those_who_are_named() -> None:
-    """Proven by what they read; healed, they read the truth."""
+    """Proven when one of them asks; healed, they read the truth."""
     world = World()
     world.fire("names", {"node": "others", "of": "n1", "missing": True}, entry_id="gone")
     world.pass_time(0.5)
-    assert world.story == ["in force", "proved: n2 reads nothing for n1, n3 reads nothing for n1"]
+    assert world.story == ["in force, needs job"]
+    world.look_up("n2", "n3")
+    world.look_up("n3", "n1")
+    world.pass_time(0.5)
+    said = "n3 asked for n1 (1x), and the answer is that there is no such name"
+    assert world.story[-1] == f"proved: {said}"
     world.heal("gone")
     world.pass_time(0.5)
     assert world.names.of("n2") == {}
@@ -317,9 +322,9 @@ def test_a_slow_name_is_proven_by_a_lookup() -> None:
     world.fire("names", {"node": "n2", "of": "n1", "slow": "2s"})
     world.pass_time(1)
     assert world.story == ["in force, needs job"]
-    world.asked["n2"] = 3
+    world.look_up("n2", "n1")
     world.pass_time(1)
-    assert world.story[-1] == "proved: n2 has looked up 3 names slowly"
+    assert world.story[-1] == "proved: n2 asked for n1 (1x), and the answer is 2 s late"
 
 
 @pytest.mark.parametrize(

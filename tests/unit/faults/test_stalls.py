@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from pydantic import ValidationError
@@ -9,19 +11,25 @@ from pydantic import ValidationError
 from tests.unit.faults.bench import World
 
 
-@pytest.mark.parametrize("action", ["segfault", "abort"])
-def test_a_native_crash_is_proven_by_the_word_before_it_and_the_end_after_it(action: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "signum"), [("segfault", signal.SIGSEGV), ("abort", signal.SIGABRT)]
+)
+def test_a_native_crash_is_proven_by_the_word_before_it_and_the_end_after_it(
+    action: str, signum: int
+) -> None:
     """The worker says that it begins to, and then it is gone."""
     world = World()
     world.fire(action, "rank 1")
-    assert world.processes[1002].orders == [{"do": "act", "act": action}]
+    assert world.processes[1002].orders == [{"do": "act", "act": action, "by": "x"}]
     assert world.story == ["in force, needs job"]
     world.answer(1, action)
     world.pass_time(1)
     assert len(world.story) == 1
-    world.end(1)
+    world.end(1, -signum)
     world.pass_time(1)
-    assert world.story[-1] == f"proved: rank 1 (n2, pid 1002) told to {action}, and gone"
+    name = signal.Signals(signum).name
+    said = f"began to {action} as ordered: rank 1 (n2, pid 1002) ended with {name}"
+    assert world.story[-1] == f"proved: {said}"
 
 
 def test_a_worker_that_ends_before_it_obeys_proves_nothing() -> None:

@@ -42,10 +42,10 @@ def test_a_toxic_is_proven_by_what_met_it_in_its_direction() -> None:
     """Nothing else went through the proxy that it could have harmed."""
     world = World()
     world.fire("toxic", {"proxy": "db", "type": "latency", "latency": "10ms"}, entry_id="slow")
-    world.met["db", "upstream"] = 3
+    world.met["db", "slow", "upstream"] = 3
     world.pass_time(1)
     assert world.story == ["in force, needs job"]
-    world.met["db", "downstream"] = 2
+    world.met["db", "slow", "downstream"] = 2
     world.pass_time(1)
     assert world.story[-1] == "proved: 2 reads of connections through 'db' met the toxic"
     for _ in range(2):

@@ -191,10 +191,16 @@ class Story:
         return self
 
     def fault(
-        self, id: str, fault: str = "kill", target: str = "n2", *, works: bool = True
+        self,
+        id: str,
+        fault: str = "kill",
+        target: str = "n2",
+        *,
+        works: bool = True,
+        **facts: Any,  # noqa: ANN401 (fields of the event)
     ) -> Story:
         """Inject a fault; it takes effect unless told otherwise."""
-        self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,)))
+        self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,), **facts))
         if works:
             self.tell("fault", "", FaultEffective(id=id, evidence="seen"))
         return self

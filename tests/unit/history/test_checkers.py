@@ -135,7 +135,8 @@ def overlapping_without_steps() -> Story:
 
 def just_resumed() -> Story:
     """A frozen node is continued, and its worker steps once before it is fenced."""
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("freeze", "pause", "n1").wait(5.0)
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
+    story.fault("freeze", "pause", "n1", nodes=("n1",), pauses=True).wait(5.0)
     story.round(2, ["n2"]).steps(2, 4, 5).heal("freeze")
     began = story.at + 0.2
     return story.wait(0.3).step(1, 0, 4, began_at=began).gone(1).end()

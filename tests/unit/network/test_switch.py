@@ -62,7 +62,12 @@ class Table:
 
     def change(self, policy: LinkPolicy) -> None:
         """Put a policy in force from n1 to n2."""
-        fields = {"pairs": [["n1", "n2"]], "policy": policy_to_fields(policy), "traffic": None}
+        fields = {
+            "pairs": [["n1", "n2"]],
+            "policy": policy_to_fields(policy),
+            "layers": [],
+            "traffic": None,
+        }
         self._ask("set_policy", fields)
 
     def send(self, *numbers: int) -> None:

@@ -13,6 +13,7 @@ from elastic_harness.history.events import (
     ProcessExited,
     ProcessStarted,
     RankHeld,
+    ResumeObserved,
     StepCompleted,
     WorkerGone,
     WorkerHello,
@@ -180,6 +181,23 @@ class Bench:
                         began_at=began_at,
                     )
                 )
+
+    def step(self, rank: int, step: int) -> None:
+        """Let one rank say that it has completed a step."""
+        self._counts[rank] = self._counts.get(rank, 0) + 1
+        done = StepCompleted(
+            pid=self._pids[rank],
+            rank=rank,
+            count=self._counts[rank],
+            step=step,
+            step_source="script",
+            began_at=self.now,
+        )
+        self.see(done)
+
+    def resume(self, rank: int, step: int) -> None:
+        """Let a rank say how many steps were done before it."""
+        self.see(ResumeObserved(pid=self._pids[rank], rank=rank, step=step))
 
     def hold(self, rank: int, step: int) -> None:
         """Let a rank report that it is held."""

@@ -92,12 +92,67 @@ def test_a_step_of_a_certain_round_waits_for_that_round() -> None:
     assert bench.fired == ["crash"]
 
 
-def test_a_hold_that_came_late_still_counts_and_the_decision_says_so() -> None:
-    """The probe holds a rank at the next step when the order came after the step."""
-    bench = running(CRASH)
-    bench.hold(1, 5)
+def test_a_hold_whose_order_was_on_its_way_is_one_step_late_and_the_decision_says_so() -> None:
+    """It was asked for before the step, and the worker read it after: that is no other moment."""
+    bench = running()
+    bench.steps(2)
+    bench.add(**CRASH)
+    bench.steps(2)
+    bench.hold(1, 4)
     assert bench.fired == ["crash"]
-    assert bench.engine.decisions[-1].reason == "rank 1 is held after step 5, asked for 3"
+    assert bench.engine.decisions[-1].reason == "rank 1 is held after step 4, asked for 3"
+
+
+def test_a_script_that_says_only_some_steps_is_held_at_the_next_that_it_says() -> None:
+    """It cannot be held at a step that it does not tell of."""
+    bench = running(CRASH)
+    bench.step(1, 2)
+    bench.step(1, 10)
+    bench.hold(1, 10)
+    assert bench.fired == ["crash"]
+
+
+def test_a_step_that_was_past_when_it_was_asked_for_does_not_fire() -> None:
+    """What says step 3 and would get step 7 is not done in silence; the rank goes on at once."""
+    bench = running()
+    bench.steps(6)
+    bench.add(**CRASH)
+    bench.steps(1)
+    bench.hold(1, 7)
+    assert bench.fired == []
+    assert bench.released == [1]
+    (fact,) = bench.facts(FaultIneffective)
+    assert fact.reason == ("it never fired: rank 1 was at step 6 already when step 3 was asked for")
+    assert not fact.is_optional
+
+
+def test_an_order_that_came_steps_too_late_does_not_fire() -> None:
+    """It was asked for in time, and the job was faster."""
+    bench = running()
+    bench.steps(2)
+    bench.add(**CRASH)
+    bench.steps(4)
+    bench.hold(1, 6)
+    assert bench.fired == []
+    (fact,) = bench.facts(FaultIneffective)
+    assert "rank 1 had done step 5 before the order to hold it after step 3" in fact.reason
+
+
+def test_a_round_that_resumes_beyond_the_step_does_not_fire() -> None:
+    """`round: 2` of a step that the checkpoint is ahead of; optional, it is no complaint."""
+    for is_optional in (False, True):
+        entry = {**CRASH, "at": {"step": 3, "rank": 1, "round": 2}, "optional": is_optional}
+        bench = running(entry)
+        bench.steps(5)
+        bench.lose(0, 1)
+        bench.form("n1", "n2")
+        bench.resume(1, 4)
+        bench.step(1, 5)
+        bench.hold(1, 5)
+        assert bench.fired == []
+        (fact,) = bench.facts(FaultIneffective)
+        assert fact.reason == "it never fired: rank 1 began round 2 after step 4: step 3 was past"
+        assert fact.is_optional is is_optional
 
 
 # --- other triggers --------------------------------------------------------------------

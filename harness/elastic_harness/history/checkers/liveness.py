@@ -142,9 +142,9 @@ def recovery_time(history: History, parameters: RecoveryTimeParameters) -> Verdi
             return unknown(f"nothing called {parameters.after!r} happened")
         starts: list[Entry[Any]] = [start]
     else:
-        starts = list(history.of_kind(FaultFired))
+        starts = [entry for entry in history.of_kind(FaultFired) if entry.event.disturbs]
         if not starts:
-            return unknown("no fault fired")
+            return unknown("no fault fired that disturbs a job")
     worst = 0.0
     proof: list[int] = []
     for start in starts:

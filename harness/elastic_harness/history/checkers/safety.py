@@ -28,7 +28,6 @@ __all__ = [
 # A process that is continued after a pause finishes what it was about to do before anybody can
 # fence it (R6): steps that begin this soon after such a heal are the pause's doing.
 _RESUME_GRACE_S = 1.0
-_PAUSING_FAULTS = frozenset({"freeze", "hang", "pause"})
 _NOBODY = "no worker said hello"
 
 
@@ -208,12 +207,10 @@ def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, int, Worl
                     break
 
 
-def _resumes(history: History) -> list[tuple[float, tuple[str, ...]]]:
+def _resumes(history: History) -> list[tuple[float, FaultFired]]:
     """Return when faults that stop processes were healed, and whom they had stopped."""
     paused = {
-        entry.event.id: entry.event.targets
-        for entry in history.of_kind(FaultFired)
-        if entry.event.fault in _PAUSING_FAULTS
+        entry.event.id: entry.event for entry in history.of_kind(FaultFired) if entry.event.pauses
     }
     return [
         (entry.at, paused[entry.event.id])
@@ -223,15 +220,15 @@ def _resumes(history: History) -> list[tuple[float, tuple[str, ...]]]:
 
 
 def _is_excused(
-    worker: WorkerView, began_at: float, resumes: list[tuple[float, tuple[str, ...]]]
+    worker: WorkerView, began_at: float, resumes: list[tuple[float, FaultFired]]
 ) -> bool:
     # A stopped worker's step began before the stop or right after the continue; its time between
-    # the two is the fault's. Targets are text: node names, or ranks as selectors print them.
-    names = {worker.node, f"rank {worker.rank}"}
+    # the two is the fault's.
+    itself = (worker.node, worker.rank, worker.pid)
     return any(
         healed_at <= began_at <= healed_at + _RESUME_GRACE_S
-        and any(name in target for target in targets for name in names)
-        for healed_at, targets in resumes
+        and (itself in fired.workers or worker.node in fired.nodes)
+        for healed_at, fired in resumes
     )
 
 

@@ -10,8 +10,10 @@ has fired); both are bounded.
 
 To the harness go JSON lines, each with `say`. Back come lines of words: `welcome hash=1 samples=0
 hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`, and what the worker is to do at its
-next step: `exit CODE`, `raise ERROR =MESSAGE` (the message as in an URL), `act NAME ARGUMENT` (see
-`elastic_probe_acts`; `resume` ends one that lasts).
+next step: `exit CODE =BY`, `raise ERROR =MESSAGE =BY`, `act NAME ARGUMENT =BY` (see
+`elastic_probe_acts`; `resume` ends one that lasts). BY is whose order it is and goes back with what
+is said of it; it and the message are written as in an URL. An order to end is acknowledged with
+`began`, then `ended` when the interpreter goes down of it, `refused` when the script went on.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ _HELPER_CODE = (
 )
 _HOLD_LIMIT_S = 30.0
 _FLUSH_LIMIT_S = 1.0
+_MOST_CAUSES = 100
 
 _probe: Probe | None = None
 
@@ -139,6 +142,19 @@ def _integer(text: str | None) -> str:
         return "null"
 
 
+def _name_of(ending: SystemExit | Exception) -> str:
+    return "exit" if isinstance(ending, SystemExit) else "raise"
+
+
+def _is_uncaught(ending: SystemExit | Exception) -> bool:
+    """Tell whether the interpreter goes down of this; of an exit nothing else can be known."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    seen = 0
+    while error is not None and error is not ending and seen < _MOST_CAUSES:
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return isinstance(ending, SystemExit) or error is ending
+
+
 def _acts() -> ModuleType:
     """Load what few workers are ever told to do; our folder is on the path no more."""
     module = sys.modules.get("elastic_probe_acts")
@@ -170,6 +186,8 @@ class Probe:
         self._last_at = 0.0
         self._has_resumed = False
         self._order: list[str] | None = None
+        self.order_by = ""
+        self._ending: SystemExit | Exception | None = None
         self._script_step: int | None = None
         self.last_step: int | None = None
         self._drawn: dict[tuple[str, int | None, int | None], list[Sequence[int]]] = {}
@@ -216,6 +234,8 @@ class Probe:
         if not self.wire.is_open:
             return
         self.on_finish()
+        if self._ending is not None and _is_uncaught(self._ending):
+            self.acted(_name_of(self._ending), "ended", "")
         self.say("finished", f'"dropped":{self.wire.dropped}', now())
         self.wire.flush(_FLUSH_LIMIT_S)
 
@@ -236,7 +256,7 @@ class Probe:
                 self._holds = [each for each in self._holds if each != int(step)]
             case ["release"]:
                 return True
-            case ["exit", _] | ["raise", _, _] | ["act", _, _]:
+            case ["exit", _, _] | ["raise", _, _, _] | ["act", _, _, _]:
                 self._order = words
                 return True
             case _:
@@ -287,6 +307,9 @@ class Probe:
     def _stepped(self, step: int | None, source: str, *, is_new: bool) -> None:
         self._count += is_new
         self.last_step = step
+        if self._ending is not None:
+            self.acted(_name_of(self._ending), "refused", "the script caught it, and went on")
+            self._ending = None
         self.on_step()
         at = now()
         if not self._has_resumed and step is not None:
@@ -323,21 +346,40 @@ class Probe:
 
     def _do_order(self) -> None:
         """Do what the harness has ordered, here, between two steps of the script."""
+        from urllib.parse import unquote
+
         order, self._order = self._order, None
+        if order is None:
+            return
+        self.order_by = unquote(order[-1][1:])
         match order:
-            case ["exit", code]:
-                raise SystemExit(int(code))
-            case ["raise", name, message]:
+            case ["exit", code, _]:
+                self._end_by(SystemExit(int(code)))
+            case ["raise", name, message, _]:
                 import builtins
-                from urllib.parse import unquote
 
                 error = getattr(builtins, name, RuntimeError)
                 is_error = isinstance(error, type) and issubclass(error, Exception)
-                raise (error if is_error else RuntimeError)(unquote(message[1:]))
-            case ["act", name, argument]:
+                self._end_by((error if is_error else RuntimeError)(unquote(message[1:])))
+            case ["act", name, argument, _]:
                 _acts().perform(self, name, argument)
             case _:
                 pass
+
+    def _end_by(self, error: SystemExit | Exception) -> None:
+        self.acted(_name_of(error), "began", "")
+        self._ending = error
+        raise error
+
+    def acted(self, act: str, phase: str, detail: str, by: str | None = None) -> None:
+        """Say how far an order is; it has left when this returns, for the end may come then."""
+        self.say(
+            "acted",
+            f'"act":{quoted(act)},"phase":{quoted(phase)},"detail":{quoted(detail)},'
+            f'"by":{quoted(self.order_by if by is None else by)}',
+            now(),
+        )
+        self.wire.flush(_FLUSH_LIMIT_S)
 
     # --- samples -------------------------------------------------------------------------------
 

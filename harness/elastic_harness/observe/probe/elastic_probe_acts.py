@@ -15,32 +15,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from elastic_harness.observe.probe.elastic_probe import Probe
-    from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
+    from elastic_harness.observe.probe.elastic_probe_wire import now
 else:
-    from elastic_probe_wire import now, quoted
+    from elastic_probe_wire import now
 
 __all__ = ["perform"]
 
 # Nobody waits this long for a rank; it is for a harness that has forgotten about one.
 _LIMIT_S = 3600.0
 _CHUNK_BYTES = 16 << 20
-# Orders that precede the end of the process must have left before it.
-_FLUSH_LIMIT_S = 1.0
 
 
 def perform(probe: Probe, name: str, argument: str) -> None:
     """Do one act; a name that is not known is said to be so."""
     act = _ACTS.get(name)
     if act is None:
-        _say(probe, name, "unknown", "")
+        probe.acted(name, "unknown", "")
         return
     act(probe, argument)
-
-
-def _say(probe: Probe, name: str, phase: str, detail: str) -> None:
-    fields = f'"act":{quoted(name)},"phase":{quoted(phase)},"detail":{quoted(detail)}'
-    probe.say("acted", fields, now())
-    probe.wire.flush(_FLUSH_LIMIT_S)
 
 
 # --- ends that are not in order ---------------------------------------------------------------
@@ -50,7 +42,7 @@ def _segfault(probe: Probe, _: str) -> None:
     import ctypes
 
     _leave_no_core()
-    _say(probe, "segfault", "began", "")
+    probe.acted("segfault", "began", "")
     ctypes.string_at(0)
 
 
@@ -58,7 +50,7 @@ def _abort(probe: Probe, _: str) -> None:
     import os
 
     _leave_no_core()
-    _say(probe, "abort", "began", "")
+    probe.acted("abort", "began", "")
     os.abort()
 
 
@@ -76,9 +68,9 @@ def _eat(probe: Probe, size: str) -> None:
     """
     with open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
-    _say(probe, "eat", "began", size)
+    probe.acted("eat", "began", size)
     eaten = [b"\x01" * _CHUNK_BYTES for _ in range(-(-int(size) // _CHUNK_BYTES))]
-    _say(probe, "eat", "ended", str(len(eaten) * _CHUNK_BYTES))
+    probe.acted("eat", "ended", str(len(eaten) * _CHUNK_BYTES))
 
 
 # --- standing still ---------------------------------------------------------------------------
@@ -86,11 +78,11 @@ def _eat(probe: Probe, size: str) -> None:
 
 def _stand(probe: Probe, _: str) -> None:
     """Stand still between two steps, as a process that is alive: threads and handlers run."""
-    _say(probe, "stand", "began", "")
+    probe.acted("stand", "began", "")
     deadline = now() + _LIMIT_S
     while not _is_told_to_resume(probe) and probe.wire.wait(deadline):
         pass
-    _say(probe, "stand", "ended", "")
+    probe.acted("stand", "ended", "")
 
 
 def _hold_gil(probe: Probe, _: str) -> None:
@@ -112,7 +104,7 @@ def _hold_gil(probe: Probe, _: str) -> None:
     handled = [s for s in signal.valid_signals() if callable(signal.getsignal(s))]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     try:
-        _say(probe, "hold_gil", "began", "")
+        probe.acted("hold_gil", "began", "")
         deadline = now() + _LIMIT_S
         while not _is_told_to_resume(probe) and (left_s := deadline - now()) > 0:
             fd = probe.wire.fileno()
@@ -121,7 +113,7 @@ def _hold_gil(probe: Probe, _: str) -> None:
             poll(ctypes.byref(PollFd(fd, 1, 0)), 1, int(left_s * 1000) + 1)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _say(probe, "hold_gil", "ended", "")
+    probe.acted("hold_gil", "ended", "")
 
 
 def _is_told_to_resume(probe: Probe) -> bool:
@@ -150,9 +142,9 @@ def _cuda(probe: Probe, act: str) -> Any:  # noqa: ANN401 (a module that we do n
 
     torch = sys.modules.get("torch")
     if torch is None:
-        _say(probe, act, "refused", "it has not imported torch")
+        probe.acted(act, "refused", "it has not imported torch")
     elif not torch.cuda.is_available():
-        _say(probe, act, "refused", "its torch has no CUDA device (torch.cuda.is_available())")
+        probe.acted(act, "refused", "its torch has no CUDA device (torch.cuda.is_available())")
     else:
         return torch
     return None
@@ -166,7 +158,7 @@ def _device_assert(probe: Probe, _: str) -> None:
     table = torch.zeros(1, device="cuda")
     beyond = torch.ones(1, dtype=torch.int64, device="cuda")
     torch.cuda.synchronize()  # what the job did before is not ours
-    _say(probe, "device_assert", "began", "")
+    probe.acted("device_assert", "began", "")
     table[beyond]
 
 
@@ -183,7 +175,7 @@ def _gpu_sleep(probe: Probe, milliseconds: str) -> None:
     cycles_per_ms = _CALIBRATION_CYCLES / took[2]
     cycles = int(cycles_per_ms * int(milliseconds))
     _spin(torch, cycles, is_awaited=False)
-    _say(probe, "gpu_sleep", "began", f"{cycles} cycles")
+    probe.acted("gpu_sleep", "began", f"{cycles} cycles")
 
 
 def _spin(torch: Any, cycles: int, *, is_awaited: bool) -> float:  # noqa: ANN401 (see `_cuda`)
@@ -203,11 +195,11 @@ def _spin(torch: Any, cycles: int, *, is_awaited: bool) -> float:  # noqa: ANN40
 def _gpu_slept(probe: Probe, _: str) -> None:
     """Wait for the newest sleep, and say how many milliseconds it took by the device's events."""
     if not _sleeps:
-        _say(probe, "gpu_slept", "refused", "it was not told to sleep on its GPU")
+        probe.acted("gpu_slept", "refused", "it was not told to sleep on its GPU")
         return
     before, after = _sleeps.pop()
     after.synchronize()
-    _say(probe, "gpu_slept", "ended", f"{before.elapsed_time(after):.0f}")
+    probe.acted("gpu_slept", "ended", f"{before.elapsed_time(after):.0f}")
 
 
 def _nccl_abort(probe: Probe, _: str) -> None:
@@ -217,7 +209,7 @@ def _nccl_abort(probe: Probe, _: str) -> None:
         return
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
-        _say(probe, "nccl_abort", "refused", "it has no process group")
+        probe.acted("nccl_abort", "refused", "it has no process group")
         return
     try:
         group = distributed.group.WORLD
@@ -228,14 +220,14 @@ def _nccl_abort(probe: Probe, _: str) -> None:
     backend = getattr(backend, "wrapped_pg", backend)
     nccl = getattr(distributed, "ProcessGroupNCCL", None)
     if nccl is None or not isinstance(backend, nccl):
-        _say(probe, "nccl_abort", "refused", "its default process group does not use NCCL")
+        probe.acted("nccl_abort", "refused", "its default process group does not use NCCL")
         return
     if not hasattr(backend, "abort"):
-        _say(probe, "nccl_abort", "refused", f"torch {torch.__version__} cannot abort from Python")
+        probe.acted("nccl_abort", "refused", f"torch {torch.__version__} cannot abort from Python")
         return
-    _say(probe, "nccl_abort", "began", "")
+    probe.acted("nccl_abort", "began", "")
     backend.abort()
-    _say(probe, "nccl_abort", "ended", "")
+    probe.acted("nccl_abort", "ended", "")
 
 
 # --- asking -----------------------------------------------------------------------------------
@@ -245,7 +237,61 @@ def _tell_time(probe: Probe, _: str) -> None:
     """Say what this process takes the time of day to be."""
     import time
 
-    _say(probe, "tell_time", "ended", repr(time.time()))
+    probe.acted("tell_time", "ended", repr(time.time()))
+
+
+# --- descriptors ------------------------------------------------------------------------------
+
+# What the interpreter says (PEP 578) right before it asks the kernel for a descriptor; and nothing
+# that may do without one, as a look at a name (which may be an address) or a socket (of one that is
+# there already).
+_OPENING = frozenset({"open", "os.listdir", "os.scandir", "subprocess.Popen"})
+_LIMITING_S = 5.0
+_watches: dict[str, Probe] = {}  # by whose order it is
+_hooks: list[object] = []
+
+
+def _watch_files(probe: Probe, _: str) -> None:
+    """Say `ended` when the script is refused a descriptor (EMFILE); stand until the limit is set.
+
+    What native code opens by itself is not seen.
+    """
+    import sys
+
+    if not _hooks:
+        _hooks.append(_on_audit)
+        sys.addaudithook(_on_audit)  # there is no way to take one away
+    _watches[probe.order_by] = probe
+    probe.acted("watch_files", "began", "")
+    deadline = now() + _LIMITING_S
+    while not _is_told_to_resume(probe) and probe.wire.wait(deadline):
+        pass
+
+
+def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
+    if event not in _OPENING or not _watches:
+        return
+    try:
+        if _has_free_number():
+            return
+        wanted = f"{event} {arguments[0]!r}"[:200] if arguments else event
+        while _watches:
+            by, probe = _watches.popitem()
+            probe.acted("watch_files", "ended", wanted, by)
+    except Exception:  # noqa: BLE001, S110 (an audit hook that raises would break what it watches)
+        pass
+
+
+def _has_free_number() -> bool:
+    """Tell whether there is a descriptor below the limit that is not in use."""
+    import os
+
+    for number in range(os.sysconf("SC_OPEN_MAX")):
+        try:
+            os.fstat(number)
+        except OSError:
+            return True
+    return False
 
 
 _ACTS: dict[str, Callable[[Probe, str], None]] = {
@@ -259,4 +305,5 @@ _ACTS: dict[str, Callable[[Probe, str], None]] = {
     "segfault": _segfault,
     "stand": _stand,
     "tell_time": _tell_time,
+    "watch_files": _watch_files,
 }

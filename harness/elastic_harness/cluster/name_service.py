@@ -1,4 +1,4 @@
-"""A name service that takes its time, for the processes of one node: on its loopback, port 53."""
+"""The name service of one node, for names that it takes for something else: on its loopback."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from collections.abc import Mapping
 from elastic_harness.network.names import answer_to, question_in
 from pytest_elastic.loop import Loop
 
-__all__ = ["ADDRESS", "RESOLV_CONF", "SlowNames"]
+__all__ = ["ADDRESS", "RESOLV_CONF", "KnownNames", "NameService"]
 
 ADDRESS = ("127.0.0.1", 53)
+# By name: the address (None: there is none), the seconds that an answer takes, and whose lie it is.
+KnownNames = Mapping[str, tuple[str | None, float, str]]
 # As long as glibc would wait; it asks a second time only when no answer has come by then.
 RESOLV_CONF = f"nameserver {ADDRESS[0]}\noptions timeout:30 attempts:2\n"
 # Names are asked for one by one; more at once than this is no resolver.
 _MAX_WAITING = 1024
 
 
-class SlowNames:
-    """Serves until `close`. `asked` counts the questions about names that it knows."""
+class NameService:
+    """Serves until `close`.
+
+    `asked` counts the questions about names that it knows: by whose they are, and by name.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._names: Mapping[str, tuple[str, float]] = {}
+        self._names: KnownNames = {}
         self._waiting = 0
-        self.asked = 0
+        self.asked: dict[str, dict[str, int]] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         try:
@@ -34,8 +39,8 @@ class SlowNames:
             raise
         loop.watch(self._socket.fileno(), on_readable=self._read)
 
-    def tell(self, names: Mapping[str, tuple[str, float]]) -> None:
-        """Know these names from now on: address, and the seconds that an answer takes."""
+    def tell(self, names: KnownNames) -> None:
+        """Know these names from now on; there are no others."""
         self._names = names
 
     def close(self) -> None:
@@ -51,8 +56,10 @@ class SlowNames:
         question = question_in(message)
         if question is None or self._waiting >= _MAX_WAITING:
             return
-        address, slow_s = self._names.get(question.name, (None, 0.0))
-        self.asked += address is not None
+        address, slow_s, owner = self._names.get(question.name, (None, 0.0, ""))
+        if question.name in self._names:
+            by_name = self.asked.setdefault(owner, {})
+            by_name[question.name] = by_name.get(question.name, 0) + 1
         self._waiting += 1
 
         def answer() -> None:

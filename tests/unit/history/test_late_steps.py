@@ -1,0 +1,47 @@
+"""Whom a pause excuses for a late step of an older round: exactly those that it stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.verdict import Outcome
+
+from tests.unit.history.story import Story
+
+ROUND = ["n1", "n10"]
+PID = Story().round(1, ROUND).pids[1, 0]
+
+
+def late_step(fault: str, target: str, **facts: Any) -> Outcome:  # noqa: ANN401 (fields of an event)
+    """Return the verdict on a step of rank 0, on n1, that begins right after a fault's heal."""
+    story = Story().round(1, ROUND).steps(1, 1, 3).fault("it", fault, target, **facts).wait(5.0)
+    story.round(2, ["n10"]).steps(2, 4, 5).heal("it")
+    began = story.at + 0.2
+    story.wait(0.3).step(1, 0, 4, began_at=began).gone(1).end()
+    return bind("one_world").run(story.history).outcome
+
+
+@pytest.mark.parametrize("hit", [{"workers": (("n1", 0, PID),)}, {"nodes": ("n1",)}])
+def test_a_fault_that_pauses_excuses_what_it_stopped(hit: dict[str, Any]) -> None:
+    """By node, rank and process, or by node; whatever the fault is called."""
+    assert late_step("users_own", "", pauses=True, **hit) is Outcome.VALID
+
+
+@pytest.mark.parametrize(
+    ("target", "hit"),
+    [
+        ("n10", {"nodes": ("n10",)}),  # n1 is a part of its name
+        ("rank 01 (n10, pid 7)", {"workers": (("n10", 1, 7),)}),
+        ("rank 0 (n1, pid 7)", {"workers": (("n1", 0, PID + 1),)}),  # the one before it
+    ],
+)
+def test_a_fault_that_pauses_excuses_nobody_else(target: str, hit: dict[str, Any]) -> None:
+    """A part of a name is no name, and another process of the same rank is another."""
+    assert late_step("pause", target, pauses=True, **hit) is Outcome.INVALID
+
+
+def test_a_fault_that_does_not_pause_excuses_nobody() -> None:
+    """Its class says so, and not its name."""
+    assert late_step("pause", "n1", nodes=("n1",), pauses=False) is Outcome.INVALID
