@@ -31,6 +31,8 @@ SAMPLES: dict[str, Any] = {
     "tuple[int, ...]": (1, 2),
     "tuple[str, ...]": ("a", "b"),
     "tuple[tuple[int, ...], ...]": ((1, 2), (3,)),
+    "tuple[tuple[str, int, int], ...]": (("n1", 0, 7),),
+    "tuple[tuple[str, str], ...]": (("n1", "n2"),),
     "Mapping[str, Any]": {"a": {"b": 1}},
     "Mapping[str, str]": {"a": "b"},
     "Mapping[str, int]": {"a": 1},
