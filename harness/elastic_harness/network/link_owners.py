@@ -164,7 +164,7 @@ class OwnedLink(Link):
         chances = {owner: chance(own) for owner, own in layers}
         able = [owner for owner, share in chances.items() if share]
         if len(able) > 1:
-            # Made when it is needed: there are thousands of links, and most have one policy at most.
+            # Made when it is needed: there are thousands of links, most with one policy at most.
             self._shares = self._shares or random.Random(f"{self._seed}:owners")
             able = self._shares.choices(able, [chances[owner] for owner in able])
         self._put(able, kind)
