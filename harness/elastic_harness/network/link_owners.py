@@ -22,6 +22,8 @@ __all__ = ["Layers", "OwnedLink"]
 Layers = tuple[tuple[str, LinkPolicy], ...]
 
 _HARDLY = 1e-9
+# A connection that is not remembered counts as older than every order to reset.
+_MOST_OPENED = 65536
 _STOPPED = {
     FateKind.DROP: (LinkMode.DROP, "dropped"),
     FateKind.REJECT: (LinkMode.REJECT, "rejected"),
@@ -35,7 +37,7 @@ class OwnedLink(Link):
     def __init__(self, seed: int | str, policy: LinkPolicy = HEALTHY) -> None:
         self._layers: dict[str | None, Layers] = {}
         self._by_owner: dict[str, dict[str, int]] = {}
-        self._shares = random.Random(f"{seed}:owners")
+        self._shares: random.Random | None = None
         # Connections by the number of orders to reset that came before they were opened.
         self._opened: dict[Hashable, int] = {}
         self._reset_orders: dict[str, int] = {}
@@ -67,8 +69,8 @@ class OwnedLink(Link):
         before = self._reordered
         fate = super().decide(size, flow, now, units=units, opens=opens, traffic=traffic)
         if layers := self._layers_for(traffic):
-            if opens and self._reset_orders and fate.kind is not FateKind.RESET:
-                self._opened.setdefault(flow, max(self._reset_orders.values()))
+            if opens and self._reset_orders and len(self._opened) < _MOST_OPENED:
+                self._opened[flow] = max(self._reset_orders.values())
             self._put_down(fate, layers, self.policy_of(traffic), flow, now)
             for _ in range(self._reordered - before):
                 self._put_chance(layers, lambda own: own.reorder, "reordered")
@@ -162,6 +164,8 @@ class OwnedLink(Link):
         chances = {owner: chance(own) for owner, own in layers}
         able = [owner for owner, share in chances.items() if share]
         if len(able) > 1:
+            # Made when it is needed: there are thousands of links, most with one policy at most.
+            self._shares = self._shares or random.Random(f"{self._seed}:owners")
             able = self._shares.choices(able, [chances[owner] for owner in able])
         self._put(able, kind)
 

@@ -162,9 +162,12 @@ class StageProxies:
             ticket.settle(None)
             on_added()
             return
-        route.read_before[toxic.name] = route.front.read(toxic.direction)
 
         def on_answer(outcome: ElasticError | None) -> None:
+            # What passed before it was there did not meet it; of a share of connections nothing
+            # tells which had it.
+            if outcome is None and toxic.toxicity >= 1.0:
+                route.read_before[toxic.name] = route.front.read(toxic.direction)
             ticket.settle(outcome)
             on_added()
 
@@ -242,14 +245,15 @@ class StageProxies:
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added.
 
-        With another server that is what passed in its direction, harmed or not.
+        With another server that is what passed in its direction; nothing if it harms a share.
         """
         route = self._routes.get(proxy)
         if route is None:
             return 0
         if self._remote is None:
             return route.front.met(toxic)
-        return route.front.read(way) - route.read_before.get(toxic, 0)
+        before = route.read_before.get(toxic)
+        return 0 if before is None else route.front.read(way) - before
 
     # How it is done
 

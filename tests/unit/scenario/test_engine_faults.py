@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
     FaultHealed,
     FaultIneffective,
 )
+from elastic_harness.scenario.messages import FaultProved
 
-from pytest_elastic.events.model import CoordinatorStarted
+from pytest_elastic.events.codec import decode_record, encode_record
+from pytest_elastic.events.model import CoordinatorStarted, Record
 from tests.unit.scenario.bench import Bench, running, scenario
 
 
@@ -23,6 +28,53 @@ def test_a_fault_is_recorded_before_it_is_ordered_with_its_targets() -> None:
     assert fact.parameters == {"worker": "rank 0", "signal": "SIGTERM"}
     kinds = [type(answer).__name__ for answer in bench.answers]
     assert kinds.index("RecordEvent") < kinds.index("Fire")
+
+
+def test_whom_a_fault_hits_and_what_kind_it_is_stands_in_the_fact() -> None:
+    """Exactly, for programs: a node is no worker on it, and a link is a pair."""
+    bench = running(
+        {"at": "1s", "id": "worker", "hang": "rank 1"},
+        {"at": "1s", "id": "node", "crash": "n2"},
+        {"at": "1s", "id": "links", "capture": {"from": "n1", "to": "n2"}},
+    )
+    bench.pass_time(1)
+    worker, node, links = bench.facts(FaultFired)
+    assert [(node_name, rank) for node_name, rank, _ in worker.workers] == [("n2", 1)]
+    assert (worker.nodes, worker.links) == ((), ())
+    assert (worker.pauses, worker.disturbs, worker.may_end_launchers) == (True, True, ())
+    assert (node.nodes, node.workers, node.may_end_launchers) == (("n2",), (), ("n2",))
+    assert (node.pauses, node.disturbs) == (False, True)
+    assert (links.links, links.pauses, links.disturbs) == ((("n1", "n2"),), False, False)
+
+
+def test_evidence_is_recorded_with_its_facts() -> None:
+    """A mere sentence, as a user's fault may return, has none."""
+    bench = running(
+        {"at": "1s", "id": "x", "kill": "rank 0"}, {"at": "1s", "id": "y", "kill": "rank 1"}
+    )
+    bench.pass_time(1)
+    bench.give(FaultProved(entry_id="x", evidence=Evidence(text="seen", facts={"exit_code": 3})))
+    bench.give(FaultProved(entry_id="y", evidence="seen"))
+    found = [(fact.evidence, fact.facts) for fact in bench.facts(FaultEffective)]
+    assert found == [("seen", {"exit_code": 3}), ("seen", {})]
+
+
+def test_facts_survive_the_history_and_older_ones_without_them_are_read() -> None:
+    """What an older harness wrote down has neither facts nor who was hit."""
+    facts = {"packets": {"lost": 2}}
+    written = Record(
+        at=1.0,
+        source="fault",
+        node="",
+        run_id="job",
+        event=FaultEffective(id="x", evidence="seen", facts=facts),
+    )
+    assert decode_record(encode_record(written)) == written
+    old = {"id": "x", "fault": "kill", "targets": ["rank 0"], "parameters": {}}
+    line = {"v": 1, "at": 1.0, "source": "fault", "kind": "fault_fired", "event": old}
+    read = decode_record(json.dumps(line))
+    assert read is not None
+    assert read.event == FaultFired(id="x", fault="kill", targets=("rank 0",))
 
 
 def test_a_selector_that_means_nobody_makes_the_fault_ineffective_with_the_reason() -> None:
