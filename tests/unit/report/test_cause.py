@@ -114,10 +114,22 @@ def test_what_is_raised_while_a_run_is_taken_down_is_its_doing() -> None:
     assert failed_first(story.history) is None
 
 
+def test_who_vanishes_without_a_word_comes_before_who_noticed() -> None:
+    """As a worker does that crashes, under a launcher that states no events."""
+    story = three().gone(1, 1)
+    raised(story, 0, "RuntimeError", PEER)
+    assert first(story.gone(1, 0, 2).history) == (
+        1,
+        f"rank 1 on n2 was gone first (pid {story.pids[1, 1]})",
+    )
+    raised(story.round(2, ["n1", "n2", "n3"]), 2, "KeyError", "'x'", round=2)
+    assert first(story.history) == (2, "rank 2 on n3: KeyError: 'x'")
+
+
 def test_without_a_launcher_that_tells_who_was_gone_first_is_the_best_guess() -> None:
     """A script that refuses its arguments ends in order, whatever its exit code."""
     story = three().finish(1)
-    assert first(story.end("failed").history) == (0, "rank 0 on n1")
+    assert first(story.end("failed").history)[0] == 0
     assert failed_first(three().finish(1).end("succeeded").history) is None
 
 
