@@ -290,6 +290,17 @@ def test_who_is_held_by_the_harness_is_said_to_be() -> None:
     ]
 
 
+def test_a_long_path_leaves_room_for_the_lines_number() -> None:
+    """Its end is what tells files apart."""
+    story = three()
+    raised(story, 1, "OSError", IN_USE)
+    line = f'  File "/{"long/" * 20}me/train.py", line 14, in serve'
+    seen = LastLinesSeen(pid=story.pids[1, 1], rank=1, file="launcher.log", lines=(line,))
+    story.tell("worker", "n2", seen)
+    text = failure_screen(story.history, [], run_directory="/x", command="y")
+    assert '                 File "…/me/train.py", line 14, in serve\n' in text
+
+
 def test_the_screen_shows_both_and_stays_a_screen() -> None:
     """With a title each."""
     story = three()
