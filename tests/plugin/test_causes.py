@@ -77,8 +77,8 @@ INVALID: job: succeeded
   some.elastic.yaml:\d+:\d+
   \d+ | .*
   +| +\^+
-  the job failed, it should have succeeded: rank \d on n\d failed \(exit code 1\), and no restart is
-  allowed .*
+  the job failed, it should have succeeded: rank \d on n\d failed .*
+  .*
 
         n1 +n2
 ( +\d+\.\d\d .*
@@ -86,7 +86,7 @@ INVALID: job: succeeded
 ( +\d+\.\d\d .*
 )+
 last seen      round 1 on n1, n2: 4 of 4 ranks said hello, 0 alive, no step done
-first failure  rank 1 on n1, exit code 1: OSError: \[Errno 98\] Address already in use
+first failure  rank 1 on n1(, exit code 1)?: OSError: \[Errno 98\] Address already in use
                  File "\S+/in_use.py", line 17, in <module>
                    serve\(taken.getsockname\(\)\)
                  File "\S+/in_use.py", line 12, in serve
@@ -167,7 +167,10 @@ def called(place: Place) -> Called:
 
 @pytest.mark.parametrize("test", list(SCREENS))
 def test_the_screen_says_why(called: Called, test: str) -> None:
-    """All of it: the cause is below what happened, and above what is to be copied."""
+    """All of it: the cause is below what happened, and above what is to be copied.
+
+    Whose end the launcher sees first, and stops the others for, is left to chance.
+    """
     about = called.about(test).strip()
     # Python 3.11 underlines what it has called; 3.10 does not.
     about = re.sub(r"\n +[~^]+(?=\n +File|\nrun directory)", "", about)

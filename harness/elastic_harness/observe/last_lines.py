@@ -25,7 +25,7 @@ from pytest_elastic.events.model import Record, WorkerExited
 
 __all__ = ["LastLines"]
 
-_MAX_BYTES = 32 * 1024
+_MAX_BYTES = 16 * 1024
 # A job of many ranks that is restarted again and again; what failed first is among the first.
 _MAX_WORKERS = 512
 

@@ -85,10 +85,10 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
             return WorkerRaised(
                 pid=pid,
                 rank=rank,
-                error=said["error"],
-                message=said["message"],
+                error=str(said["error"]),
+                message=str(said["message"]),
                 frames=tuple(map(str, said["frames"])),
-                thread=said["thread"],
+                thread=str(said["thread"]),
             )
         case "finished":
             return WorkerFinished(pid=pid, rank=rank)

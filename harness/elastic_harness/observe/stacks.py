@@ -42,7 +42,10 @@ class StackOffer:
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> StackOffer:
         """Return what a probe's line says; raises KeyError, TypeError or ValueError."""
-        return cls(fd=int(said["fd"]), signal=int(said["signal"]), main=int(said["main"]))
+        offer = cls(fd=int(said["fd"]), signal=int(said["signal"]), main=int(said["main"]))
+        if offer.signal not in range(1, 65):
+            raise ValueError(f"there is no signal {offer.signal}")
+        return offer
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class FailedWorker:
             text += f", thread {self.raised.thread}"
         if self.exit_code is not None:
             text += f", {exit_text(self.exit_code)}"
+        if self.raised is None and self.exit_code is None:
+            return f"{text} was gone first (pid {self.pid})"
         why = words_of(self.raised) if self.raised is not None else _last_line(self.message)
         return f"{text}: {why}" if why else text
 
@@ -80,29 +82,43 @@ def failed_first(history: History) -> FailedWorker | None:
 
     Workers that only noticed that another one was gone come after all others.
     """
-    found = [
-        (is_of_others, failed)
-        for world in history.worlds.rounds
-        for is_of_others, failed in _failures_in(history, world)
-    ]
+    found = [each for world in history.worlds.rounds for each in _failures_in(history, world)]
     if found:
-        return min(found, key=lambda each: (each[0], each[1].at))[1]
-    return next(_failed_threads(history), None) or _gone_first(history)
+        return min(found, key=lambda each: each[:2])[2]
+    return next(_failed_threads(history), None) or _ended_first(history)
 
 
-def _failures_in(history: History, world: World) -> Iterator[tuple[bool, FailedWorker]]:
-    """Yield the workers of a round that failed, with whether that was because others were gone."""
+# What a failure is worth: it explains itself, says nothing, or only says that others are gone.
+_EXPLAINS, _SILENT, _NOTICED = range(3)
+
+
+def _failures_in(history: History, world: World) -> Iterator[tuple[int, float, FailedWorker]]:
+    """Yield the workers of a round that failed, with what that is worth, and when."""
     by_fault = {worker.pid for worker in world.workers.values() if _is_ended(history, worker)}
     for worker in world.workers.values():
         if worker.pid in by_fault:
             continue
         failed = _failure_of(history, world, worker)
-        if failed is None:
-            continue
-        text = words_of(failed.raised) if failed.raised is not None else failed.message
-        is_of_others = is_about_others(text)
-        if not (is_of_others and by_fault):
-            yield is_of_others, failed
+        if failed is not None:
+            text = words_of(failed.raised) if failed.raised is not None else failed.message
+            worth = _NOTICED if is_about_others(text) else _EXPLAINS
+        else:
+            failed = _vanished(history, worker)
+            worth = _SILENT
+        if failed is not None and not (by_fault and worth != _EXPLAINS):
+            yield worth, failed.at, failed
+
+
+def _vanished(history: History, worker: WorkerView) -> FailedWorker | None:
+    """Return a worker that was gone in the middle of things, under a launcher that tells nothing.
+
+    What it stopped itself is gone like that too, but later.
+    """
+    if worker.finished or worker.gone_at is None or history.of_kind(WorkerExited):
+        return None
+    if (worker.gone_seq or 0) > _end_of(history):
+        return None
+    return FailedWorker(node=worker.node, rank=worker.rank, pid=worker.pid, at=worker.gone_at)
 
 
 def _failure_of(history: History, world: World, worker: WorkerView) -> FailedWorker | None:
@@ -152,23 +168,21 @@ def _failed_threads(history: History) -> Iterator[FailedWorker]:
             )
 
 
-def _gone_first(history: History) -> FailedWorker | None:
-    """Return who was gone first in the last round of a job that failed, if no launcher says more.
+def _ended_first(history: History) -> FailedWorker | None:
+    """Return who ended first in the last round of a job that failed, if no launcher says more.
 
     A worker that ends with an exit code, in order, says nothing of that code itself.
     """
     ended = history.last(RunEnded)
-    if ended is None or ended.event.outcome != "failed" or history.of_kind(WorkerExited):
-        return None
     world = history.worlds.current
-    workers = list(world.workers.values()) if world is not None else []
-    if any(_is_ended(history, worker) for worker in workers):
+    if ended is None or ended.event.outcome != "failed" or world is None:
         return None
-    gone = [worker for worker in workers if worker.gone_seq is not None]
-    gone = [worker for worker in gone if (worker.gone_seq or 0) < ended.seq]
-    if not gone:
+    workers = [worker for worker in world.workers.values() if worker.gone_at is not None]
+    if history.of_kind(WorkerExited) or any(_is_ended(history, worker) for worker in workers):
         return None
-    first = min(gone, key=lambda worker: (worker.finished, worker.gone_at or 0.0))
+    first = min(workers, key=lambda worker: worker.gone_at or 0.0, default=None)
+    if first is None or (first.gone_seq or 0) > ended.seq:
+        return None
     return FailedWorker(node=first.node, rank=first.rank, pid=first.pid, at=first.gone_at or 0.0)
 
 

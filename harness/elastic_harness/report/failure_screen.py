@@ -128,7 +128,7 @@ def _standing(history: History, last_seen: str, last_words: str, width: int) -> 
     lines = [f"last seen      {last_seen or where_it_stood(history)}"]
     failed = failed_first(history)
     failure = first_failure(history)
-    said = lines_of(history, failed) if failed is not None else []
+    said = [_fitted(line, width) for line in lines_of(history, failed)] if failed else []
     if not (said or last_words in failure or is_about_others(last_words)):
         said = [last_words]
     if failure:
@@ -139,6 +139,16 @@ def _standing(history: History, last_seen: str, last_words: str, width: int) -> 
     stands = [line for each in where_ranks_stand(history) for line in _wrapped(each, width)]
     lines += _listed("where it hangs", stands)
     return [_cut(line, width) for line in lines]
+
+
+def _fitted(line: str, width: int) -> str:
+    """Return a line of a traceback with the end of its path only, if it is too long beside a title.
+
+    What stands behind the path, the line's number, must not be cut off.
+    """
+    if len(line) <= width - 15:
+        return line
+    return re.sub(r'File "[^"]*/([^"/]+/[^"/]+)"', r'File "…/\1"', line)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

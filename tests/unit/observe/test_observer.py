@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -7,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.history.events import StepCompleted, WorkerHello
+from elastic_harness.history.events import StepCompleted, WorkerHello, WorkerRaised
 from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_environ
 from elastic_harness.observe.sayings import event_from, hello_from
+from elastic_harness.observe.stacks import StackOffer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +36,9 @@ HELLO = {
     "node": "n1",
     "argv": ["python"],
 }
+
+RAISED = {"error": "OSError", "message": "disk", "frames": ["/train.py:8 in save"], "thread": ""}
+OFFER = {"fd": 513, "signal": 47, "main": 1}
 
 
 @pytest.fixture
@@ -105,15 +110,26 @@ def test_what_probes_say_becomes_events() -> None:
     assert event_from(step, hello, 5.0) == StepCompleted(
         pid=7, rank=0, count=1, step=None, step_source="process", began_at=7.0
     )
+    assert event_from({"say": "raised", **RAISED}, hello, 0.0) == WorkerRaised(
+        pid=7, rank=0, error="OSError", message="disk", frames=("/train.py:8 in save",)
+    )
     assert event_from({"say": "song"}, hello, 0.0) is None
+
+
+@pytest.mark.parametrize("signal", [0, -1, 65])
+def test_what_is_no_signal_is_never_sent(signal: int) -> None:
+    """A worker may say anything."""
+    assert StackOffer.of(OFFER) == StackOffer(fd=513, signal=47, main=1)
+    with pytest.raises(ValueError, match="no signal"):
+        StackOffer.of({**OFFER, "signal": signal})
 
 
 @given(
     st.sampled_from(
-        ["hello", "step", "resume", "group", "held", "samples", "hash", "finished", "x"]
+        ["hello", "step", "resume", "group", "held", "samples", "hash", "raised", "finished", "x"]
     ),
     st.dictionaries(
-        st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce"]),
+        st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce", *OFFER, *RAISED]),
         st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
     ),
 )
@@ -126,6 +142,8 @@ def test_nonsense_raises_only_what_the_observer_expects(
         hello = hello_from(said, 1, 1)
     except (KeyError, TypeError, ValueError):
         hello = hello_from(HELLO, 1, 1)
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        StackOffer.of(said)
     try:
         event_from(said, hello, 0.0)
     except (KeyError, TypeError, ValueError):

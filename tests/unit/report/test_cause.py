@@ -114,10 +114,22 @@ def test_what_is_raised_while_a_run_is_taken_down_is_its_doing() -> None:
     assert failed_first(story.history) is None
 
 
+def test_who_vanishes_without_a_word_comes_before_who_noticed() -> None:
+    """As a worker does that crashes, under a launcher that states no events."""
+    story = three().gone(1, 1)
+    raised(story, 0, "RuntimeError", PEER)
+    assert first(story.gone(1, 0, 2).history) == (
+        1,
+        f"rank 1 on n2 was gone first (pid {story.pids[1, 1]})",
+    )
+    raised(story.round(2, ["n1", "n2", "n3"]), 2, "KeyError", "'x'", round=2)
+    assert first(story.history) == (2, "rank 2 on n3: KeyError: 'x'")
+
+
 def test_without_a_launcher_that_tells_who_was_gone_first_is_the_best_guess() -> None:
     """A script that refuses its arguments ends in order, whatever its exit code."""
     story = three().finish(1)
-    assert first(story.end("failed").history) == (0, "rank 0 on n1")
+    assert first(story.end("failed").history)[0] == 0
     assert failed_first(three().finish(1).end("succeeded").history) is None
 
 
@@ -276,6 +288,17 @@ def test_who_is_held_by_the_harness_is_said_to_be() -> None:
     assert where_ranks_stand(story.history) == [
         "rank 1 on n2: train.py:88 in save, held by the harness"
     ]
+
+
+def test_a_long_path_leaves_room_for_the_lines_number() -> None:
+    """Its end is what tells files apart."""
+    story = three()
+    raised(story, 1, "OSError", IN_USE)
+    line = f'  File "/{"long/" * 20}me/train.py", line 14, in serve'
+    seen = LastLinesSeen(pid=story.pids[1, 1], rank=1, file="launcher.log", lines=(line,))
+    story.tell("worker", "n2", seen)
+    text = failure_screen(story.history, [], run_directory="/x", command="y")
+    assert '                 File "…/me/train.py", line 14, in serve\n' in text
 
 
 def test_the_screen_shows_both_and_stays_a_screen() -> None:
