@@ -338,6 +338,9 @@ _DEBT = "not taken apart yet"
 
 LONG_FILES: dict[str, Long] = {
     "examples/train.py": Long(lines=605, because="one file that a user can copy and read"),
+    "harness/elastic_harness/history/events.py": Long(
+        lines=450, because="all facts that the harness states"
+    ),
     "harness/elastic_harness/scenario/engine.py": Long(lines=450, because=_MACHINE),
     "harness/elastic_harness/scenario/stage.py": Long(lines=405, because=_DEBT),
     "pytest_elastic/agent/machine.py": Long(lines=460, because=_MACHINE),

@@ -16,6 +16,7 @@ from elastic_harness.history.events import (
     RankReleased,
     ResumeObserved,
     SamplesDrawn,
+    SamplesUnseen,
     StepCompleted,
     WorkerFinished,
     WorkerHello,
@@ -77,10 +78,35 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
                 size=said["size"],
                 epoch=said["epoch"],
                 batches=tuple(tuple(batch) for batch in said["batches"]),
+                epoch_source=said["epoch_source"],
             )
+        case "unseen":
+            return SamplesUnseen(pid=pid, rank=rank, loader=said["loader"], reason=said["reason"])
         case "hash":
-            return ParametersHashed(pid=pid, rank=rank, step=said["step"], digest=said["digest"])
+            return _state_from(said, worker)
         case "finished":
-            return WorkerFinished(pid=pid, rank=rank)
+            return WorkerFinished(pid=pid, rank=rank, dropped=said["dropped"])
         case _:
             return None
+
+
+def _state_from(said: Mapping[str, Any], worker: WorkerHello) -> ParametersHashed:
+    if said["digest"] is None or "random" not in said:  # the last that is said
+        return ParametersHashed(
+            pid=worker.pid, rank=worker.rank, step=said["step"], digest=None, reason=said["reason"]
+        )
+    return ParametersHashed(
+        pid=worker.pid,
+        rank=worker.rank,
+        step=said["step"],
+        digest=said["digest"],
+        norm=said["norm"],
+        sketch=tuple(said["sketch"]),
+        is_finite=said["is_finite"],
+        optimizer=said["optimizer"],
+        optimizer_norm=said["optimizer_norm"],
+        optimizer_sketch=tuple(said["optimizer_sketch"]),
+        lr=tuple(said["lr"]),
+        sharded=tuple(said["sharded"]),
+        random=dict(said["random"]),
+    )

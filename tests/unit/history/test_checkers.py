@@ -30,6 +30,7 @@ from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import RoundCommitted, WorkersStarted
+from tests.unit.history import trained
 from tests.unit.history.never_began import NOT_TOLD, lost, never_began
 from tests.unit.history.story import Story
 
@@ -240,35 +241,6 @@ def replaced() -> Story:
     return Story(nodes=3).round(1, ["n1", "n2", "n3"]).gone(1).round(2, ["n1", "n4", "n3"])
 
 
-def lost_many_steps() -> Story:
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 20).gone(1)
-    return story.round(2, ["n1", "n2"]).steps(2, 6, 9)
-
-
-def different_parameters() -> Story:
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 2)
-    return story.hashed(1, 0, "x").hashed(1, 1, "y").finish(1).end()
-
-
-def samples_repeated() -> Story:
-    """After the resume at step 1, the sampler begins its epoch anew."""
-    story = Story().round(1, ["n1"])
-    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 4, 5, 6, 7).gone(1)
-    return story.round(2, ["n1"]).drawn(2, 0, 2, 0, 1, 2, 3)
-
-
-def samples_missing() -> Story:
-    story = Story().round(1, ["n1"]).drawn(1, 0, 1, 0, 1, 2, 3)
-    return story.drawn(1, 0, 2, 0, 1, 2, 3, epoch=1)
-
-
-def samples_once() -> Story:
-    """Step 2 is executed twice; its last execution counts."""
-    story = Story().round(1, ["n1"])
-    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 7, 6, 5, 4).gone(1)
-    return story.round(2, ["n1"]).drawn(2, 0, 2, 4, 5, 6, 7)
-
-
 PLANTS: dict[str, Plant] = {
     "ranks": Plant(
         invalid=(
@@ -356,30 +328,16 @@ PLANTS: dict[str, Plant] = {
         invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
     ),
     "rank_reassigned": Plant(invalid=(clean,), unknown=(empty,), valid=(swapped_ranks,)),
-    "resumed_at": Plant(
-        value={"round": 2, "step": 5},
-        invalid=(one_round, slow_recovery),
-        unknown=(unseen_steps, process_steps),
-        valid=(clean,),
-    ),
-    "steps_lost": Plant(
-        value={"at_most": 5},
-        invalid=(lost_many_steps,),
-        unknown=(empty, process_steps),
-        valid=(clean,),
-    ),
-    "parameters": Plant(
-        value="identical",
-        invalid=(different_parameters,),
-        unknown=(empty, unseen_steps),
-        valid=(clean,),
-    ),
-    "samples": Plant(
-        value={"each_epoch": "exactly_once"},
-        invalid=(samples_repeated, samples_missing),
-        unknown=(clean,),
-        valid=(samples_once,),
-    ),
+    **{
+        clause: Plant(
+            value=trained.CLAUSES[clause][1],
+            invalid=trained.INVALID[clause],
+            unknown=trained.UNKNOWN[clause],
+            valid=(trained.trained(),),
+        )
+        for clause in trained.CLAUSES
+        if clause in STANDARD.names
+    },
 }
 
 # These cannot find a fault of the job: they find that the run proves nothing.
