@@ -150,9 +150,11 @@ def _judge_by_reference(
     wanted = [ParametersHashed(**state) for state in reference.states]
     worst, worst_rank = 0.0, -1
     for rank, (state, other) in enumerate(zip(states, wanted, strict=True)):
+        how_far = _in_words(_distance(part, state, other)) + _hints(part, state, other)
         if None not in (state.step, other.step) and state.step != other.step:
             return invalid(
-                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}",
+                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}: "
+                f"{_NAMES[part]} differ{how_far}",
                 proof,
             )
         if _digest_of(part, other) is None:

@@ -36,10 +36,10 @@ class _Pass:
         self.is_over = False
         self.handed_out = 0
         self._sampler = iterator._index_sampler  # noqa: SLF001 (torch's own iterator)
-        self._first_epoch = _epoch_of(self._sampler)
+        self._first_epoch = self._last_epoch = _epoch_of(self._sampler)
+        self._number = 0
         self._fetched: deque[tuple[Any, tuple[int | None, str]]] = deque()
         self._ahead: list[tuple[list[int], tuple[int | None, str]]] = []
-        self._number = 0
         try:
             self._length = len(self._sampler)
         except TypeError:
@@ -47,10 +47,16 @@ class _Pass:
 
     def fetch(self, batch: Any) -> None:
         """Note what the sampler gave."""
-        # Within its length a pass is of one epoch. Some samplers count on with their last index.
-        epoch = self._first_epoch if self._number < self._length else _epoch_of(self._sampler)
+        # Within its length a pass is of one epoch: some samplers count on with their last index.
         self._number += 1
-        known = (self.counted, "counted") if epoch is None else (epoch, "sampler")
+        known: tuple[int | None, str] = (self._first_epoch, "sampler")
+        if self._first_epoch is None:
+            known = (self.counted, "counted")
+        elif self._number > self._length:
+            # Where the length is not known, the batch at which the count moves may be of both.
+            epoch = _epoch_of(self._sampler)
+            known = (epoch if epoch == self._last_epoch else None, "sampler")
+            self._last_epoch = epoch
         self._fetched.append((batch, known))
 
     def hand_out(self, *, is_ahead: bool) -> list[tuple[list[int], tuple[int | None, str]]]:

@@ -26,22 +26,22 @@ _SIGNS_IN_ALL = 1 << 22
 _PIECE = 1 << 20
 
 
-def describe(optimizer: Any, step: int | None) -> str:
-    """Return the state of an optimizer and its parameters as the inside of a JSON object."""
+def describe(kind: str, state: Any, groups: Any, step: int | None) -> str:
+    """Return an optimizer's state and its parameters as the inside of a JSON object."""
     import json
 
     told: dict[str, Any] = {"step": step, "digest": None, "reason": ""}
     try:
-        parameters = [_local(each) for group in optimizer.param_groups for each in group["params"]]
+        parameters = [_local(each) for group in groups for each in group["params"]]
         told["digest"] = _digest(parameters)
         told["norm"], told["sketch"] = _sketch(parameters)
         told["is_finite"] = told["norm"] is not None
-        state = list(_state_of(optimizer))
-        told["optimizer"] = _digest(state)
-        tensors = [value for value in state if hasattr(value, "untyped_storage")]
+        values = list(_values_of(state, groups))
+        told["optimizer"] = _digest(values)
+        tensors = [value for value in values if hasattr(value, "untyped_storage")]
         told["optimizer_norm"], told["optimizer_sketch"] = _sketch(tensors)
-        told["lr"] = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        told["sharded"] = _sharded(optimizer)
+        told["lr"] = [float(group["lr"]) for group in groups if "lr" in group]
+        told["sharded"] = _sharded(kind, groups)
         told["random"] = _random()
     except Exception as problem:  # noqa: BLE001 (meta tensors have no bytes, for example)
         told["reason"] = f"{type(problem).__name__}: {problem}"[:200]
@@ -55,12 +55,12 @@ def _local(tensor: Any) -> Any:
     return tensor.detach().cpu().contiguous()
 
 
-def _state_of(optimizer: Any) -> Iterator[Any]:
-    """Yield the state and settings of an optimizer, in an order that is the same in every run."""
-    for group in optimizer.param_groups:
+def _values_of(state: Any, groups: Any) -> Iterator[Any]:
+    """Yield the settings and state of an optimizer, in an order that is the same in every run."""
+    for group in groups:
         yield from _walk({key: value for key, value in group.items() if key != "params"})
         for parameter in group["params"]:
-            yield from _walk(optimizer.state.get(parameter) or {})
+            yield from _walk(state.get(parameter) or {})
 
 
 def _walk(value: Any) -> Iterator[Any]:
@@ -129,17 +129,17 @@ def _sketch(tensors: list[Any]) -> tuple[float | None, list[float]]:
     return math.sqrt(squares), [each / math.sqrt(sketches) for each in sums]
 
 
-def _sharded(optimizer: Any) -> list[str]:
+def _sharded(kind: str, groups: Any) -> list[str]:
     """Return what of the state is divided among the ranks, so that none of them has all of it."""
     found = []
-    for group in optimizer.param_groups:
+    for group in groups:
         for each in group["params"]:
             placements = getattr(each, "placements", ())
             if type(each).__name__ == "FlatParameter" or not all(
                 placement.is_replicate() for placement in placements
             ):
                 found = ["parameters", "optimizer"]
-    if not found and type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+    if not found and kind == "ZeroRedundancyOptimizer":
         found = ["optimizer"]
     return found
 

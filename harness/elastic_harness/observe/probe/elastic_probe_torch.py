@@ -36,7 +36,7 @@ class TorchSide:
         self._primary: Any = None  # weak reference to the optimizer with most parameters
         self._primary_size = 0
         self._sizes: Any = None  # by optimizer, weakly
-        self._optimizer: Any = None  # the same one, kept for its state at the end
+        self._state: tuple[str, Any, Any] | None = None  # its kind, state and groups, for the end
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._device_base: int | None = None
         self._has_group = False
@@ -66,6 +66,9 @@ class TorchSide:
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         step = self._primary_step(optimizer)
+        if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
+            # Not the optimizer itself: while we keep it, another one would not take its place.
+            self._state = type(optimizer).__name__, optimizer.state, optimizer.param_groups
         if step is not False:
             # Outside of any `except`: a signal handler of the script may raise in a hold.
             self._probe.optimizer_stepped(step)
@@ -82,8 +85,6 @@ class TorchSide:
                     return False
                 self._primary, self._primary_size = weakref.ref(optimizer), size
                 self._stepper = self._device_base = None
-                if self._probe.wants_hash:
-                    self._optimizer = optimizer
                 if primary is not None:
                     return False  # the smaller one has counted this step already
             return self._step_in_state(optimizer)
@@ -142,10 +143,10 @@ class TorchSide:
 
     def _on_finish(self) -> None:
         # An uncaught exception has left its mark by now; such parameters say nothing.
-        if self._optimizer is None or hasattr(sys, "last_type"):
+        if self._state is None or hasattr(sys, "last_type"):
             return
-        state = self._probe.load("elastic_probe_state")
-        self._probe.say("hash", state.describe(self._optimizer, self._probe.steps.step), now())
+        part = self._probe.load("elastic_probe_state")
+        self._probe.say("hash", part.describe(*self._state, self._probe.steps.step), now())
 
 
 class _AfterImport:
