@@ -226,9 +226,29 @@ def test_a_reference_is_an_undisturbed_run_of_which_all_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resumed_at", {"round": 1, "step": 0}),
+        ("steps_lost", 0),
+        ("finished_at", 1),
+        ("epochs", {"exactly": 1, "dropped": 0}),
+        ("samples", {**ONCE, "dropped": 0, "padding": 0}),
+        ("parameters", {"are": "same_as_uninterrupted", "within": 0}),
+    ],
+)
+def test_the_smallest_values_make_sense(name: str, value: object) -> None:
+    """Nothing lost, nothing forgiven, one step."""
+    assert bind(name, value).name == name
+
+
+@pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("resumed_at", {"round": 0, "step": 1}, "rounds are counted from 1"),
+        ("resumed_at", {"round": 1, "step": -1}, "steps that are done from 0"),
+        ("steps_lost", -1, "cannot be lost"),
         ("samples", {**ONCE, "dropped": -1}, "0 or more"),
+        ("samples", {**ONCE, "padding": -1}, "0 or more"),
         ("samples", {**ONCE, "padding": "some"}, "a whole number is expected"),
         ("epochs", 0, "one epoch or more"),
         ("finished_at", 0, "counted from 1"),

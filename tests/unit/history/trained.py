@@ -183,7 +183,7 @@ CLAUSES: dict[str, tuple[str, Any]] = {
 
 # Stories that violate one of the clauses, and no other one (of those, and of the invariants).
 INVALID: dict[str, tuple[Callable[[], Story], ...]] = {
-    "resumed_at": (trained(resumes={0: 2, 1: 2}),),
+    "resumed_at": (trained(resumes={0: 2, 1: 2}), trained(is_resumed=False)),
     "steps_lost": (trained(done=6),),
     "finished_at": (
         trained(last={0: 5, 1: 5}, uses=_all_in, reference=None),
@@ -207,9 +207,11 @@ UNKNOWN: dict[str, tuple[Callable[[], Story], ...]] = {
         lambda: _resume_lacks(0),
         lambda: _resume_lacks(1),
         _resume_not_of_all,
+        lambda: Story().round(1, ["n1"]).gone(1).round(2, ["n1"]),
         trained(number=lambda r, s, _: s - 1 if r == 1 else s),  # "step 0" was done
     ),
     "steps_lost": (
+        Story,
         trained(is_resumed=False),
         trained(number=_unknown_number),
         trained(resumes={0: 3, 1: None}),
@@ -223,6 +225,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Story], ...]] = {
         _resume_not_of_all,
     ),
     "parameters": (
+        Story,
         trained(ends=False),
         trained(state=_other(digest=None, reason="NotImplementedError: meta")),
         trained(state=_other(sharded=("parameters", "optimizer"))),
@@ -247,6 +250,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Story], ...]] = {
         trained(uses=lambda *_: ()),  # none were observed
         trained(uses=_without(6)),  # the last epoch is cut
         trained(number=_unknown_number),
+        trained(resumes={0: 3, 1: None}),
         trained(epoch=lambda _: None),
         trained(drawn={"size": None}),
         trained(drawn={"epoch_source": "counted"}),  # which epoch does round 2 go on with?
