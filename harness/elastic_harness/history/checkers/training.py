@@ -41,7 +41,10 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
     """Every rank of a round resumes with so many steps done."""
     world = history.worlds.find(asked.round)
     if world is None:
-        return invalid(f"there was no round {asked.round}")
+        seen = [
+            each.hello_seq for last in history.worlds.rounds[-1:] for each in last.workers.values()
+        ]
+        return invalid(f"there was no round {asked.round}", seen)
     if (problem := _miscounted(history)) is not None:
         return problem
     ranks = [world.workers[rank] for rank in sorted(world.workers)]
