@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from elastic_harness.cluster.disk_policy import (
     DiskCounters,
@@ -41,7 +43,8 @@ def test_each_is_laid_over_a_path_and_proven_by_its_counter(
     world.pass_time(0.5)
     assert world.budget.disks == {("n2", "/tmp/disk"): policy}
     assert world.story == ["in force, needs job"]
-    world.budget.disk_counts = DiskCounters(**{counted: 3})
+    counts: dict[str, Any] = {counted: 3}
+    world.budget.disk_counts = DiskCounters(**counts)
     world.pass_time(0.5)
     assert world.story[-1].startswith("proved: 3 operations ")
     assert evidence in world.story[-1]
