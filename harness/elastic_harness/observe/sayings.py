@@ -91,22 +91,20 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
 
 
 def _state_from(said: Mapping[str, Any], worker: WorkerHello) -> ParametersHashed:
-    if said["digest"] is None or "random" not in said:  # the last that is said
-        return ParametersHashed(
-            pid=worker.pid, rank=worker.rank, step=said["step"], digest=None, reason=said["reason"]
-        )
+    """Return what a training ended with: of what came before `reason`, if there is one."""
     return ParametersHashed(
         pid=worker.pid,
         rank=worker.rank,
         step=said["step"],
         digest=said["digest"],
-        norm=said["norm"],
-        sketch=tuple(said["sketch"]),
-        is_finite=said["is_finite"],
-        optimizer=said["optimizer"],
-        optimizer_norm=said["optimizer_norm"],
-        optimizer_sketch=tuple(said["optimizer_sketch"]),
-        lr=tuple(said["lr"]),
-        sharded=tuple(said["sharded"]),
-        random=dict(said["random"]),
+        reason=said["reason"],
+        norm=said.get("norm"),
+        sketch=tuple(said.get("sketch", ())),
+        is_finite=said.get("is_finite", True),
+        optimizer=said.get("optimizer"),
+        optimizer_norm=said.get("optimizer_norm"),
+        optimizer_sketch=tuple(said.get("optimizer_sketch", ())),
+        lr=tuple(said.get("lr", ())),
+        sharded=tuple(said.get("sharded", ())),
+        random=dict(said.get("random", {})),
     )

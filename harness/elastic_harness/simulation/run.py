@@ -67,6 +67,8 @@ _FAULTS = frozenset(
 )
 _CLAUSES = {
     "samples": "simulated workers read no data",
+    "epochs": "simulated workers read no data",
+    "optimizer": "simulated workers have no optimizer",
     "log_contains": "simulated processes print nothing",
 }
 _SCRIPT = "train.py"

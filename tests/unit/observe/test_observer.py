@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.history.events import StepCompleted, WorkerHello
+from elastic_harness.history.events import (
+    ParametersHashed,
+    ResumeObserved,
+    StepCompleted,
+    WorkerHello,
+)
 from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_environ
 from elastic_harness.observe.sayings import event_from, hello_from
 from hypothesis import given
@@ -106,11 +111,17 @@ def test_what_probes_say_becomes_events() -> None:
         pid=7, rank=0, count=1, step=None, step_source="process", began_at=7.0
     )
     assert event_from({"say": "song"}, hello, 0.0) is None
+    failed = {"say": "hash", "step": 3, "digest": "x", "reason": "NotImplementedError: meta"}
+    assert event_from(failed, hello, 0.0) == ParametersHashed(
+        pid=7, rank=0, step=3, digest="x", reason="NotImplementedError: meta"
+    )
+    resumed = {"say": "resume", "step": None}
+    assert event_from(resumed, hello, 0.0) == ResumeObserved(pid=7, rank=0, step=None)
 
 
 @given(
     st.sampled_from(
-        ["hello", "step", "resume", "group", "held", "samples", "hash", "finished", "x"]
+        ["hello", "step", "resume", "group", "held", "samples", "unseen", "hash", "finished", "x"]
     ),
     st.dictionaries(
         st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce"]),

@@ -32,6 +32,7 @@ def describe(kind: str, state: Any, groups: Any, step: int | None) -> str:
 
     told: dict[str, Any] = {"step": step, "digest": None, "reason": ""}
     try:
+        told["sharded"] = _sharded(kind, groups)
         parameters = [_local(each) for group in groups for each in group["params"]]
         told["digest"] = _digest(parameters)
         told["norm"], told["sketch"] = _sketch(parameters)
@@ -41,7 +42,6 @@ def describe(kind: str, state: Any, groups: Any, step: int | None) -> str:
         tensors = [value for value in values if hasattr(value, "untyped_storage")]
         told["optimizer_norm"], told["optimizer_sketch"] = _sketch(tensors)
         told["lr"] = [float(group["lr"]) for group in groups if "lr" in group]
-        told["sharded"] = _sharded(kind, groups)
         told["random"] = _random()
     except Exception as problem:  # noqa: BLE001 (meta tensors have no bytes, for example)
         told["reason"] = f"{type(problem).__name__}: {problem}"[:200]
