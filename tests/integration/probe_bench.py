@@ -7,19 +7,24 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.history import Entry, History
 from elastic_harness.observe.observer import Observer, probe_environ
 from elastic_harness.observe.proc import is_same_process
 
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
+from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkerEnded, WorkersRunning
 from pytest_elastic.workers.process_tree import descendants, send_signal
+from pytest_elastic.workers.spec import WorkerSpec
+from tests.integration.small_agent import AgentProcess
 
-__all__ = ["DEADLINE_S", "WORKER", "Bench"]
+__all__ = ["DEADLINE_S", "WORKER", "Bench", "run_warm", "warm_agent"]
 
 E = TypeVar("E", bound=Event)
 
@@ -138,3 +143,44 @@ class Bench:
             process.communicate(timeout=DEADLINE_S)
         self.observer.close()
         self.loop.close()
+
+
+def warm_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, preload: Sequence[str]
+) -> AgentProcess:
+    """Return an agent whose warm interpreter is one for workers of the bench."""
+    environ = bench.environ()
+    for name in ("PYTHONPATH", "ELASTIC_PROBE_SOCKET", "ELASTIC_NODE", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, environ[name])
+    return AgentProcess(preload=list(preload))
+
+
+def run_warm(
+    bench: Bench,
+    agent: AgentProcess,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    is_silent: bool = True,
+) -> int:
+    """Run a worker to its end, which has to be a good one, and silent; return its pid."""
+    out = bench.folder / "out"
+    out.unlink(missing_ok=True)
+    worker = WorkerSpec(
+        local_rank=0,
+        rank=0,
+        command=[sys.executable, *command],
+        environ=environ,
+        cwd=str(bench.folder),
+        stdout=str(out),
+        stderr=str(out),
+    )
+    gone = len(bench.seen(WorkerGone))
+    agent.send(StartGroup(round=1, workers=[worker]))
+    bench.until(lambda: len(bench.seen(WorkerGone)) > gone)
+    running = agent.wait_for(WorkersRunning)
+    assert running.start == "warm", running.start_reason
+    assert agent.wait_for(WorkerEnded).exit_code == 0, out.read_text()
+    agent.wait_for(GroupGone)
+    assert not is_silent or out.read_text() == ""
+    return running.pids[0]

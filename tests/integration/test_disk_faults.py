@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -149,3 +151,41 @@ def test_what_cannot_be_covered_is_said(bench: Bench) -> None:
     bench.cluster.set_disk("n1", "/nothing/there", "x", DiskPolicy(), problems.append)
     bench.until(lambda: bool(problems), "an answer")
     assert "cannot cover /nothing/there on 'n1'" in str(problems[0])
+
+
+SAVE = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: None)
+with open(sys.argv[1] + "/step-20.tmp", "wb", buffering=0) as f:
+    print("writing", os.getpid(), flush=True)
+    written = 0
+    while written < 3000:
+        written += f.write(b"x" * (3000 - written))
+os.rename(sys.argv[1] + "/step-20.tmp", sys.argv[1] + "/step-20.pt")
+print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize("by", ["release", "SIGKILL", "SIGUSR1"])
+def test_a_writer_is_held_in_the_middle_of_its_file(bench: Bench, by: str) -> None:
+    """Until it is let go, or killed: then the file stays torn, under the name that it had."""
+    data = bench.folder / "data"
+    lay(bench, DiskPolicy(holds="step-*"))
+    process = bench.python("n1", SAVE, str(data))
+    bench.until(lambda: counters(bench).held > 0, "a writer to be held")
+    assert counters(bench).held_file == "step-20.tmp"
+    assert (data / "step-20.tmp").read_bytes() == b"x" * 1500
+    if by == "release":
+        lay(bench, None)
+    else:
+        os.kill(process.pid, signal.Signals[by])
+    if by == "SIGUSR1":  # it goes on, and is held again at what it had left
+        bench.until(lambda: counters(bench).held > 1, "the writer to be held again")
+        assert (data / "step-20.tmp").read_bytes() == b"x" * 2250
+        lay(bench, None)
+    bench.finish(process)
+    if by == "SIGKILL":
+        assert (data / "step-20.tmp").read_bytes() == b"x" * 1500
+        assert not (data / "step-20.pt").exists()
+    else:
+        assert (data / "step-20.pt").read_bytes() == b"x" * 3000

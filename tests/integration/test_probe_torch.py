@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,10 @@ from elastic_harness.history.events import (
     SamplesDrawn,
     StepCompleted,
     WorkerFinished,
-    WorkerGone,
     WorkerHello,
 )
 
-from pytest_elastic.workers.messages import GroupGone, StartGroup, WorkerEnded, WorkersRunning
-from pytest_elastic.workers.spec import WorkerSpec
-from tests.integration.probe_bench import WORKER, Bench
-from tests.integration.small_agent import AgentProcess
+from tests.integration.probe_bench import WORKER, Bench, run_warm, warm_agent
 
 
 @pytest.fixture
@@ -129,42 +125,6 @@ def test_steps_come_from_any_optimizer(bench: Bench, monkeypatch: pytest.MonkeyP
         assert mine[-1].step_source == source, kind
         resumes = [e.event for e in bench.seen(ResumeObserved) if e.event.pid == hello.event.pid]
         assert [resume.step for resume in resumes] == ([] if resumed is None else [resumed]), kind
-
-
-def warm_agent(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, preload: Sequence[str]
-) -> AgentProcess:
-    """Return an agent whose warm interpreter is one for workers of the bench."""
-    environ = bench.environ()
-    for name in ("PYTHONPATH", "ELASTIC_PROBE_SOCKET", "ELASTIC_NODE", "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, environ[name])
-    return AgentProcess(preload=list(preload))
-
-
-def run_warm(
-    bench: Bench, agent: AgentProcess, command: Sequence[str], environ: Mapping[str, str]
-) -> int:
-    """Run a worker to its end, which has to be a good one and without a word; return its pid."""
-    out = bench.folder / "out"
-    out.unlink(missing_ok=True)
-    worker = WorkerSpec(
-        local_rank=0,
-        rank=0,
-        command=[sys.executable, *command],
-        environ=environ,
-        cwd=str(bench.folder),
-        stdout=str(out),
-        stderr=str(out),
-    )
-    gone = len(bench.seen(WorkerGone))
-    agent.send(StartGroup(round=1, workers=[worker]))
-    bench.until(lambda: len(bench.seen(WorkerGone)) > gone)
-    running = agent.wait_for(WorkersRunning)
-    assert running.start == "warm", running.start_reason
-    assert agent.wait_for(WorkerEnded).exit_code == 0, out.read_text()
-    agent.wait_for(GroupGone)
-    assert out.read_text() == ""
-    return running.pids[0]
 
 
 JOB = """

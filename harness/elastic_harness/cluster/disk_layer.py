@@ -7,6 +7,7 @@ there before, through descriptors, so that it does not matter what is mounted ov
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import stat
 import struct
@@ -16,6 +17,7 @@ from dataclasses import replace
 from elastic_harness.cluster import fuse_wire as wire
 from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy, combine
 from elastic_harness.cluster.fuse_wire import Opcode, Request
+from elastic_harness.cluster.held_writes import HeldWrites
 
 __all__ = ["DiskLayer"]
 
@@ -66,6 +68,7 @@ class DiskLayer:
         self._policies: Mapping[str, DiskPolicy] = {}
         self._policy = DiskPolicy()
         self._written = 0
+        self._held = HeldWrites()
         self.counters = DiskCounters()
         self._handlers: dict[int, Callable[[Request], bytes]] = {
             Opcode.INIT: lambda request: wire.init_reply(request.body),
@@ -114,10 +117,40 @@ class DiskLayer:
                 for number in range(struct.unpack_from("<I", request.body)[0]):
                     self._forget(*struct.unpack_from("<QQ", request.body, 8 + 16 * number))
                 return None, 0.0
-            case Opcode.INTERRUPT | Opcode.DESTROY:
+            case Opcode.INTERRUPT:
+                return self._held.interrupt(*struct.unpack_from("<Q", request.body)), 0.0
+            case Opcode.DESTROY:
                 return None, 0.0
+            case Opcode.WRITE if self._is_to_be_held(request):
+                return self._hold(request), 0.0
             case _:
                 return self._answer(request), self._delay(request)
+
+    def _is_to_be_held(self, request: Request) -> bool:
+        pattern, node = self._policy.holds, self._nodes.get(request.node)
+        size = struct.unpack_from("<QQI", request.body)[2]
+        if pattern is None or node is None or size < 2:
+            return False
+        return fnmatch.fnmatch(self._name_of(node), pattern)
+
+    def _name_of(self, node: _Node) -> str:
+        """Return what a file is called now, below the covered path."""
+        return os.path.relpath(os.readlink(node.path), os.readlink(self._nodes[_ROOT].path))
+
+    def _hold(self, request: Request) -> bytes | None:
+        try:
+            self._held.hold(request)
+        except OSError as problem:
+            return wire.error(request.unique, problem.errno or errno.EIO)
+        self._count("operations")
+        self._count("held", lambda own: own.holds is not None)
+        file = self._name_of(self._nodes[request.node])
+        self.counters = replace(self.counters, held_file=file)
+        return None
+
+    def release(self) -> list[bytes]:
+        """Return the answers to those who were held in the middle of a write, and are no more."""
+        return [] if self._policy.holds is not None else self._held.release()
 
     def _answer(self, request: Request) -> bytes:
         handler = self._handlers.get(request.opcode)

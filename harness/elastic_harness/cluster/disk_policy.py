@@ -18,6 +18,8 @@ class DiskPolicy:
 
     `free_bytes` may still be written (None: any number); `fails` are operations that end with EIO;
     each operation takes `latency_s` longer, and what is read and written `rate` bytes a second.
+    `holds` matches files below the path (`*.pt`; `*` also stands for folders): who writes one is
+    held in the middle of it, a part of the bytes written, until that is no more in force.
     """
 
     is_read_only: bool = False
@@ -25,11 +27,16 @@ class DiskPolicy:
     fails: tuple[str, ...] = ()
     latency_s: float = 0.0
     rate: float | None = None
+    holds: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCounters:
-    """What a path's policies have done since it was first covered; `by_owner` what each did."""
+    """What a path's policies have done since it was first covered; `by_owner` what each did.
+
+    `held` counts writes that were held in their middle; `held_file` is the newest one's file, below
+    the path.
+    """
 
     operations: int = 0
     refused_read_only: int = 0
@@ -37,6 +44,8 @@ class DiskCounters:
     failed: int = 0
     delayed: int = 0
     by_owner: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    held: int = 0
+    held_file: str = ""
 
 
 def combine(policies: Iterable[DiskPolicy]) -> DiskPolicy:
@@ -50,6 +59,7 @@ def combine(policies: Iterable[DiskPolicy]) -> DiskPolicy:
             fails=tuple(name for name in DISK_OPERATIONS if name in {*total.fails, *each.fails}),
             latency_s=total.latency_s + each.latency_s,
             rate=_smaller(total.rate, each.rate),
+            holds=total.holds if each.holds is None else each.holds,
         )
     return total
 

@@ -69,6 +69,8 @@ class DiskRole:
     def _apply(self, reply: Reply) -> None:
         assert self._layer is not None, "a path is attached first"
         self._layer.lay(self._policies)
+        for answer in self._layer.release():
+            self._send(answer)
         reply.done()
 
     def _serve(self) -> None:

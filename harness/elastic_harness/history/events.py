@@ -36,11 +36,13 @@ __all__ = [
     "PythonTestFailed",
     "RankHeld",
     "RankReleased",
+    "ReferenceObserved",
     "ResumeObserved",
     "RunClosed",
     "RunEnded",
     "RunStarted",
     "SamplesDrawn",
+    "SamplesUnseen",
     "StackSeen",
     "StepCompleted",
     "SurvivorFound",
@@ -143,16 +145,17 @@ class RankReleased(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeObserved(Event):
-    """A worker said, at its first step, where it resumes.
+    """A worker said where it resumes: at its first step, or before it.
 
     `step` steps were already done (0 when it starts afresh), by the state of its primary optimizer
-    or by the script's own report.
+    or by the script's own report. A later one of the same worker is better known; None takes an
+    earlier one back: what was said since contradicts it.
     """
 
     kind: ClassVar[str] = "resume_observed"
     pid: int
     rank: int
-    step: int
+    step: int | None
 
 
 @register
@@ -161,8 +164,10 @@ class SamplesDrawn(Event):
     """What one DataLoader handed to the script between two steps, on request.
 
     `count` and `step` are those of the step that followed. `loader` names the loader so that it
-    is the same one after a restart, `size` is its dataset's length (None where it has none),
-    `epoch` is its sampler's (None where it keeps none). `batches` holds the indices of each batch.
+    is the same one after a restart, `size` is its dataset's length (None where it has none).
+    `epoch` is what the sampler says (`epoch_source` is "sampler"), or the script ("script", maybe
+    None), or how often the loader was gone through before in this process ("counted").
+    `batches` holds the indices of each batch.
     """
 
     kind: ClassVar[str] = "samples_drawn"
@@ -174,28 +179,81 @@ class SamplesDrawn(Event):
     size: int | None
     epoch: int | None
     batches: tuple[tuple[int, ...], ...]
+    epoch_source: str = "sampler"
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesUnseen(Event):
+    """A data loader is used whose samples cannot be seen.
+
+    `reason` is "iterable" (an IterableDataset has no indices), "indices" (they are no numbers), or
+    "order" (with `in_order=False` they arrive in another order than they are asked for).
+    """
+
+    kind: ClassVar[str] = "samples_unseen"
+    pid: int
+    rank: int
+    loader: str
+    reason: str
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersHashed(Event):
-    """SHA-256 over the primary optimizer's parameters, taken when the process ended normally."""
+    """What a worker's training ended with, on request, taken when its process ended normally.
+
+    `digest` is SHA-256 over the primary optimizer's parameters (None: there is none, for `reason`);
+    `optimizer` is one over its state and its settings. `norm` and `sketch` say how far two that
+    differ are apart: the squared differences of two sketches add up to the squared distance, about.
+    `sharded` names what of it ("parameters", "optimizer") is divided among the ranks. `random` are
+    digests of the states of random numbers (torch, cuda, python, numpy).
+    """
 
     kind: ClassVar[str] = "parameters_hashed"
     pid: int
     rank: int
     step: int | None
-    digest: str
+    digest: str | None
+    reason: str = ""
+    norm: float | None = None
+    sketch: tuple[float, ...] = ()
+    is_finite: bool = True
+    optimizer: str | None = None
+    optimizer_norm: float | None = None
+    optimizer_sketch: tuple[float, ...] = ()
+    lr: tuple[float, ...] = ()
+    sharded: tuple[str, ...] = ()
+    random: Mapping[str, str] = field(default_factory=dict)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceObserved(Event):
+    """What the same job ended with when nothing disturbed it: told before the run itself.
+
+    `step` is the last global step (None: not known); `states` is what each rank's
+    `ParametersHashed` said, by rank.
+    """
+
+    kind: ClassVar[str] = "reference_observed"
+    world_size: int
+    step: int | None
+    states: tuple[Mapping[str, Any], ...]
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFinished(Event):
-    """A worker's interpreter is going down by itself (atexit)."""
+    """A worker's interpreter is going down by itself (atexit).
+
+    `dropped` is how much of what it had to say was lost, because nobody listened.
+    """
 
     kind: ClassVar[str] = "worker_finished"
     pid: int
     rank: int
+    dropped: int = 0
 
 
 @register

@@ -71,6 +71,7 @@ class WorkerView:
     gone_at: float | None = None
     gone_seq: int | None = None
     finished: bool = False
+    dropped: int = 0
     nonce: str | None = None
     resumed_at_step: int | None = None
     resumed_seq: int | None = None
@@ -254,8 +255,8 @@ class Worlds:
                 worker.resumed_at_step, worker.resumed_seq = step_number, self._seq
             case ParametersHashed() as digest:
                 worker.digest, worker.digest_seq = digest, self._seq
-            case WorkerFinished():
-                worker.finished = True
+            case WorkerFinished(dropped=dropped):
+                worker.finished, worker.dropped = True, dropped
             case WorkerGone():
                 worker.gone_at, worker.gone_seq = record.at, self._seq
             case _:
@@ -276,7 +277,7 @@ class Worlds:
             worker.steps[-1] = step  # the same step again, better known (the script reported it)
         else:
             worker.steps.append(step)
-        if world.progressed_at is None:
+        if world.progressed_at is None or len(worker.steps) == 1:
             self._refresh(world)
 
     def _on_nonce(self, nonce: str, world: World, worker: WorkerView) -> None:

@@ -5,8 +5,9 @@
     report_step(step)      # after the optimizer's step: this many steps are done
 
 Not needed with optimizers that count steps in their state (Adam and its family do; plain SGD does
-not). The probe lives in its own module, put into the process by the harness; this only looks
-whether it is there.
+not). Said before the first step of the optimizer, it tells where the script resumes; a script that
+steps without an optimizer of torch says that with `report_resume(step)`. The probe lives in its own
+module, put into the process by the harness; this only looks whether it is there.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["report_samples", "report_step"]
+__all__ = ["report_resume", "report_samples", "report_step"]
 
 
 def report_step(step: int) -> None:
     """Say that `step` steps are done, counted over the whole training."""
     if (probe := sys.modules.get("elastic_probe")) is not None:
         probe.report_step(step)
+
+
+def report_resume(step: int) -> None:
+    """Say that `step` steps were done before this process began, counted like those it reports."""
+    if (probe := sys.modules.get("elastic_probe")) is not None:
+        probe.report_resume(step)
 
 
 def report_samples(

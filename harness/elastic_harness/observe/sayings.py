@@ -16,6 +16,7 @@ from elastic_harness.history.events import (
     RankReleased,
     ResumeObserved,
     SamplesDrawn,
+    SamplesUnseen,
     StepCompleted,
     WorkerFinished,
     WorkerHello,
@@ -78,9 +79,12 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
                 size=said["size"],
                 epoch=said["epoch"],
                 batches=tuple(tuple(batch) for batch in said["batches"]),
+                epoch_source=said["epoch_source"],
             )
+        case "unseen":
+            return SamplesUnseen(pid=pid, rank=rank, loader=said["loader"], reason=said["reason"])
         case "hash":
-            return ParametersHashed(pid=pid, rank=rank, step=said["step"], digest=said["digest"])
+            return _state_from(said, worker)
         case "raised":
             return WorkerRaised(
                 pid=pid,
@@ -91,6 +95,26 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
                 thread=str(said["thread"]),
             )
         case "finished":
-            return WorkerFinished(pid=pid, rank=rank)
+            return WorkerFinished(pid=pid, rank=rank, dropped=said["dropped"])
         case _:
             return None
+
+
+def _state_from(said: Mapping[str, Any], worker: WorkerHello) -> ParametersHashed:
+    """Return what a training ended with: of what came before `reason`, if there is one."""
+    return ParametersHashed(
+        pid=worker.pid,
+        rank=worker.rank,
+        step=said["step"],
+        digest=said["digest"],
+        reason=said["reason"],
+        norm=said.get("norm"),
+        sketch=tuple(said.get("sketch", ())),
+        is_finite=said.get("is_finite", True),
+        optimizer=said.get("optimizer"),
+        optimizer_norm=said.get("optimizer_norm"),
+        optimizer_sketch=tuple(said.get("optimizer_sketch", ())),
+        lr=tuple(said.get("lr", ())),
+        sharded=tuple(said.get("sharded", ())),
+        random=dict(said.get("random", {})),
+    )

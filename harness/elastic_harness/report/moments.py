@@ -91,11 +91,11 @@ def _of_proof(entry: Entry[Event]) -> Moment:
     match entry.event:
         case StepCompleted(rank=rank, step=step, count=count):
             text = f"rank {rank} did step {count if step is None else step}"
-        case ResumeObserved(rank=rank, step=step):
+        case ResumeObserved(rank=rank, step=int(step)):
             text = f"rank {rank} resumed after step {step}"
         case SamplesDrawn(rank=rank, step=step):
             text = f"rank {rank} drew samples for step {step}"
-        case ParametersHashed(rank=rank, digest=digest):
+        case ParametersHashed(rank=rank, digest=str(digest)):
             text = f"rank {rank} ended with {digest[:8]}"
         case event:
             text = kind_of(event).replace("_", " ")

@@ -76,6 +76,8 @@ _FAULTS = frozenset(
 _PRINT_NOTHING = "simulated processes print nothing"
 _CLAUSES = {
     "samples": "simulated workers read no data",
+    "epochs": "simulated workers read no data",
+    "optimizer": "simulated workers have no optimizer",
     "log_contains": _PRINT_NOTHING,
 }
 _SCRIPT = "train.py"

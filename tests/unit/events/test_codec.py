@@ -32,6 +32,8 @@ SAMPLES: dict[str, Any] = {
     "tuple[str, ...]": ("a", "b"),
     "tuple[tuple[int, ...], ...]": ((1, 2), (3,)),
     "tuple[tuple[str, ...], ...]": (("a", "b"), ("c",)),
+    "tuple[float, ...]": (0.5, 2.0),
+    "tuple[Mapping[str, Any], ...]": ({"a": 1},),
     "Mapping[str, Any]": {"a": {"b": 1}},
     "Mapping[str, str]": {"a": "b"},
     "Mapping[str, int]": {"a": 1},

@@ -18,6 +18,7 @@ from elastic_harness.history.events import (
     RunEnded,
     RunStarted,
     SamplesDrawn,
+    SamplesUnseen,
     StepCompleted,
     SurvivorsSought,
     WorkerFinished,
@@ -153,33 +154,52 @@ class Story:
                 self.step(round, rank, step)
         return self
 
-    def drawn(self, round: int, rank: int, step: int, *indices: int, epoch: int = 0) -> Story:
-        """Say which samples a step used."""
+    def drawn(
+        self,
+        round: int,
+        rank: int,
+        step: int | None,
+        *indices: int,
+        epoch: int | None = 0,
+        **more: object,
+    ) -> Story:
+        """Say which samples the next step uses; `more` replaces what is said of them."""
         pid = self.pids[round, rank]
+        values: dict[str, Any] = {
+            "count": self._counts.get(pid, 0) + 1,
+            "step": step,
+            "loader": "Data[8] by DistributedSampler",
+            "size": 8,
+            "epoch": epoch,
+            "batches": (indices,),
+            **more,
+        }
         return self._of(
             pid,
-            SamplesDrawn(
-                pid=pid,
-                rank=rank,
-                count=step,
-                step=step,
-                loader="Data[8] by DistributedSampler",
-                size=8,
-                epoch=epoch,
-                batches=(indices,),
-            ),
+            SamplesDrawn(pid=pid, rank=rank, **values),
         )
 
-    def hashed(self, round: int, rank: int, digest: str) -> Story:
+    def hashed(self, round: int, rank: int, digest: str | None, **more: object) -> Story:
         """Let a worker say what its parameters are."""
         pid = self.pids[round, rank]
-        return self._of(pid, ParametersHashed(pid=pid, rank=rank, step=None, digest=digest))
+        values: dict[str, Any] = {"step": None, **more}
+        return self._of(pid, ParametersHashed(pid=pid, rank=rank, digest=digest, **values))
 
-    def finish(self, round: int) -> Story:
+    def resume(self, round: int, rank: int, step: int | None) -> Story:
+        """Let a worker say where it resumes."""
+        pid = self.pids[round, rank]
+        return self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step))
+
+    def unseen(self, round: int, rank: int, loader: str, reason: str) -> Story:
+        """Let a worker say that it cannot see the samples of a loader."""
+        pid = self.pids[round, rank]
+        return self._of(pid, SamplesUnseen(pid=pid, rank=rank, loader=loader, reason=reason))
+
+    def finish(self, round: int, *, dropped: int = 0) -> Story:
         """Let all workers of a round end by themselves."""
         for (number, rank), pid in sorted(self.pids.items()):
             if number == round:
-                self._of(pid, WorkerFinished(pid=pid, rank=rank))
+                self._of(pid, WorkerFinished(pid=pid, rank=rank, dropped=dropped))
                 self._of(pid, WorkerGone(pid=pid, rank=rank))
         return self
 

@@ -32,6 +32,7 @@ from elastic_harness.history.verdict import Outcome, Verdict, valid
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import RoundCommitted, WorkerExited, WorkersStarted, WorkersStopped
+from tests.unit.history import trained
 from tests.unit.history.never_began import NOT_TOLD, lost, never_began
 from tests.unit.history.story import Story
 
@@ -476,30 +477,16 @@ PLANTS: dict[str, Plant] = {
         invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
     ),
     "rank_reassigned": Plant(invalid=(clean,), unknown=(empty,), valid=(swapped_ranks,)),
-    "resumed_at": Plant(
-        value={"round": 2, "step": 5},
-        invalid=(one_round, slow_recovery),
-        unknown=(unseen_steps, process_steps),
-        valid=(clean,),
-    ),
-    "steps_lost": Plant(
-        value={"at_most": 5},
-        invalid=(lost_many_steps,),
-        unknown=(empty, process_steps),
-        valid=(clean,),
-    ),
-    "parameters": Plant(
-        value="identical",
-        invalid=(different_parameters,),
-        unknown=(empty, unseen_steps),
-        valid=(clean,),
-    ),
-    "samples": Plant(
-        value={"each_epoch": "exactly_once"},
-        invalid=(samples_repeated, samples_missing),
-        unknown=(clean,),
-        valid=(samples_once,),
-    ),
+    **{
+        clause: Plant(
+            value=trained.CLAUSES[clause][1],
+            invalid=trained.INVALID[clause],
+            unknown=trained.UNKNOWN[clause],
+            valid=(trained.trained(),),
+        )
+        for clause in trained.CLAUSES
+        if clause in STANDARD.names
+    },
 }
 
 # The clauses of these are on in every run.

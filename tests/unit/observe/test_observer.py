@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.history.events import StepCompleted, WorkerHello, WorkerRaised
+from elastic_harness.history.events import (
+    ParametersHashed,
+    ResumeObserved,
+    StepCompleted,
+    WorkerHello,
+    WorkerRaised,
+)
 from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_environ
 from elastic_harness.observe.sayings import event_from, hello_from
 from elastic_harness.observe.stacks import StackOffer
@@ -114,6 +120,12 @@ def test_what_probes_say_becomes_events() -> None:
         pid=7, rank=0, error="OSError", message="disk", frames=("/train.py:8 in save",)
     )
     assert event_from({"say": "song"}, hello, 0.0) is None
+    failed = {"say": "hash", "step": 3, "digest": "x", "reason": "NotImplementedError: meta"}
+    assert event_from(failed, hello, 0.0) == ParametersHashed(
+        pid=7, rank=0, step=3, digest="x", reason="NotImplementedError: meta"
+    )
+    resumed = {"say": "resume", "step": None}
+    assert event_from(resumed, hello, 0.0) == ResumeObserved(pid=7, rank=0, step=None)
 
 
 @pytest.mark.parametrize("signal", [0, -1, 65])
@@ -126,7 +138,10 @@ def test_what_is_no_signal_is_never_sent(signal: int) -> None:
 
 @given(
     st.sampled_from(
-        ["hello", "step", "resume", "group", "held", "samples", "hash", "raised", "finished", "x"]
+        [
+            *("hello", "step", "resume", "group", "held", "samples", "unseen", "hash"),
+            *("raised", "finished", "x"),
+        ]
     ),
     st.dictionaries(
         st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce", *OFFER, *RAISED]),

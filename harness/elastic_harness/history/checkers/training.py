@@ -1,23 +1,26 @@
-"""What the training itself must not lose: steps, parameters, samples."""
+"""The steps of a training: where a round resumes, what that costs, where the job ends."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 
-from elastic_harness.history.checkers.liveness import formed_worlds
 from elastic_harness.history.checkers.registry import Checker, checker
-from elastic_harness.history.events import SamplesDrawn
-from elastic_harness.history.history import Entry, History
+from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
-from elastic_harness.history.worlds import World
+from elastic_harness.history.worlds import WorkerView, World
 
-__all__ = ["NO_GLOBAL_STEP", "losses", "parameters", "resumed_at", "samples", "steps_lost"]
+__all__ = ["NO_GLOBAL_STEP", "finished_at", "losses", "resumed_at", "steps_lost"]
 
 NO_GLOBAL_STEP = (
     "steps are counted per process only: the optimizer keeps no step in its state, and the script "
     "does not report one (`observe: {step: REGEX}` reads it off what every rank prints)"
+)
+_NO_START = (
+    "it is not certain how many steps were done before: the script's reports and its optimizer's "
+    "steps do not agree, or the first report came after several steps "
+    "(`elastic_harness.observe.report_resume(step)` says it)"
 )
 
 
@@ -38,24 +41,66 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
     """Every rank of a round resumes with so many steps done."""
     world = history.worlds.find(asked.round)
     if world is None:
-        return invalid(f"there was no round {asked.round}")
-    if not any(worker.steps for worker in world.workers.values()):
-        return unknown(f"no step of round {asked.round} was observed")
-    for worker in world.workers.values():
-        if worker.resumed_at_step is None or worker.resumed_seq is None:
-            if worker.steps:
-                return unknown(NO_GLOBAL_STEP, (worker.steps[0].seq,))
-            return unknown(f"rank {worker.rank} made no step in round {asked.round}")
-        if worker.resumed_at_step != asked.step:
+        seen = [
+            each.hello_seq for last in history.worlds.rounds[-1:] for each in last.workers.values()
+        ]
+        return invalid(f"there was no round {asked.round}", seen)
+    if (problem := _miscounted(history)) is not None:
+        return problem
+    ranks = [world.workers[rank] for rank in sorted(world.workers)]
+    for worker in ranks:
+        if worker.resumed_at_step is not None and worker.resumed_at_step != asked.step:
             return invalid(
                 f"rank {worker.rank} resumed round {asked.round} with {worker.resumed_at_step} "
                 f"steps done, {asked.step} were expected",
-                (worker.resumed_seq,),
+                (worker.resumed_seq or worker.hello_seq,),
             )
+    if not any(worker.steps for worker in ranks):
+        return unknown(f"no step of round {asked.round} was observed")
+    for worker in ranks:
+        if not worker.steps and not (worker.finished and worker.resumed_at_step is not None):
+            return unknown(f"rank {worker.rank} made no step in round {asked.round}")
+        if worker.resumed_at_step is None:
+            return unknown(f"rank {worker.rank}: {_why_not(worker)}", (worker.steps[0].seq,))
+    if (missing := _missing(world)) is not None:
+        return unknown(missing)
     return valid(
         f"every rank resumed round {asked.round} with {asked.step} steps done",
-        [worker.resumed_seq for worker in world.workers.values() if worker.resumed_seq],
+        [worker.resumed_seq for worker in ranks if worker.resumed_seq],
     )
+
+
+def _missing(world: World) -> str | None:
+    missing = sorted(set(range(world.world_size)) - set(world.workers))
+    if not missing:
+        return None
+    return f"rank {missing[0]} of round {world.ordinal} was not observed"
+
+
+def _why_not(worker: WorkerView) -> str:
+    """Say why it is not known where a worker resumed."""
+    return NO_GLOBAL_STEP if all(step.step is None for step in worker.steps) else _NO_START
+
+
+def _miscounted(history: History) -> Verdict | None:
+    """Find steps that cannot be a count of what is done, over the whole training."""
+    for world in history.worlds.rounds:
+        for worker in world.workers.values():
+            for step in worker.steps:
+                if step.step is not None and step.step < 1:
+                    return unknown(
+                        f"rank {worker.rank} reported step {step.step} as done: steps are to be "
+                        "reported after they were made, and counted from 1",
+                        (step.seq,),
+                    )
+            for before, after in pairwise(worker.steps):
+                if before.step is not None and (after.step or 0) <= before.step:
+                    return unknown(
+                        f"rank {worker.rank} reported step {after.step} after step {before.step}: "
+                        "that is no count over the whole training",
+                        (before.seq, after.seq),
+                    )
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +116,14 @@ class StepsLostParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one resume cost: steps that any rank had completed and that were executed again."""
+    """What one resume cost: steps that any rank had completed and that were executed again.
+
+    `unseen` steps lie between the last that was seen and the first after the resume.
+    """
 
     world: World
     steps: int
+    unseen: int
     events: tuple[int, ...]
 
 
@@ -87,29 +136,37 @@ def losses(history: History) -> list[Loss] | None:
         stepped = [worker for worker in world.workers.values() if worker.steps]
         if not stepped:
             continue
-        resumes = [worker for worker in stepped if worker.resumed_at_step is not None]
-        if len(resumes) < len(stepped):
-            return None
-        first = min(resumes, key=lambda worker: worker.resumed_at_step or 0)
+        resumed: list[tuple[int, int]] = []
+        for worker in stepped:
+            if worker.resumed_at_step is None or worker.steps[-1].step is None:
+                return None
+            resumed.append((worker.resumed_at_step, worker.resumed_seq or worker.hello_seq))
+        first, first_seq = min(resumed)
         if done_seq is not None:
-            lost = max(0, done - (first.resumed_at_step or 0))
-            proof = (done_seq, first.resumed_seq or first.hello_seq)
-            found.append(Loss(world=world, steps=lost, events=proof))
-        last = max(stepped, key=lambda worker: worker.last_step or 0)
-        done, done_seq = last.last_step or 0, last.steps[-1].seq
+            loss = Loss(
+                world=world,
+                steps=max(0, done - first),
+                unseen=max(0, first - done),
+                events=(done_seq, first_seq),
+            )
+            found.append(loss)
+        last = max((worker.steps[-1] for worker in stepped), key=lambda step: step.step or 0)
+        done, done_seq = last.step or 0, last.seq
     return found
 
 
 @checker("steps_lost", StepsLostParameters, shorthand="at_most")
 def steps_lost(history: History, asked: StepsLostParameters) -> Verdict:
     """At each resume, at most so many completed steps are executed again."""
-    if not any(
-        worker.steps for world in history.worlds.rounds for worker in world.workers.values()
-    ):
+    workers = [each for world in history.worlds.rounds for each in world.workers.values()]
+    if not any(worker.steps for worker in workers):
         return unknown("no step of any worker was observed")
+    if (problem := _miscounted(history)) is not None:
+        return problem
     found = losses(history)
     if found is None:
-        return unknown(NO_GLOBAL_STEP)
+        vague = [each for each in workers if each.steps and each.resumed_at_step is None]
+        return unknown(_why_not(vague[0]) if vague else NO_GLOBAL_STEP)
     for loss in found:
         if loss.steps > asked.at_most:
             return invalid(
@@ -117,144 +174,64 @@ def steps_lost(history: History, asked: StepsLostParameters) -> Verdict:
                 f"{asked.at_most} were expected",
                 loss.events,
             )
-    worst = max((loss.steps for loss in found), default=0)
-    return valid(f"{len(found)} resumes, at most {worst} steps executed again at one")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParametersParameters:
-    """`parameters: identical`."""
-
-    are: Literal["identical"]
-
-
-@checker("parameters", ParametersParameters, shorthand="are")
-def parameters(history: History, _: ParametersParameters) -> Verdict:
-    """All replicas end with the same parameters (data-parallel training)."""
-    formed = formed_worlds(history)
-    if not formed:
-        return unknown("no round formed")
-    last = formed[-1]
-    digests: dict[str, list[int]] = {}
-    ranks: dict[str, list[int]] = defaultdict(list)
-    for rank, worker in sorted(last.workers.items()):
-        if worker.digest is None or worker.digest_seq is None:
-            why = "it did not end by itself" if not worker.finished else "none was taken"
-            return unknown(f"no digest of rank {rank}'s parameters in the last round: {why}")
-        digests.setdefault(worker.digest.digest, []).append(worker.digest_seq)
-        ranks[worker.digest.digest].append(rank)
-    if len(digests) > 1:
-        groups = " and ".join(f"ranks {', '.join(map(str, each))}" for each in ranks.values())
-        return invalid(
-            f"parameters differ at the end between {groups}",
-            [seq for seqs in digests.values() for seq in seqs],
-        )
+    for loss in found:
+        if loss.unseen:
+            return unknown(
+                f"round {loss.world.ordinal} resumed {loss.unseen} steps after the last one that "
+                "was seen: they were left out, or not seen",
+                loss.events,
+            )
+    if not found:
+        return unknown("no round resumed after another had made steps: there was nothing to lose")
+    worst = max(loss.steps for loss in found)
     return valid(
-        f"{last.world_size} replicas ended with the same parameters",
-        [seq for seqs in digests.values() for seq in seqs],
+        f"{len(found)} resumes, at most {worst} steps executed again at one",
+        [seq for loss in found for seq in loss.events],
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesParameters:
-    """`samples: {each_epoch: exactly_once}`.
+class FinishedAtParameters:
+    """`finished_at: {step: 60}`: the global step that the job's last one is to be."""
 
-    `padding: allowed` forgives the samples that a DistributedSampler repeats so that all ranks have
-    equally many. `loader` chooses among several data loaders by a part of its name.
-    """
+    step: int
 
-    each_epoch: Literal["exactly_once", "at_least_once", "at_most_once"]
-    padding: Literal["allowed", "forbidden"] = "forbidden"
-    loader: str | None = None
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise ValueError(f"steps are counted from 1, and none is {self.step}")
 
 
-@checker("samples", SamplesParameters, shorthand="each_epoch")
-def samples(history: History, asked: SamplesParameters) -> Verdict:
-    """Each sample of an epoch is used as often as asked, by the last execution of each step."""
-    drawn = history.of_kind(SamplesDrawn)
-    if not drawn:
-        return unknown(
-            "samples were not observed: they must be asked for, and come from a DataLoader over a "
-            "dataset with indices, or from the script's own report"
-        )
-    chosen = _loader_of(drawn, asked.loader)
-    if chosen is None:
-        return unknown(f"no data loader is called {asked.loader!r}")
-    drawn = [entry for entry in drawn if entry.event.loader == chosen]
-    if any(entry.event.step is None for entry in drawn):
-        return unknown(NO_GLOBAL_STEP)
-    if any(entry.event.epoch is None or entry.event.size is None for entry in drawn):
-        return unknown(
-            f"the epoch or the size of {chosen} is not known: its sampler keeps no `epoch`"
-        )
-    return _judge_samples(_last_executions(history, drawn), asked)
-
-
-def _loader_of(drawn: list[Entry[SamplesDrawn]], wanted: str | None) -> str | None:
-    """Return the loader that was used for most steps: that of the training."""
-    counts = Counter(entry.event.loader for entry in drawn)
-    names = [name for name, _ in counts.most_common() if wanted is None or wanted in name]
-    return names[0] if names else None
-
-
-def _last_executions(
-    history: History, drawn: list[Entry[SamplesDrawn]]
-) -> list[Entry[SamplesDrawn]]:
-    """Return what was drawn for the last execution of each step: by the newest world to do it."""
-    newest: dict[int, int] = {}
-    worlds: dict[int, int] = {}
-    for entry in drawn:
-        found = history.worlds.worker_of(entry.event.pid)
-        worlds[entry.seq] = found[0].ordinal if found is not None else 0
-        step = entry.event.step or 0
-        newest[step] = max(newest.get(step, 0), worlds[entry.seq])
-    return [entry for entry in drawn if worlds[entry.seq] == newest[entry.event.step or 0]]
-
-
-def _judge_samples(drawn: list[Entry[SamplesDrawn]], asked: SamplesParameters) -> Verdict:
-    uses: dict[int, Counter[int]] = defaultdict(Counter)
-    proof: dict[int, list[Entry[SamplesDrawn]]] = defaultdict(list)
-    usual = _batches_per_step(drawn)
-    for entry in drawn:
-        epoch = entry.event.epoch or 0
-        proof[epoch].append(entry)
-        # More than usual before a first step is what the script skipped when it resumed.
-        for batch in entry.event.batches[-usual:]:
-            uses[epoch].update(batch)
-    size = max(entry.event.size or 0 for entry in drawn)
-    ranks = max(1, len({entry.event.rank for entry in drawn}))
-    last_epoch = max(uses)
-    for epoch, counts in sorted(uses.items()):
-        repeated = sorted(sample for sample, count in counts.items() if count > 1)
-        extra = sum(counts[sample] - 1 for sample in repeated)
-        allowed = ranks - 1 if asked.padding == "allowed" else 0
-        if asked.each_epoch != "at_least_once" and extra > allowed:
+@checker("finished_at", FinishedAtParameters, shorthand="step")
+def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
+    """Every rank of the last round completed this global step as its last, and ended by itself."""
+    world = history.worlds.current
+    if world is None:
+        return unknown("no worker was observed")
+    if (problem := _miscounted(history)) is not None:
+        return problem
+    proof: list[int] = []
+    vague: list[str] = []
+    for worker in (world.workers[rank] for rank in sorted(world.workers)):
+        # One that resumes with everything done has nothing left to do.
+        step, seq = worker.resumed_at_step, worker.resumed_seq
+        if worker.steps:
+            step, seq = worker.steps[-1].step, worker.steps[-1].seq
+        if step is None:
+            why = NO_GLOBAL_STEP if worker.steps else "it made no step"
+            vague.append(f"rank {worker.rank}: {why}")
+        elif step > asked.step or (step < asked.step and not worker.is_alive):
             return invalid(
-                f"epoch {epoch} used {len(repeated)} samples more than once, first "
-                f"{_first(repeated)}",
-                [e.seq for e in proof[epoch] if _uses(e, repeated[0])],
+                f"rank {worker.rank} ended after step {step}, {asked.step} was expected to be the "
+                "last one",
+                (seq or worker.hello_seq,),
             )
-        missing = [sample for sample in range(size) if sample not in counts]
-        # The last epoch may have been cut short by the job's own end.
-        if asked.each_epoch != "at_most_once" and missing and epoch != last_epoch:
-            return invalid(
-                f"epoch {epoch} never used {len(missing)} of {size} samples, first "
-                f"{_first(missing)}",
-                [e.seq for e in proof[epoch]][-8:],
-            )
-    return valid(f"{len(uses)} epochs of {size} samples: {asked.each_epoch.replace('_', ' ')}")
+        elif not worker.finished:
+            vague.append(f"rank {worker.rank} did not end by itself, after step {step}")
+        proof.append(seq or worker.hello_seq)
+    vague += [missing] if (missing := _missing(world)) is not None else []
+    if vague:
+        return unknown(vague[0], proof)
+    return valid(f"all {world.world_size} ranks ended after step {asked.step}", proof)
 
 
-def _batches_per_step(drawn: list[Entry[SamplesDrawn]]) -> int:
-    return Counter(len(entry.event.batches) for entry in drawn).most_common(1)[0][0]
-
-
-def _uses(entry: Entry[SamplesDrawn], sample: int) -> bool:
-    return any(sample in batch for batch in entry.event.batches)
-
-
-def _first(values: list[int]) -> str:
-    return ", ".join(map(str, values[:5])) + (" ..." if len(values) > 5 else "")
-
-
-CHECKERS: tuple[Checker[Any], ...] = (resumed_at, steps_lost, parameters, samples)
+CHECKERS: tuple[Checker[Any], ...] = (resumed_at, steps_lost, finished_at)

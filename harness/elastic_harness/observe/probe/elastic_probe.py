@@ -27,17 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from re import Pattern
     from types import ModuleType
-    from typing import TextIO
+    from typing import TextIO, TypeAlias
 
     from elastic_harness.observe.probe.elastic_probe_cause import CauseSide
+    from elastic_harness.observe.probe.elastic_probe_steps import StepCount
     from elastic_harness.observe.probe.elastic_probe_torch import TorchSide
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
+
+    # An epoch's number, and who says so: "sampler", "script", or "counted" by the probe.
+    Epoch: TypeAlias = tuple[int | None, str]
 else:
     from elastic_probe_cause import CauseSide
+    from elastic_probe_steps import StepCount
     from elastic_probe_torch import TorchSide
     from elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 
-__all__ = ["Probe", "report_samples", "report_step", "start"]
+__all__ = ["Probe", "report_resume", "report_samples", "report_step", "start"]
 
 # The process that said hello names itself here, so that its children know what they are not.
 _MARK = "ELASTIC_PROBE_WORKER"
@@ -91,12 +96,18 @@ def report_step(step: int) -> None:
         _probe.script_stepped(step)
 
 
+def report_resume(step: int) -> None:
+    """Note that `step` steps were done before this process began, by the script's own count."""
+    if _probe is not None:
+        _probe.script_resumed(step)
+
+
 def report_samples(
     indices: Sequence[int], *, epoch: int | None, loader: str, size: int | None
 ) -> None:
     """Note samples that the next step will use, for scripts that do not use a DataLoader."""
     if _probe is not None:
-        _probe.drew(loader, size, epoch, indices)
+        _probe.drew(loader, size, (epoch, "script"), indices)
 
 
 def _may_be_worker() -> bool:
@@ -155,21 +166,6 @@ def _is_uncaught(ending: SystemExit | Exception) -> bool:
     return isinstance(ending, SystemExit) or error is ending
 
 
-def _acts() -> ModuleType:
-    """Load what few workers are ever told to do; our folder is on the path no more."""
-    module = sys.modules.get("elastic_probe_acts")
-    if module is None:
-        from importlib.util import module_from_spec, spec_from_file_location
-
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "elastic_probe_acts.py")
-        spec = spec_from_file_location("elastic_probe_acts", path)
-        assert spec is not None, "a path to a Python file has a specification"
-        assert spec.loader is not None, "and a loader"
-        module = sys.modules["elastic_probe_acts"] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
-
-
 class Probe:
     """Who this worker is, the count of its steps, and the holds."""
 
@@ -182,17 +178,30 @@ class Probe:
         self._environ = environ
         self._hold_limit_s = _HOLD_LIMIT_S
         self._holds: list[int] = []
-        self._count = 0
+        self.steps = StepCount()
+        self._resumed: int | None = None  # as was said last
         self._last_at = 0.0
-        self._has_resumed = False
         self._order: list[str] | None = None
         self.order_by = ""
         self._ending: SystemExit | Exception | None = None
-        self._script_step: int | None = None
-        self.last_step: int | None = None
-        self._drawn: dict[tuple[str, int | None, int | None], list[Sequence[int]]] = {}
+        self._drawn: dict[tuple[str, int | None, Epoch], list[Sequence[int]]] = {}
         self.on_step: Callable[[], None] = lambda: None
         self.on_finish: Callable[[], None] = lambda: None
+
+    @staticmethod
+    def load(name: str) -> ModuleType:
+        """Load a part of the probe that few workers need; our folder is on the path no more."""
+        module = sys.modules.get(name)
+        if module is None:
+            from importlib.util import module_from_spec, spec_from_file_location
+
+            path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+            spec = spec_from_file_location(name, path)
+            assert spec is not None, "a path to a Python file has a specification"
+            assert spec.loader is not None, "and a loader"
+            module = sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        return module
 
     def say_hello(self) -> bool:
         """Say who we are and wait for the answer; False where the harness says we are no worker."""
@@ -263,15 +272,20 @@ class Probe:
                 pass
         return False
 
+    def script_resumed(self, step: int) -> None:
+        """Take the script's own word for how many steps were done before this process."""
+        if self.wire.is_open:
+            self.steps.on_start(step)
+            self._say_resumed()
+
     def script_stepped(self, step: int, source: str = "script") -> None:
         """Take the script's own word for how many steps are done; it wins over what we deduce."""
         if not self.wire.is_open:
             return
-        is_same_step = self._script_step is None and self._count > 0
-        self._script_step = step
-        if is_same_step and self.last_step == step:
-            return
-        self._stepped(step, source, is_new=not is_same_step)
+        if self.steps.on_report(step):
+            self._stepped(source)
+        else:
+            self._say_resumed()
 
     def follow_output(self, pattern: str) -> None:
         """Take what the script prints through Python for its word, where a line matches."""
@@ -300,30 +314,32 @@ class Probe:
 
     def optimizer_stepped(self, step: int | None) -> None:
         """Note a step of the primary optimizer, unless the script counts for itself."""
-        if not self.wire.is_open or self._script_step is not None:
-            return
-        self._stepped(step, "process" if step is None else "state", is_new=True)
+        if self.wire.is_open and self.steps.on_optimizer(step):
+            self._stepped("process" if step is None else "state")
 
-    def _stepped(self, step: int | None, source: str, *, is_new: bool) -> None:
-        self._count += is_new
-        self.last_step = step
+    def _say_resumed(self) -> None:
+        if self.steps.resumed != self._resumed:
+            self._resumed = self.steps.resumed
+            number = "null" if self._resumed is None else str(self._resumed)
+            self.say("resume", f'"step":{number}', now())
+
+    def _stepped(self, source: str) -> None:
+        count, step = self.steps.count, self.steps.step
         if self._ending is not None:
             self.acted(_name_of(self._ending), "refused", "the script caught it, and went on")
             self._ending = None
         self.on_step()
         at = now()
-        if not self._has_resumed and step is not None:
-            self._has_resumed = True
-            self.say("resume", f'"step":{step - self._count}', at)
+        self._say_resumed()
         number = "null" if step is None else str(step)
-        place = f'"count":{self._count},"step":{number}'
+        place = f'"count":{count},"step":{number}'
         if self._drawn:
             self._say_drawn(place, at)
         self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
         for words in self.wire.read():
             self.obey(words)
         if self._holds and self._order is None:
-            self._hold(self._count if step is None else step)
+            self._hold(count if step is None else step)
         self._last_at = now()
         if self._order is not None:
             self._do_order()
@@ -362,7 +378,7 @@ class Probe:
                 is_error = isinstance(error, type) and issubclass(error, Exception)
                 self._end_by((error if is_error else RuntimeError)(unquote(message[1:])))
             case ["act", name, argument, _]:
-                _acts().perform(self, name, argument)
+                self.load("elastic_probe_acts").perform(self, name, argument)
             case _:
                 pass
 
@@ -383,20 +399,29 @@ class Probe:
 
     # --- samples -------------------------------------------------------------------------------
 
-    def drew(self, loader: str, size: int | None, epoch: int | None, batch: Sequence[int]) -> None:
+    def drew(self, loader: str, size: int | None, epoch: Epoch, batch: Sequence[int]) -> None:
         """Note the indices of one batch that the script was given."""
         if self.wants_samples and self.wire.is_open:
             self._drawn.setdefault((loader, size, epoch), []).append(batch)
 
+    def forget_drawn(self, loader: str) -> int:
+        """Forget the batches of a loader that no step has used yet; returns how many those were."""
+        unused = [key for key in self._drawn if key[0] == loader]
+        return sum(len(self._drawn.pop(key)) for key in unused)
+
+    def did_not_see(self, loader: str, why: str) -> None:
+        """Note that the samples of a loader cannot be seen."""
+        self.say("unseen", f'"loader":{quoted(loader)},"reason":{quoted(why)}', now())
+
     def _say_drawn(self, place: str, at: float) -> None:
         drawn, self._drawn = self._drawn, {}
-        for (loader, size, epoch), batches in drawn.items():
+        for (loader, size, (epoch, source)), batches in drawn.items():
             lists = ",".join(f"[{','.join(map(str, batch))}]" for batch in batches)
             size_text = "null" if size is None else str(size)
             epoch_text = "null" if epoch is None else str(epoch)
             self.say(
                 "samples",
                 f'{place},"loader":{quoted(loader)},"size":{size_text},'
-                f'"epoch":{epoch_text},"batches":[{lists}]',
+                f'"epoch":{epoch_text},"epoch_source":"{source}","batches":[{lists}]',
                 at,
             )

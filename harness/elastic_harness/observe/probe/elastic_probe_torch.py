@@ -5,8 +5,8 @@
 
 Nothing here imports torch: it waits behind the import system, or finds torch loaded in an
 interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hook that
-torch has for such purposes. Only on request, to follow samples, does it stand between a DataLoader
-and its sampler.
+torch has for such purposes. Data loaders and the state at the end are seen on request only, by
+modules of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from elastic_harness.observe.probe.elastic_probe import Probe
     from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
 else:
-    from _collections import deque
-
     from elastic_probe_wire import now, quoted
 
 __all__ = ["TorchSide"]
@@ -39,7 +36,7 @@ class TorchSide:
         self._primary: Any = None  # weak reference to the optimizer with most parameters
         self._primary_size = 0
         self._sizes: Any = None  # by optimizer, weakly
-        self._params: list[Any] = []
+        self._state: tuple[str, Any, Any] | None = None  # its kind, state and groups, for the end
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._device_base: int | None = None
         self._has_group = False
@@ -48,12 +45,14 @@ class TorchSide:
         """Attach to torch's modules now, or as soon as the script imports them."""
         after = {"torch.optim.optimizer": self._on_optimizers}
         if self._probe.wants_samples:
-            after["torch.utils.data.dataloader"] = self._on_loaders
+            loaders = self._probe.load("elastic_probe_loaders").Loaders(self._probe)
+            after["torch.utils.data.dataloader"] = loaders.watch
         for name in list(after):
             if (module := sys.modules.get(name)) is not None:
                 after.pop(name)(module)
         if after:
             sys.meta_path.insert(0, _AfterImport(after))  # type: ignore[arg-type]
+        self._probe.steps.has_optimizer = _has_optimizer
         self._probe.on_step = self._look_for_group
         self._probe.on_finish = self._on_finish
 
@@ -67,6 +66,9 @@ class TorchSide:
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         step = self._primary_step(optimizer)
+        if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
+            # Not the optimizer itself: while we keep it, another one would not take its place.
+            self._state = type(optimizer).__name__, optimizer.state, optimizer.param_groups
         if step is not False:
             # Outside of any `except`: a signal handler of the script may raise in a hold.
             self._probe.optimizer_stepped(step)
@@ -83,8 +85,6 @@ class TorchSide:
                     return False
                 self._primary, self._primary_size = weakref.ref(optimizer), size
                 self._stepper = self._device_base = None
-                if self._probe.wants_hash:
-                    self._params = _parameters_of(optimizer)
                 if primary is not None:
                     return False  # the smaller one has counted this step already
             return self._step_in_state(optimizer)
@@ -139,57 +139,14 @@ class TorchSide:
             return
         self._probe.say("group", f'"world_size":{size},"nonce":{quoted(nonce)}', now())
 
-    # --- data loaders --------------------------------------------------------------------------
-
-    def _on_loaders(self, module: ModuleType) -> None:
-        """Follow index batches from the sampler to the script, in the order it receives them."""
-        from functools import wraps
-
-        kind = module._BaseDataLoaderIter  # noqa: SLF001 (torch has no hook here)
-        next_index, next_batch = kind._next_index, kind.__next__  # noqa: SLF001
-        drew = self._probe.drew
-
-        @wraps(next_index)
-        def _next_index(self: Any) -> Any:
-            batch = next_index(self)
-            try:
-                queue = self.__dict__.setdefault("_elastic_drawn", deque())
-                queue.append((self._sampler_iter, _epoch_of(self._index_sampler), batch))
-            except Exception:  # noqa: BLE001, S110 (never the reason why a loader fails)
-                pass
-            return batch
-
-        @wraps(next_batch)
-        def __next__(self: Any) -> Any:  # noqa: N807 (takes its place)
-            data = next_batch(self)
-            try:
-                queue = self.__dict__.get("_elastic_drawn")
-                # Prefetched batches of an epoch that the script left early were never handed out.
-                while queue and queue[0][0] is not self._sampler_iter:
-                    queue.popleft()
-                if queue:
-                    _, epoch, batch = queue.popleft()
-                    indices = [int(i) for i in (batch if isinstance(batch, list) else [batch])]
-                    drew(*_label_of(self), epoch, indices)
-            except Exception:  # noqa: BLE001, S110 (indices that are no numbers are not samples)
-                pass
-            return data
-
-        kind._next_index, kind.__next__ = _next_index, __next__  # noqa: SLF001
-
     # --- the end -------------------------------------------------------------------------------
 
     def _on_finish(self) -> None:
         # An uncaught exception has left its mark by now; such parameters say nothing.
-        if not self._params or hasattr(sys, "last_type"):
+        if self._state is None or hasattr(sys, "last_type"):
             return
-        try:
-            digest = _digest(self._params)
-        except Exception:  # noqa: BLE001 (sharded or meta tensors have no bytes to hash)
-            return
-        last = self._probe.last_step
-        step = "null" if last is None else str(last)
-        self._probe.say("hash", f'"step":{step},"digest":"{digest}"', now())
+        part = self._probe.load("elastic_probe_state")
+        self._probe.say("hash", part.describe(*self._state, self._probe.steps.step), now())
 
 
 class _AfterImport:
@@ -241,35 +198,12 @@ def _parameters_of(optimizer: Any) -> list[Any]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def _epoch_of(index_sampler: Any) -> int | None:
-    for sampler in (getattr(index_sampler, "sampler", None), index_sampler):
-        epoch = getattr(sampler, "epoch", None)
-        if isinstance(epoch, int):
-            return epoch
-    return None
-
-
-def _label_of(iterator: Any) -> tuple[str, int | None]:
-    """Return a name of a loader that is the same after a restart, and its dataset's length."""
-    dataset = iterator._dataset  # noqa: SLF001 (torch's own iterator)
-    sampler = getattr(iterator._index_sampler, "sampler", None)  # noqa: SLF001
-    try:
-        size = len(dataset)
-    except TypeError:
-        size = None
-    return f"{type(dataset).__name__}[{size}] by {type(sampler).__name__}", size
-
-
-def _digest(parameters: list[Any]) -> str:
-    import ctypes
-    import hashlib
-
-    digest = hashlib.sha256()
-    for parameter in parameters:
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        tensor = local.detach().cpu().contiguous()
-        size = tensor.numel() * tensor.element_size()
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        if size:
-            digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))
-    return digest.hexdigest()
+def _has_optimizer() -> bool:
+    """Tell whether an optimizer was made in this process: torch marks its class then."""
+    module = sys.modules.get("torch.optim.optimizer")
+    kinds = [] if module is None else [module.Optimizer]
+    for kind in kinds:
+        if getattr(kind.step, "hooked", False):
+            return True
+        kinds += kind.__subclasses__()
+    return False

@@ -1,0 +1,217 @@
+"""What the training ended with: parameters and the optimizer's state, on every rank.
+
+Compared are the ranks with each other, or each rank with the same rank of a reference: the same job
+with the same seed, run once before without a fault (`ReferenceObserved`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from elastic_harness.history.checkers.liveness import formed_worlds
+from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.events import FaultFired, ParametersHashed, ReferenceObserved
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.history.worlds import WorkerView
+
+__all__ = ["CHECKERS", "optimizer", "parameters", "reference_of"]
+
+_NAMES = {"parameters": "the parameters", "optimizer": "the optimizer's state"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalStateParameters:
+    """`parameters: identical`, or `same_as_uninterrupted`; `optimizer` likewise.
+
+    `identical`: all ranks end with the same (data-parallel training). `same_as_uninterrupted`: each
+    rank ends with what it ends with when nothing disturbs the job, to the bit, or `within: 1e-6`
+    (the norm of the difference, divided by the norm).
+    """
+
+    are: Literal["identical", "same_as_uninterrupted"]
+    within: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.within is not None and self.are == "identical":
+            raise ValueError("`within` goes with same_as_uninterrupted: replicas are identical")
+        if self.within is not None and not 0 <= self.within < 1:
+            raise ValueError(f"a part is expected, such as 1e-6, not {self.within}")
+
+
+@checker("parameters", FinalStateParameters, shorthand="are")
+def parameters(history: History, asked: FinalStateParameters) -> Verdict:
+    """All replicas end with the same parameters, or with those of an uninterrupted run."""
+    return _judge("parameters", history, asked)
+
+
+@checker("optimizer", FinalStateParameters, shorthand="are")
+def optimizer(history: History, asked: FinalStateParameters) -> Verdict:
+    """All replicas end with the same optimizer state, or with that of an uninterrupted run."""
+    return _judge("optimizer", history, asked)
+
+
+def reference_of(history: History) -> ReferenceObserved | None:
+    """Return what an undisturbed run ended with; None if it was disturbed, or not all was seen."""
+    worlds = formed_worlds(history)
+    if len(history.worlds.rounds) != 1 or len(worlds) != 1 or history.of_kind(FaultFired):
+        return None
+    workers = [worlds[0].workers[rank] for rank in sorted(worlds[0].workers)]
+    states = [worker.digest for worker in workers if worker.finished and worker.digest is not None]
+    steps = {state.step for state in states}
+    if len(states) < len(workers) or len(steps) != 1:
+        return None
+    return ReferenceObserved(
+        world_size=worlds[0].world_size,
+        step=steps.pop(),
+        states=tuple(
+            {each.name: getattr(state, each.name) for each in dataclasses.fields(state)}
+            for state in states
+        ),
+    )
+
+
+def _judge(part: str, history: History, asked: FinalStateParameters) -> Verdict:
+    formed = formed_worlds(history)
+    if not formed:
+        return unknown("no round formed")
+    if history.worlds.rounds[-1] is not formed[-1]:
+        return unknown(f"the last round, {history.worlds.rounds[-1].ordinal}, did not form")
+    workers = [worker for _, worker in sorted(formed[-1].workers.items())]
+    for worker in workers:
+        if worker.digest is not None and worker.finished and not worker.digest.is_finite:
+            return invalid(
+                f"rank {worker.rank} ended with parameters that are not finite (nan or inf)",
+                (worker.digest_seq or worker.hello_seq,),
+            )
+    states: list[ParametersHashed] = []
+    for worker in workers:
+        if (why := _why_none(part, worker)) is not None:
+            return unknown(f"no digest of rank {worker.rank}'s {part} in the last round: {why}")
+        assert worker.digest is not None, "or there was a reason why not"
+        states.append(worker.digest)
+    proof = [worker.digest_seq for worker in workers if worker.digest_seq is not None]
+    if asked.are == "identical":
+        return _judge_replicas(part, states, proof)
+    return _judge_by_reference(part, history, states, proof, asked.within)
+
+
+def _why_none(part: str, worker: WorkerView) -> str | None:
+    if not worker.finished:
+        return "it did not end by itself"
+    if worker.digest is None:
+        return "none was taken: no optimizer of torch made a step, or an exception ended it"
+    if _digest_of(part, worker.digest) is None:
+        return worker.digest.reason or "none was taken"
+    return None
+
+
+def _digest_of(part: str, state: ParametersHashed) -> str | None:
+    return state.digest if part == "parameters" else state.optimizer
+
+
+def _judge_replicas(part: str, states: list[ParametersHashed], proof: list[int]) -> Verdict:
+    if any(part in state.sharded for state in states):
+        return unknown(f"{_NAMES[part]} are divided among the ranks: no two have the same", proof)
+    if len(states) < 2:
+        return unknown("there was one rank at the end, and none to compare it with", proof)
+    ranks: dict[str | None, list[int]] = defaultdict(list)
+    for rank, state in enumerate(states):
+        ranks[_digest_of(part, state)].append(rank)
+    if len(ranks) == 1:
+        return valid(f"{len(states)} replicas ended with the same {_NAMES[part][4:]}", proof)
+    groups = " and ".join(f"ranks {', '.join(map(str, each))}" for each in ranks.values())
+    one, other, *_ = (states[each[0]] for each in ranks.values())
+    how_far = _in_words(_distance(part, other, one))
+    return invalid(f"{_NAMES[part][4:]} differ at the end between {groups}{how_far}", proof)
+
+
+def _judge_by_reference(
+    part: str,
+    history: History,
+    states: list[ParametersHashed],
+    proof: list[int],
+    within: float | None,
+) -> Verdict:
+    found = history.last(ReferenceObserved)
+    if found is None:
+        return unknown("there is no uninterrupted run to compare with: none was made, or it failed")
+    reference, proof = found.event, [found.seq, *proof]
+    if len(states) != reference.world_size:
+        return unknown(
+            f"the job ended with {len(states)} ranks, uninterrupted with "
+            f"{reference.world_size}: another number of ranks adds up in another order",
+            proof,
+        )
+    wanted = [ParametersHashed(**state) for state in reference.states]
+    worst, worst_rank = 0.0, -1
+    for rank, (state, other) in enumerate(zip(states, wanted, strict=True)):
+        how_far = _in_words(_distance(part, state, other)) + _hints(part, state, other)
+        if None not in (state.step, other.step) and state.step != other.step:
+            return invalid(
+                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}: "
+                f"{_NAMES[part]} differ{how_far}",
+                proof,
+            )
+        if _digest_of(part, other) is None:
+            return unknown(f"no digest of rank {rank}'s {part} in the uninterrupted run", proof)
+        if _digest_of(part, state) == _digest_of(part, other):
+            continue
+        distance = _distance(part, state, other)
+        if worst_rank < 0 or distance is None or distance > worst:
+            worst, worst_rank = math.inf if distance is None else distance, rank
+    if worst_rank < 0:
+        return valid(f"{_NAMES[part]} are those of the uninterrupted run, to the bit", proof)
+    how_far = _in_words(None if math.isinf(worst) else worst)
+    state, other = states[worst_rank], wanted[worst_rank]
+    said = f"{_NAMES[part]} of rank {worst_rank} differ from the uninterrupted run's{how_far}"
+    if within is not None and worst <= within:
+        return valid(f"{said}, {within:g} is allowed", proof)
+    said += _hints(part, state, other)
+    sizes = {each.world_size for each in history.worlds.rounds if each.last_step is not None}
+    if within is None and sizes != {reference.world_size}:
+        return unknown(
+            f"{said}; steps were made in rounds of other sizes, which are not the same to the bit "
+            "(`within` says how much is allowed)",
+            proof,
+        )
+    return invalid(said if within is None else f"{said}, {within:g} is allowed", proof)
+
+
+def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> float | None:
+    """Return the norm of the difference as a part of the norm, by the sketches; None: unknown."""
+    if part == "parameters":
+        one, two, norm = state.sketch, other.sketch, other.norm
+    else:
+        one, two, norm = state.optimizer_sketch, other.optimizer_sketch, other.optimizer_norm
+    if len(one) != len(two) or not one or not norm:
+        return None
+    return math.dist(one, two) / norm
+
+
+def _in_words(distance: float | None) -> str:
+    return "" if distance is None else f" by {distance:.2g} (relative)"
+
+
+def _hints(part: str, state: ParametersHashed, other: ParametersHashed) -> str:
+    """Say what else differs, and may be the reason."""
+    found = []
+    if state.lr != other.lr:
+        found.append(f"its learning rate is {_numbers(state.lr)} instead of {_numbers(other.lr)}")
+    if part == "parameters" and state.optimizer != other.optimizer:
+        found.append("its optimizer's state differs")
+    kinds = [name for name in sorted(other.random) if state.random.get(name) != other.random[name]]
+    if kinds:
+        found.append(f"so do the random numbers of {' and '.join(kinds)}")
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values) or "none"
+
+
+CHECKERS: tuple[Checker[Any], ...] = (parameters, optimizer)

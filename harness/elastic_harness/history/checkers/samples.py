@@ -1,0 +1,360 @@
+"""Which samples the training used, epoch by epoch, by the last execution of each step."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.checkers.training import NO_GLOBAL_STEP
+from elastic_harness.history.events import SamplesDrawn, SamplesUnseen
+from elastic_harness.history.history import Entry, History
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.history.worlds import WorkerView, World
+
+__all__ = ["CHECKERS", "epochs", "samples"]
+
+_REPORT = (
+    "`elastic_harness.observe.report_samples(indices, epoch=epoch, size=size)` before each step "
+    "says which they are"
+)
+_NOT_OBSERVED = (
+    "samples were not observed: they must be asked for, and come from a DataLoader over a dataset "
+    f"with indices, or else {_REPORT}"
+)
+_UNSEEN = {
+    "iterable": "an IterableDataset has no indices",
+    "indices": "its sampler gives no numbers",
+    "order": "with in_order=False batches come in another order than they are drawn",
+}
+_NO_EPOCH = (
+    "its sampler keeps no `epoch`, and a process that resumes does not show which one it goes on "
+    "with: `loader.sampler.epoch = epoch` before each epoch says it, or a sampler with `set_epoch`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesParameters:
+    """`samples: {each_epoch: exactly_once}`.
+
+    `padding: allowed` forgives the samples that a DistributedSampler repeats so that all ranks have
+    equally many (one less than there are ranks); a number forgives so many in each epoch.
+    `dropped: 8` forgives as many samples that `drop_last` leaves out of each epoch. A last epoch
+    that is not complete is unknown, because a script may stop there on purpose: `last_epoch:
+    may_be_cut` says that it may, `complete` that it may not. `loader` chooses among several data
+    loaders by a part of its name; without it, the one that most steps used is judged.
+    """
+
+    each_epoch: Literal["exactly_once", "at_least_once", "at_most_once"]
+    padding: int | Literal["allowed", "forbidden"] = "forbidden"
+    dropped: int = 0
+    last_epoch: Literal["complete", "may_be_cut"] | None = None
+    loader: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dropped < 0 or (isinstance(self.padding, int) and self.padding < 0):
+            raise ValueError("padding and dropped are numbers of samples: 0 or more is expected")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsParameters:
+    """`epochs: 3`: so many complete epochs, and nothing beyond.
+
+    `dropped` and `loader` are those of `samples`.
+    """
+
+    exactly: int
+    dropped: int = 0
+    loader: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.exactly < 1 or self.dropped < 0:
+            raise ValueError("one epoch or more is expected, and 0 dropped samples or more")
+
+
+class _NotKnown(Exception):
+    """What was used cannot be told; the text is the reason."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Epochs:
+    """What was used of one data loader's samples; `begins_late`: by a job that was resumed."""
+
+    loader: str
+    size: int
+    ranks: int
+    begins_late: bool
+    uses: dict[int, Counter[int]]
+    proof: dict[int, list[Entry[SamplesDrawn]]]
+
+    @property
+    def first(self) -> int:
+        return min(self.uses)
+
+    @property
+    def last(self) -> int:
+        return max(self.uses)
+
+    @property
+    def skipped(self) -> list[int]:
+        """The epochs of which nothing was used, between others."""
+        return [each for each in range(self.first, self.last) if each not in self.uses]
+
+    def missing(self, epoch: int) -> list[int]:
+        """Return the samples that an epoch has not used."""
+        return [sample for sample in range(self.size) if sample not in self.uses[epoch]]
+
+    def told(self) -> str:
+        """Say what was seen of each epoch, those alike in one."""
+        groups: list[tuple[int, int, str]] = []
+        for epoch in sorted(self.uses):
+            used, extra = len(self.uses[epoch]), self.uses[epoch].total() - len(self.uses[epoch])
+            text = f"all {self.size} samples" if used == self.size else f"{used} of {self.size}"
+            text += f", {extra} of them again" if extra else ""
+            if groups and groups[-1][2] == text and groups[-1][1] == epoch - 1:
+                groups[-1] = (groups[-1][0], epoch, text)
+            else:
+                groups.append((epoch, epoch, text))
+        return "; ".join(
+            f"epoch {first}: {text}" if first == last else f"epochs {first} to {last}: {text}"
+            for first, last, text in groups
+        )
+
+
+@checker("samples", SamplesParameters, shorthand="each_epoch")
+def samples(history: History, asked: SamplesParameters) -> Verdict:
+    """Each sample of an epoch is used as often as asked, by the last execution of each step."""
+    try:
+        found = _epochs_of(history, asked.loader)
+    except _NotKnown as reason:
+        return unknown(str(reason))
+    for epoch in sorted(found.uses):
+        if asked.each_epoch != "at_least_once":
+            repeated = _find_repeated(found, epoch, asked)
+            if repeated is not None:
+                return repeated
+    if asked.each_epoch == "at_most_once":
+        return valid(f"no sample twice: {found.told()}")
+    if found.skipped:
+        return invalid(f"epoch {_first(found.skipped)} was skipped: {found.told()}")
+    cut: list[str] = []
+    for epoch in sorted(found.uses):
+        missing = found.missing(epoch)
+        if len(missing) <= asked.dropped:
+            continue
+        said = f"epoch {epoch} never used {len(missing)} of {found.size} samples"
+        if epoch == found.first and found.begins_late:
+            cut.append(f"{said}, and the job began in the middle of it")
+        elif epoch == found.last and asked.last_epoch is None:
+            cut.append(
+                f"{said}: it was the last one, and it is not known whether the script was to end "
+                "there (`last_epoch: may_be_cut`, or `complete`)"
+            )
+        elif epoch != found.last or asked.last_epoch == "complete":
+            return invalid(
+                f"{said}, first {_first(missing)} ({found.told()})",
+                [each.seq for each in found.proof[epoch]][-8:],
+            )
+    if cut:
+        return unknown(f"{cut[0]} ({found.told()})")
+    return valid(f"{asked.each_epoch.replace('_', ' ')}: {found.told()}")
+
+
+def _find_repeated(found: _Epochs, epoch: int, asked: SamplesParameters) -> Verdict | None:
+    counts = found.uses[epoch]
+    repeated = sorted(sample for sample, count in counts.items() if count > 1)
+    allowed = asked.padding if isinstance(asked.padding, int) else 0
+    if asked.padding == "allowed":
+        allowed = found.ranks - 1
+    if sum(counts[sample] - 1 for sample in repeated) <= allowed:
+        return None
+    said = f"epoch {epoch} used {len(repeated)} samples more than once, first {_first(repeated)}"
+    times = set(counts.values())
+    if len(repeated) == found.size and len(times) == 1 and len(found.uses) == 1:
+        said += f" (all of them {times.pop()} times: does the script call set_epoch?)"
+    proof = [each.seq for each in found.proof[epoch] if _uses(each, repeated[0])]
+    return invalid(f"{said} ({found.told()})", proof)
+
+
+@checker("epochs", EpochsParameters, shorthand="exactly")
+def epochs(history: History, asked: EpochsParameters) -> Verdict:
+    """The job used so many complete epochs of its samples, and nothing beyond."""
+    try:
+        found = _epochs_of(history, asked.loader)
+    except _NotKnown as reason:
+        return unknown(str(reason))
+    if found.begins_late:
+        return unknown(f"the job began after its first step: {found.told()}")
+    complete = [each for each in found.uses if len(found.missing(each)) <= asked.dropped]
+    if len(complete) == len(found.uses) == asked.exactly and not found.skipped:
+        return valid(found.told())
+    return invalid(
+        f"{len(complete)} complete epochs, {asked.exactly} were expected ({found.told()})",
+        [each.seq for each in found.proof[found.last]][-8:],
+    )
+
+
+# --- what was used -------------------------------------------------------------------------------
+
+
+def _epochs_of(history: History, wanted: str | None) -> _Epochs:
+    """Return what was used of each epoch; raises _NotKnown."""
+    drawn = _of_one_loader(history, wanted)
+    loader = drawn[0].event.loader
+    workers = _workers_of(history, drawn)
+    for _, worker in workers.values():
+        if worker.dropped:
+            raise _NotKnown(f"{worker.dropped} reports of rank {worker.rank} were lost")
+    sizes = [entry.event.size for entry in drawn if entry.event.size is not None]
+    if not sizes or any(entry.event.epoch is None for entry in drawn):
+        raise _NotKnown(f"the epoch or the size of {loader} is not known: {_REPORT}")
+    first = min(world.ordinal for world, _ in workers.values())
+    resumed = [
+        worker.resumed_at_step for world, worker in workers.values() if world.ordinal == first
+    ]
+    for world, worker in workers.values():
+        is_fresh = worker.resumed_at_step == 0 or (
+            worker.resumed_at_step is None and world.ordinal == first
+        )
+        is_counted = any(
+            entry.event.epoch_source == "counted"
+            for entry in drawn
+            if entry.event.pid == worker.pid
+        )
+        if is_counted and not is_fresh:
+            raise _NotKnown(f"the epoch of {loader} is not known: {_NO_EPOCH}")
+    uses: dict[int, Counter[int]] = defaultdict(Counter)
+    proof: dict[int, list[Entry[SamplesDrawn]]] = defaultdict(list)
+    for entry, batches in _used(drawn, _last_executions(history, drawn, workers), workers):
+        assert entry.event.epoch is not None, "looked for above"
+        proof[entry.event.epoch].append(entry)
+        for batch in batches:
+            uses[entry.event.epoch].update(batch)
+    return _Epochs(
+        loader=loader,
+        size=max(sizes),
+        ranks=max(world.world_size for world, _ in workers.values()),
+        begins_late=any(resumed),
+        uses={epoch: counts for epoch, counts in uses.items() if counts},
+        proof=proof,
+    )
+
+
+def _of_one_loader(history: History, wanted: str | None) -> list[Entry[SamplesDrawn]]:
+    """Return what was drawn of the training's loader: that most steps used, if none is named."""
+    drawn = history.of_kind(SamplesDrawn)
+    unseen = {
+        entry.event.loader: entry.event.reason
+        for entry in history.of_kind(SamplesUnseen)
+        if wanted is None or wanted in entry.event.loader
+    }
+    if unseen:
+        loader, reason = min(unseen.items())
+        also = " (`loader` says which one is meant, if it is another)" if drawn else ""
+        raise _NotKnown(
+            f"the samples of {loader} cannot be seen, since {_UNSEEN.get(reason, reason)}: "
+            f"{_REPORT}{also}"
+        )
+    if not drawn:
+        raise _NotKnown(_NOT_OBSERVED)
+    counts = Counter(entry.event.loader for entry in drawn)
+    names = [name for name, _ in counts.most_common() if wanted is None or wanted in name]
+    if not names:
+        raise _NotKnown(f"no data loader is called {wanted!r}: there are {', '.join(counts)}")
+    return [entry for entry in drawn if entry.event.loader == names[0]]
+
+
+def _workers_of(
+    history: History, drawn: Iterable[Entry[SamplesDrawn]]
+) -> dict[int, tuple[World, WorkerView]]:
+    found: dict[int, tuple[World, WorkerView]] = {}
+    for entry in drawn:
+        worker = history.worlds.worker_of(entry.event.pid)
+        if worker is None:
+            raise _NotKnown(
+                f"samples were drawn by a process ({entry.event.pid}) that is no worker"
+            )
+        found[entry.event.pid] = worker
+    return found
+
+
+def _last_executions(
+    history: History,
+    drawn: list[Entry[SamplesDrawn]],
+    workers: dict[int, tuple[World, WorkerView]],
+) -> list[Entry[SamplesDrawn]]:
+    """Leave out what a later round rolled back: all steps after the one that it resumed at."""
+    resumed: dict[int, int] = {}
+    for world in history.worlds.rounds:
+        known = [each.resumed_at_step for each in world.workers.values() if each.steps]
+        resumed[world.ordinal] = min((each for each in known if each is not None), default=-1)
+        if None in known:
+            resumed[world.ordinal] = -1
+        if not known:
+            del resumed[world.ordinal]
+    if len(resumed) < 2:
+        return drawn  # then nothing was rolled back, whatever the steps are called
+    if -1 in resumed.values():
+        raise _NotKnown(NO_GLOBAL_STEP)
+    kept = []
+    for entry in drawn:
+        world, worker = workers[entry.event.pid]
+        step = _step_of(entry.event, worker)
+        if all(step <= at for ordinal, at in resumed.items() if ordinal > world.ordinal):
+            kept.append(entry)
+    return kept
+
+
+def _step_of(event: SamplesDrawn, worker: WorkerView) -> int:
+    """Return the global step that samples were used for.
+
+    Before the script's first report its step is not known at once, but from that report.
+    """
+    if event.step is not None:
+        return event.step
+    known = next((step for step in worker.steps if step.step is not None), None)
+    start = worker.resumed_at_step
+    if known is None or start is None or known.step != start + known.count:
+        raise _NotKnown(NO_GLOBAL_STEP)
+    return start + event.count
+
+
+def _used(
+    drawn: list[Entry[SamplesDrawn]],
+    kept: list[Entry[SamplesDrawn]],
+    workers: dict[int, tuple[World, WorkerView]],
+) -> Iterator[tuple[Entry[SamplesDrawn], tuple[tuple[int, ...], ...]]]:
+    """Yield what was kept with the batches that were used.
+
+    Before its first step a process that resumes may draw what it leaves out, to get to its place.
+    """
+    numbers: Counter[tuple[int, int]] = Counter()
+    for entry in drawn:
+        numbers[entry.event.pid, entry.event.count] += len(entry.event.batches)
+    usual = Counter(numbers.values()).most_common(1)[0][0]
+    left_out = {pid: number - usual for (pid, count), number in numbers.items() if count == 1}
+    for entry in kept:
+        batches, pid = entry.event.batches, entry.event.pid
+        if entry.event.count == 1 and left_out[pid] > 0:
+            worker = workers[pid][1]
+            if not worker.resumed_at_step:
+                raise _NotKnown(
+                    f"rank {worker.rank} drew {left_out[pid]} batches more before its first step "
+                    f"than a step uses, and had nothing to leave out: {_REPORT}"
+                )
+            batches = batches[left_out[pid] :]
+            left_out[pid] -= len(entry.event.batches) - len(batches)
+        yield entry, batches
+
+
+def _uses(entry: Entry[SamplesDrawn], sample: int) -> bool:
+    return any(sample in batch for batch in entry.event.batches)
+
+
+def _first(values: list[int]) -> str:
+    return ", ".join(map(str, values[:5])) + (" ..." if len(values) > 5 else "")
+
+
+CHECKERS: tuple[Checker[Any], ...] = (samples, epochs)

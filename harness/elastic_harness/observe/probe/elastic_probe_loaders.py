@@ -1,0 +1,195 @@
+# ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
+# ruff: noqa: ANN401 (torch's objects have no type where torch may not be imported)
+"""Which samples a script is given by its data loaders; loaded only where that is asked for.
+
+This stands between a DataLoader's iterator and its sampler. A *pass* is one walk through a sampler.
+The indices of each batch are noted as the sampler gives them, and count when the script is given
+the batch: loader processes fetch ahead. What belongs to which epoch is the sampler's own word
+(`epoch`), or a count of the passes that were used.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
+if TYPE_CHECKING:
+    from collections import deque
+    from types import ModuleType
+    from typing import Any
+
+    from elastic_harness.observe.probe.elastic_probe import Probe
+else:
+    from _collections import deque
+
+__all__ = ["Loaders"]
+
+_ITERABLE = 1  # torch.utils.data._DatasetKind.Iterable
+
+
+class _Pass:
+    """One walk of one iterator through its sampler."""
+
+    def __init__(self, iterator: Any, label: str, size: int | None, counted: int) -> None:
+        self.walk = iterator._sampler_iter  # noqa: SLF001 (torch's own iterator)
+        self.label, self.size, self.counted = label, size, counted
+        self.is_over = False
+        self.handed_out = 0
+        self._sampler = iterator._index_sampler  # noqa: SLF001 (torch's own iterator)
+        self._first_epoch = self._last_epoch = _epoch_of(self._sampler)
+        self._number = 0
+        self._fetched: deque[tuple[Any, tuple[int | None, str]]] = deque()
+        self._ahead: list[tuple[list[int], tuple[int | None, str]]] = []
+        try:
+            self._length = len(self._sampler)
+        except TypeError:
+            self._length = 0  # it may go on for ever, and count its epochs on the way
+
+    def fetch(self, batch: Any) -> None:
+        """Note what the sampler gave."""
+        # Within its length a pass is of one epoch: some samplers count on with their last index.
+        self._number += 1
+        known: tuple[int | None, str] = (self._first_epoch, "sampler")
+        if self._first_epoch is None:
+            known = (self.counted, "counted")
+        elif self._number > self._length:
+            # Where the length is not known, the batch at which the count moves may be of both.
+            epoch = _epoch_of(self._sampler)
+            known = (epoch if epoch == self._last_epoch else None, "sampler")
+            self._last_epoch = epoch
+        self._fetched.append((batch, known))
+
+    def hand_out(self, *, is_ahead: bool) -> list[tuple[list[int], tuple[int | None, str]]]:
+        """Return what the script is given as its loader is asked for the next batch."""
+        batch, epoch = self._fetched.popleft()
+        given = [(_indices_of(batch), epoch)]
+        if is_ahead:
+            given, self._ahead = self._ahead, given
+        self.handed_out += len(given)
+        return given
+
+    def end(self) -> list[tuple[list[int], tuple[int | None, str]]]:
+        """Return what is left to be given when the sampler has no more."""
+        self.is_over = True
+        given, self._ahead = self._ahead, []
+        return given
+
+
+class Loaders:
+    """Follows every DataLoader of this process."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._newest: dict[str, _Pass] = {}
+        self._unseen: set[str] = set()
+
+    def watch(self, module: ModuleType) -> None:
+        """Stand behind the iterators of `torch.utils.data.dataloader`."""
+        from functools import wraps
+
+        kind = module._BaseDataLoaderIter  # noqa: SLF001 (torch has no hook here)
+        next_index, next_batch = kind._next_index, kind.__next__  # noqa: SLF001
+
+        @wraps(next_index)
+        def _next_index(iterator: Any) -> Any:
+            current = self._begin(iterator)
+            batch = next_index(iterator)
+            if current is not None:
+                try:
+                    current.fetch(batch)
+                except Exception:  # noqa: BLE001 (an `epoch` of the user's that raises)
+                    self._do_not_see(current.label, "indices")
+            return batch
+
+        @wraps(next_batch)
+        def __next__(iterator: Any) -> Any:  # noqa: N807 (takes its place)
+            try:
+                data = next_batch(iterator)
+            except StopIteration:
+                self._give(iterator, is_end=True)
+                raise
+            # Accelerate fetches one batch ahead of the one that it hands out.
+            caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001
+            self._give(iterator, is_ahead=caller == "accelerate.data_loader")
+            return data
+
+        kind._next_index, kind.__next__ = _next_index, __next__  # noqa: SLF001
+
+    def _begin(self, iterator: Any) -> _Pass | None:
+        """Return the pass that an iterator is on, maybe a new one; None where it is not seen."""
+        try:
+            current: _Pass | None = iterator.__dict__.get("_elastic_pass")
+            if current is not None and current.walk is iterator._sampler_iter:  # noqa: SLF001
+                return current
+            label, size = _label_of(iterator)
+            if (why := _why_unseen(iterator)) is not None:
+                self._do_not_see(label, why)
+                return None
+            before, counted = self._newest.get(label), 0
+            if before is not None:
+                # A look at the first batches, before the training, is not a pass.
+                forgotten = 0 if before.is_over else self._probe.forget_drawn(label)
+                counted = before.counted + (forgotten < before.handed_out)
+            current = _Pass(iterator, label, size, counted)
+            iterator.__dict__["_elastic_pass"] = self._newest[label] = current
+        except Exception:  # noqa: BLE001 (never the reason why a loader fails)
+            return None
+        return current
+
+    def _give(self, iterator: Any, *, is_ahead: bool = False, is_end: bool = False) -> None:
+        """Note what the script has got."""
+        current: _Pass | None = iterator.__dict__.get("_elastic_pass")
+        if current is None:
+            return
+        try:
+            for batch, epoch in current.end() if is_end else current.hand_out(is_ahead=is_ahead):
+                self._probe.drew(current.label, current.size, epoch, batch)
+        except Exception:  # noqa: BLE001 (keys that are no numbers, for example)
+            self._do_not_see(current.label, "indices")
+
+    def _do_not_see(self, label: str, why: str) -> None:
+        if label not in self._unseen:
+            self._unseen.add(label)
+            self._probe.did_not_see(label, why)
+
+
+def _why_unseen(iterator: Any) -> str | None:
+    if iterator._dataset_kind == _ITERABLE:  # noqa: SLF001 (torch's own iterator)
+        return "iterable"
+    if getattr(iterator, "_in_order", True) is False and iterator._num_workers > 1:  # noqa: SLF001
+        return "order"
+    return None
+
+
+def _indices_of(batch: Any) -> list[int]:
+    if hasattr(batch, "tolist"):
+        batch = batch.tolist()
+    return [int(each) for each in (batch if isinstance(batch, list | tuple) else [batch])]
+
+
+def _epoch_of(index_sampler: Any) -> int | None:
+    """Return the epoch that a sampler keeps, or one that it stands on."""
+    for _ in range(4):  # batch sampler, shard of a rank, sampler, and what a framework puts between
+        epoch = getattr(index_sampler, "epoch", None)
+        if isinstance(epoch, int):
+            return epoch
+        below = getattr(index_sampler, "sampler", None) or getattr(
+            index_sampler, "batch_sampler", None
+        )
+        if below is None:
+            return None
+        index_sampler = below
+    return None
+
+
+def _label_of(iterator: Any) -> tuple[str, int | None]:
+    """Return a name of a loader that is the same after a restart, and its dataset's length."""
+    dataset = iterator._dataset  # noqa: SLF001 (torch's own iterator)
+    sampler = getattr(iterator._index_sampler, "sampler", None)  # noqa: SLF001
+    if sampler is None:
+        sampler = iterator._index_sampler  # noqa: SLF001
+    try:
+        size = len(dataset)
+    except TypeError:
+        size = None
+    return f"{type(dataset).__name__}[{size}] by {type(sampler).__name__}", size

@@ -1,0 +1,262 @@
+"""What the training lost: each checker finds its own kind, and knows what it cannot know."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from elastic_harness.history.checkers import bind, default_checks
+from elastic_harness.history.checkers.final_state import reference_of
+from elastic_harness.history.events import ReferenceObserved
+from elastic_harness.history.verdict import Outcome, Verdict
+
+from pytest_elastic.events.codec import decode_record, encode_record
+from pytest_elastic.events.model import Record
+from tests.unit.history.story import Story
+from tests.unit.history.trained import CLAUSES, INVALID, UNKNOWN, Job, alike, in_turn, trained
+
+
+def verdicts(story: Story) -> dict[str, Verdict]:
+    """Judge all clauses, and the invariants."""
+    checks = {name: bind(*clause) for name, clause in CLAUSES.items()}
+    checks |= {check.name: check for check in default_checks()}
+    return {name: check.run(story.history) for name, check in checks.items()}
+
+
+def test_a_job_that_lost_nothing_satisfies_every_clause() -> None:
+    """What is changed below is wrong by that change alone."""
+    found = verdicts(Job().story)
+    assert {name for name, verdict in found.items() if not verdict.is_valid} == set()
+
+
+@pytest.mark.parametrize("name", CLAUSES)
+def test_what_is_wrong_is_found_by_its_own_clause_alone(name: str) -> None:
+    """All others are valid, or do not know."""
+    for tell in INVALID[name]:
+        story = tell()
+        found = verdicts(story)
+        invalid = {each for each, verdict in found.items() if verdict.outcome is Outcome.INVALID}
+        assert invalid == {name}, {each: found[each].reason for each in invalid ^ {name}}
+        assert found[name].events, "nothing is proved"
+        assert all(story.history[seq] for seq in found[name].events)
+
+
+@pytest.mark.parametrize("name", CLAUSES)
+def test_what_cannot_be_known_is_unknown(name: str) -> None:
+    """And never green; the reason is a sentence and no traceback."""
+    for number, tell in enumerate(UNKNOWN[name]):
+        verdict = bind(*CLAUSES[name]).run(tell().history)
+        assert verdict.outcome is Outcome.UNKNOWN, f"{number}: {verdict.reason}"
+        assert "crashed" not in verdict.reason, verdict.reason
+
+
+def judge(name: str, value: object, tell: Callable[[], Story]) -> Verdict:
+    """Judge one clause."""
+    return bind(name, value).run(tell().history)
+
+
+ONCE = {"each_epoch": "exactly_once"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "outcome", "reason"),
+    [
+        ({}, {}, "valid", "exactly once: epochs 0 to 2: all 8 samples"),
+        ({"epoch": lambda step: 1 + (step - 1) // 2}, {}, "valid", "epochs 1 to 3"),
+        (
+            {"epoch": lambda step: (0, 1, 3)[(step - 1) // 2]},
+            {},
+            "invalid",
+            "epoch 2 was skipped: epochs 0 to 1: all 8 samples; epoch 3: all 8 samples",
+        ),
+        ({"uses": lambda s, r: () if s == 1 else in_turn(s, r)}, {}, "invalid", "first 0, 1, 2, 3"),
+        ({"uses": lambda s, r: () if s == 6 else in_turn(s, r)}, {}, "unknown", "may_be_cut"),
+        (
+            {"uses": lambda s, r: () if s == 6 else in_turn(s, r)},
+            {"last_epoch": "may_be_cut"},
+            "valid",
+            "epochs 0 to 1: all 8 samples; epoch 2: 4 of 8",
+        ),
+        (
+            {"uses": lambda s, r: () if s == 6 else in_turn(s, r)},
+            {"last_epoch": "complete"},
+            "invalid",
+            "epoch 2 never used 4 of 8 samples, first 4, 5, 6, 7",
+        ),
+        ({"uses": lambda s, r: in_turn(s, r)[:1]}, {"dropped": 4}, "valid", "4 of 8"),
+        ({"uses": lambda s, r: in_turn(s, r)[:1]}, {"dropped": 3}, "invalid", "never used 4 of 8"),
+        ({"uses": lambda s, r: in_turn(s, r) * (1 + r)}, {}, "invalid", "4 of them again"),
+        ({"uses": lambda s, r: in_turn(s, r) * (1 + r)}, {"padding": 4}, "valid", ""),
+        ({"uses": lambda s, r: in_turn(s, r) * (1 + r)}, {"padding": "allowed"}, "invalid", ""),
+        (
+            {"uses": lambda s, r: (*in_turn(s, r), 0)[: 3 if (s, r) == (4, 1) else 2]},
+            {"padding": "allowed"},
+            "valid",
+            "1 of them again",
+        ),
+        (
+            {"epoch": lambda _: 0},
+            {},
+            "invalid",
+            "3 times: does the script call set_epoch",
+        ),
+        ({"is_resumed": False, "number": lambda *_: None}, {}, "valid", "epochs 0 to 2"),
+        ({"is_resumed": False, "drawn": {"epoch_source": "counted"}}, {}, "valid", "epochs 0 to 2"),
+        ({"resumes": {0: 0, 1: 0}, "drawn": {"epoch_source": "counted"}}, {}, "valid", ""),
+        ({}, {"loader": "Other"}, "unknown", "no data loader is called 'Other': there are Data[8]"),
+    ],
+)
+def test_samples_says_what_it_saw_of_each_epoch(
+    changes: Mapping[str, Any], more: Mapping[str, Any], outcome: str, reason: str
+) -> None:
+    """Skipped epochs, cut ones, padding and dropped tails are told apart."""
+    verdict = judge("samples", {**ONCE, **more}, trained(**changes))
+    assert verdict.outcome.value == outcome, verdict.reason
+    assert reason in verdict.reason
+
+
+def test_samples_of_steps_that_were_rolled_back_do_not_count() -> None:
+    """Neither those of steps done again, nor those of steps never done again."""
+    assert judge("samples", ONCE, trained(done=6, uses=in_turn)).is_valid
+    ended = trained(done=6, resumes={0: 3, 1: 3}, last={0: 4, 1: 4}, reference=None)
+    assert "epochs 0 to 1: all 8 samples" in judge("samples", ONCE, ended).reason
+
+
+def test_what_a_resuming_process_draws_to_get_to_its_place_is_not_used() -> None:
+    """It goes through the epoch from its beginning, and leaves out what was done."""
+    story = Story().round(1, ["n1"]).resume(1, 0, 0)
+    story.drawn(1, 0, 1, 0, 1).step(1, 0, 1).drawn(1, 0, 2, 2, 3).step(1, 0, 2).gone(1)
+    story.round(2, ["n1"]).resume(2, 0, 2)
+    story.drawn(2, 0, 3, batches=((0, 1), (2, 3), (4, 5))).step(2, 0, 3)
+    story.drawn(2, 0, 4, 6, 7).step(2, 0, 4).finish(2).end()
+    verdict = bind("samples", ONCE).run(story.history)
+    assert verdict.is_valid, verdict.reason
+
+
+def test_the_first_batches_belong_to_the_step_that_follows() -> None:
+    """Plain SGD knows no step before the script reports one; then the first is known as well."""
+    story = Story()
+    for number, begin in ((1, 0), (2, 2)):
+        story.round(number, ["n1"])
+        for count in (1, 2):
+            step = begin + count
+            known = None if count == 1 else step
+            first = (step - 1) * 2
+            story.drawn(number, 0, known, first, first + 1).step(number, 0, None, count=count)
+            if count == 1:
+                story.resume(number, 0, begin)
+            story.step(number, 0, step, count=count)
+        story.gone(number) if number == 1 else story.finish(number).end()
+    assert bind("samples", ONCE).run(story.history).is_valid
+    assert bind("resumed_at", {"round": 2, "step": 2}).run(story.history).is_valid
+
+
+def test_parameters_that_are_not_finite_are_none() -> None:
+    """Replicas that are all nan agree, and have learned nothing."""
+    broken = {**alike(0), "is_finite": False}
+    verdict = judge("parameters", "identical", trained(state=lambda _: dict(broken)))
+    assert verdict.outcome is Outcome.INVALID
+    assert "not finite" in verdict.reason
+
+
+def test_the_difference_to_an_uninterrupted_run_has_a_size_and_maybe_a_reason() -> None:
+    """By the sketches; what else differs is said with it."""
+    state = {
+        **alike(0),
+        "digest": "y",
+        "sketch": (1.0, 1.002),
+        "optimizer": "p",
+        "lr": (0.2,),
+        "random": {"torch": "a"},
+    }
+    reference = {**alike(0), "random": {"torch": "b"}}
+    tell = trained(state=lambda _: dict(state), reference=lambda _: dict(reference))
+    verdict = judge("parameters", "same_as_uninterrupted", tell)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reason == (
+        "the parameters of rank 0 differ from the uninterrupted run's by 0.001 (relative) (its "
+        "learning rate is 0.2 instead of 0.1, its optimizer's state differs, so do the random "
+        "numbers of torch)"
+    )
+    near = {"are": "same_as_uninterrupted", "within": 0.01}
+    far = {"are": "same_as_uninterrupted", "within": 0.0001}
+    assert judge("parameters", near, tell).is_valid
+    assert judge("parameters", far, tell).outcome is Outcome.INVALID
+
+
+def test_another_last_step_than_the_uninterrupted_run_is_no_question_of_digits() -> None:
+    """A job that ends after step 5 of 6 has not ended as it should."""
+    value = {"are": "same_as_uninterrupted", "within": 0.9}
+    verdict = judge("parameters", value, trained(last={0: 5, 1: 5}))
+    assert verdict.outcome is Outcome.INVALID
+    assert "rank 0 ended after step 5, uninterrupted after 6" in verdict.reason
+
+
+def test_rounds_of_other_sizes_are_not_the_same_to_the_bit() -> None:
+    """They are judged by a tolerance; without one it is not known what the difference means."""
+    state = {**alike(0), "digest": "y", "sketch": (1.0, 1.002)}
+    story = Job(state=lambda _: dict(state)).story
+    shrunk = Story().round(1, ["n1"]).resume(1, 0, 0).step(1, 0, 1).gone(1)
+    story.records[1:1] = shrunk.records[1:]
+    exact = bind("parameters", "same_as_uninterrupted").run(story.history)
+    assert exact.outcome is Outcome.UNKNOWN
+    assert "rounds of other sizes" in exact.reason
+    near = bind("parameters", {"are": "same_as_uninterrupted", "within": 0.01})
+    assert near.run(story.history).is_valid
+
+
+def test_a_reference_is_an_undisturbed_run_of_which_all_was_seen() -> None:
+    """It survives being written down; a run with a restart, a fault or a gap is none."""
+    story = Job(is_resumed=False, reference=None).story
+    found = reference_of(story.history)
+    assert found is not None
+    assert (found.world_size, found.step, len(found.states)) == (2, 6, 2)
+    record = Record(at=1.0, source="engine", node="", run_id="", event=found)
+    read = decode_record(encode_record(record))
+    assert read is not None
+    assert isinstance(read.event, ReferenceObserved)
+    again = Job(reference=None).story
+    again.records.insert(1, dataclasses.replace(again.records[0], event=read.event))
+    assert bind("parameters", "same_as_uninterrupted").run(again.history).is_valid
+    assert reference_of(Job().story.history) is None
+    assert reference_of(Job(is_resumed=False, ends=False).story.history) is None
+    assert reference_of(Job(is_resumed=False).story.fault("late").history) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resumed_at", {"round": 1, "step": 0}),
+        ("steps_lost", 0),
+        ("finished_at", 1),
+        ("epochs", {"exactly": 1, "dropped": 0}),
+        ("samples", {**ONCE, "dropped": 0, "padding": 0}),
+        ("parameters", {"are": "same_as_uninterrupted", "within": 0}),
+    ],
+)
+def test_the_smallest_values_make_sense(name: str, value: object) -> None:
+    """Nothing lost, nothing forgiven, one step."""
+    assert bind(name, value).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("resumed_at", {"round": 0, "step": 1}, "rounds are counted from 1"),
+        ("resumed_at", {"round": 1, "step": -1}, "steps that are done from 0"),
+        ("steps_lost", -1, "cannot be lost"),
+        ("samples", {**ONCE, "dropped": -1}, "0 or more"),
+        ("samples", {**ONCE, "padding": -1}, "0 or more"),
+        ("samples", {**ONCE, "padding": "some"}, "a whole number is expected"),
+        ("epochs", 0, "one epoch or more"),
+        ("finished_at", 0, "counted from 1"),
+        ("parameters", {"are": "identical", "within": 0.1}, "same_as_uninterrupted"),
+        ("optimizer", {"are": "same_as_uninterrupted", "within": 2}, "such as 1e-6"),
+    ],
+)
+def test_a_clause_that_makes_no_sense_is_refused(name: str, value: object, message: str) -> None:
+    """Before anything runs."""
+    with pytest.raises(Exception, match=message):
+        bind(name, value)
