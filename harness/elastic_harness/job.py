@@ -137,10 +137,12 @@ class Job:
         read_results: Callable[[History], Mapping[int, Any]] = lambda _: {},
         checkers: Registry = STANDARD,
         says_how_it_ends: bool = False,
+        add_reference: Callable[[], None] = lambda: None,
     ) -> None:
         self._starter = start
         self._checkers = checkers
         self._says_how_it_ends = says_how_it_ends
+        self._add_reference = add_reference
         self._outcome: JobOutcome | None = None
         self._checked: list[CheckResult] = []
         self._catalog = catalog
@@ -305,7 +307,10 @@ class Job:
         Clauses are those of scenario files. A result that the test does not look at must be valid
         at the end, as if it were asserted.
         """
-        (judgement,) = judge_checks(self.history, [self._checkers.bind(clause, value)])
+        check = self._checkers.bind(clause, value)
+        if self._result is not None and check.checker.needs_reference(check.parameters):
+            self._add_reference()
+        (judgement,) = judge_checks(self.history, [check])
         self._checked.append(CheckResult(clause, value, judgement))
         return self._checked[-1]
 

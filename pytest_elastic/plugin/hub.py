@@ -13,17 +13,20 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import Event, Record
 from pytest_elastic.plugin.options import ElasticOptions, options_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.choose import Choice
     from elastic_harness.faults.registry import FaultRegistry
     from elastic_harness.history.checkers.registry import Registry
+    from elastic_harness.history.events import ReferenceObserved
+    from elastic_harness.history.history import History
     from elastic_harness.leaks import Spared
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
@@ -43,6 +46,7 @@ __all__ = [
     "known_faults",
     "learn_launchers",
     "take_place",
+    "write_after_end",
 ]
 
 _KEY = pytest.StashKey["Hub"]()
@@ -63,6 +67,8 @@ class RunOfTest:
         self.result: RunResult | None = None
         # The screen, where the failure itself does not show it.
         self.screen = ""
+        # How it was started, so that the same job can be run once more.
+        self.opened_with: dict[str, Any] = {}
         # What else is to be said about it, and whether the seed alone would not repeat it.
         self.note = ""
         self.must_replay = False
@@ -82,6 +88,7 @@ class Hub:
         self._session: HarnessSession | None = None
         self._choice: Choice | None = None
         self._replay: Plan | None = None
+        self._references: dict[tuple[str, str], ReferenceObserved] = {}
         # The runs of the test at hand, until its report.
         self.opened: list[RunOfTest] = []
         self.options: ElasticOptions = options_of(config)
@@ -172,6 +179,8 @@ class Hub:
         """Write down what is planned, and start the run."""
         from elastic_harness.scenario.planner import encode_plan
 
+        run.opened_with = {"launcher": launcher, "base_dir": base_dir, "shared": shared}
+
         plan = run.plan
         self.opened.append(run)
         with open(run.directory.plan, "w", encoding="utf-8") as file:
@@ -192,6 +201,38 @@ class Hub:
             ),
             is_open=is_open,
         )
+
+    def add_reference(self, run: RunOfTest, *, is_asked: bool = False) -> None:
+        """Run a job once more without faults, if a planned clause compares the two, or if asked to.
+
+        What it ended with, or why that is not known, is added to the run's history.
+        """
+        from elastic_harness.history.events import HarnessFailed, ReferenceObserved
+        from elastic_harness.reference import needs_reference, read_reference, reference_plan
+
+        assert run.result is not None, "a run is compared when it is over"
+        history, checkers = run.result.history, self.session.checkers
+        is_needed = is_asked or needs_reference(history, checkers)
+        if not is_needed or not run.opened_with or history.last(ReferenceObserved) is not None:
+            return
+        plan = reference_plan(run.plan)
+        key = (str(plan), str(run.opened_with))
+        found: Event | None = self._references.get(key)
+        if found is None:
+            name = f"{os.path.basename(run.directory.path)}-uninterrupted"
+            reference = RunOfTest(plan, self.new_directory(name))
+            reference.result = self.open(reference, **run.opened_with).wait()
+            try:
+                found = self._references[key] = read_reference(reference.result)
+            except UsageError as error:
+                found = HarnessFailed(
+                    what=f"the uninterrupted run to compare with is of no use: {error.message} "
+                    f"({error.hint or reference.directory.path})"
+                )
+            else:
+                self.discard(reference.directory)
+        assert found is not None, "either it is known what it ended with, or why not"
+        write_after_end(history, found)
 
     def discard(self, directory: RunDirectory) -> None:
         """Take away the artifacts of a run that nobody needs to look at."""
@@ -243,6 +284,13 @@ class Hub:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def write_after_end(history: History, event: Event) -> None:
+    """Add an event to the history of a run that is over."""
+    at = max((entry.at for entry in history.entries[-1:]), default=0.0)
+    history.append(Record(at=at, source="engine", node="", run_id="", event=event))
+    history.close()
 
 
 def take_place(owner: str, places: int) -> socket.socket:

@@ -135,6 +135,11 @@ class JobsOfTest:
             drawn.extend(str(each.id) for each in entries)
             return entries
 
+        def add_reference() -> None:
+            if made.run is not None and made.job is not None:
+                made.run.result = made.job.result
+                hub.add_reference(made.run, is_asked=True)
+
         made.job = Job(
             start,
             _AbleCatalog(hub),
@@ -143,6 +148,7 @@ class JobsOfTest:
             name=_name_of(program),
             checkers=checkers,
             says_how_it_ends=flag_of(merged, NO_WORKERS),
+            add_reference=add_reference,
         )
         return made.job
 

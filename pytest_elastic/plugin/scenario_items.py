@@ -147,6 +147,7 @@ def _perform(
         )
         try:
             run.result = opened.wait()
+            hub.add_reference(run)
         finally:
             hub.end_of_test()
     return run

@@ -20,7 +20,7 @@ from elastic_harness.report.moments import node_of_first_failure
 from elastic_harness.scenario.planner import encode_plan
 from elastic_harness.scenario.storm import STORM_ID
 
-from pytest_elastic.events.model import Event, Record
+from pytest_elastic.plugin.hub import write_after_end
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
@@ -62,10 +62,11 @@ def judge_job(
     for number, (name, expected) in enumerate(asked):
         check = _result_of(run).checkers.bind(name, expected)
         key = f"test[{number}]"
-        _write(
-            run,
+        write_after_end(
+            _result_of(run).history,
             ClausePlanned(key=key, bucket="test", text=check.text, checker=name, expected=expected),
         )
+    hub.add_reference(run)
     conclude(run, hub, item, unmet_clauses(run))
 
 
@@ -73,20 +74,12 @@ def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseExce
     """Write down what happened in a job of a test that has failed, and keep the screen for it."""
     said = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-    _write(run, PythonTestFailed(test=item.name, reason=reason))
+    write_after_end(_result_of(run).history, PythonTestFailed(test=item.name, reason=reason))
     if hub.options.shrink and run.plan.storm_ids:
         run.note = "not tried: the storm is one that a Python test has asked for"
     # What the test itself says comes first.
     found = sorted(unmet_clauses(run), key=lambda clause: clause.text != f"test {item.name}")
     run.screen = _screen(run, hub, item, found)
-
-
-def _write(run: RunOfTest, event: Event) -> None:
-    """Add to the history of a run that is over."""
-    history = _result_of(run).history
-    at = max((entry.at for entry in history.entries[-1:]), default=0.0)
-    history.append(Record(at=at, source="engine", node="", run_id="", event=event))
-    history.close()
 
 
 def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:

@@ -108,7 +108,8 @@ class StepCompleted(Event):
 
     `count` is from 1 in each process; `step` is the global step, or None where it cannot be known
     (`step_source`: "state", "script", "log" or "process"). `began_at` is when the step's work
-    began: the end of the step before, or the hello.
+    began: the end of the step before, or the hello. `learning_rate` is the optimizer's, of its
+    first group, where it was asked for.
     """
 
     kind: ClassVar[str] = "step_completed"
@@ -118,6 +119,7 @@ class StepCompleted(Event):
     step: int | None
     step_source: str
     began_at: float
+    learning_rate: float | None = None
 
 
 @register

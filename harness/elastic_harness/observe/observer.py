@@ -103,8 +103,8 @@ class _Generation:
 class Observer:
     """Turns what probes and agents say into records, and holds ranks at steps.
 
-    `on_record` is called inside the loop, in the order in which things were learned. All of
-    `settings` (`hash_parameters`, `observe_samples`) is told to each worker with its welcome.
+    `on_record` is called inside the loop, in the order in which things were learned. What is to be
+    hashed and observed (`hash_parameters` ...) is told to each worker with its welcome.
     Raises UsageError when the socket's path is too long for the kernel.
     """
 
@@ -116,6 +116,7 @@ class Observer:
         *,
         hash_parameters: bool = False,
         observe_samples: bool = False,
+        observe_rate: bool = False,
         hold_limit_s: float = 30.0,
     ) -> None:
         if len(os.fsencode(socket_path)) > _MAX_PATH_BYTES:
@@ -128,7 +129,8 @@ class Observer:
         self._path = socket_path
         self._on_record = on_record
         self._welcome = (
-            f"welcome hash={hash_parameters:d} samples={observe_samples:d} hold_s={hold_limit_s:g}"
+            f"welcome hash={hash_parameters:d} samples={observe_samples:d} rate={observe_rate:d} "
+            f"hold_s={hold_limit_s:g}"
         )
         self._peers: list[_Peer] = []
         self._workers: dict[int, _Peer] = {}

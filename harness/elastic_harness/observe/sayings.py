@@ -58,6 +58,7 @@ def event_from(said: Mapping[str, Any], worker: WorkerHello, skew_s: float) -> E
                 step=said["step"],
                 step_source=said["source"],
                 began_at=said["began_at"] + skew_s,
+                learning_rate=said.get("lr"),
             )
         case "resume":
             return ResumeObserved(pid=pid, rank=rank, step=said["step"])

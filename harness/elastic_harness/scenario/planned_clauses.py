@@ -8,6 +8,7 @@ from typing import Final
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario, read_check
+from elastic_harness.scenario.timeline import CHECK_ACTION
 from elastic_harness.scenario.triggers import LogCondition
 
 __all__ = [
@@ -31,10 +32,16 @@ _SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})
 
 
 def clauses_of(scenario: Scenario) -> list[Clause]:
-    """Return every clause of `expect` that a checker judges."""
+    """Return every clause that a checker judges, in `expect` and in the timeline."""
     expect = scenario.expect
     witnesses = [each for each in (*expect.never, *expect.sometimes) if isinstance(each, Clause)]
-    return [*expect.always, *expect.finally_, *witnesses]
+    checks = [
+        clause
+        for entry in scenario.timeline
+        if entry.action.name == CHECK_ACTION
+        for clause in read_check(entry.action.value)
+    ]
+    return [*expect.always, *expect.finally_, *witnesses, *checks]
 
 
 def planned_clauses(

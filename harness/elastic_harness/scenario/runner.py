@@ -122,13 +122,15 @@ class Run:
             checkers=setup.checkers,
         )
         scenario = setup.plan.scenario
-        wanted = {clause.name for clause in clauses_of(scenario)}
+        names = {clause.name for clause in clauses_of(scenario)}
+        wanted = {what for name in names for what in setup.checkers.find(name).observes}
         self._observer = Observer(
             loop,
             setup.socket_path,
             self._on_record,
-            hash_parameters=setup.is_open or "parameters" in wanted,
+            hash_parameters=setup.is_open or "state" in wanted,
             observe_samples=setup.is_open or "samples" in wanted,
+            observe_rate=setup.is_open or "learning_rate" in wanted,
         )
         self._stage = Stage(
             loop,

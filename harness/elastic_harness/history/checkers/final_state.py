@@ -43,13 +43,29 @@ class FinalStateParameters:
             raise ValueError(f"a part is expected, such as 1e-6, not {self.within}")
 
 
-@checker("parameters", FinalStateParameters, shorthand="are")
+def _compares_runs(asked: FinalStateParameters) -> bool:
+    return asked.are == "same_as_uninterrupted"
+
+
+@checker(
+    "parameters",
+    FinalStateParameters,
+    shorthand="are",
+    observes=("state",),
+    needs_reference=_compares_runs,
+)
 def parameters(history: History, asked: FinalStateParameters) -> Verdict:
     """All replicas end with the same parameters, or with those of an uninterrupted run."""
     return _judge("parameters", history, asked)
 
 
-@checker("optimizer", FinalStateParameters, shorthand="are")
+@checker(
+    "optimizer",
+    FinalStateParameters,
+    shorthand="are",
+    observes=("state",),
+    needs_reference=_compares_runs,
+)
 def optimizer(history: History, asked: FinalStateParameters) -> Verdict:
     """All replicas end with the same optimizer state, or with that of an uninterrupted run."""
     return _judge("optimizer", history, asked)

@@ -8,6 +8,7 @@ from elastic_harness.history.checkers import (
     conduct,
     final_state,
     liveness,
+    rate,
     safety,
     samples,
     training,
@@ -20,7 +21,7 @@ __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 
 def standard_checkers() -> Registry:
     """Return a registry with everything that comes with the harness, to which users may add."""
-    kinds = (safety, conduct, liveness, training, final_state, samples)
+    kinds = (safety, conduct, liveness, training, final_state, samples, rate)
     return Registry(each for kind in kinds for each in kind.CHECKERS)
 
 

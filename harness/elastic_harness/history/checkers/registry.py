@@ -25,6 +25,7 @@ from elastic_harness.history.verdict import Verdict, negate, unknown
 from pytest_elastic.errors import UsageError
 
 __all__ = [
+    "OBSERVABLES",
     "Check",
     "Checker",
     "NoParameters",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 P = TypeVar("P")
+
+# What workers report only where a clause asks for it, because it costs.
+OBSERVABLES = frozenset({"samples", "state", "learning_rate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Checker(Generic[P]):
     """One thing that can be judged.
 
     `shorthand` is the parameter that a clause gives when it does not name any (`restarts: 1`).
+    `observes` is what workers have to report for it, of `OBSERVABLES`; `needs_reference` tells
+    whether it compares the run with an uninterrupted one of the same job.
     """
 
     name: str
@@ -54,11 +60,14 @@ class Checker(Generic[P]):
     shorthand: str | None = None
     is_default: bool = False
     is_occurrence: bool = False
+    observes: frozenset[str] = frozenset()
+    needs_reference: Callable[[P], bool] = lambda _: False
 
     def __post_init__(self) -> None:
         if self.shorthand is not None:
             names = {each.name for each in dataclasses.fields(self.parameters)}  # type: ignore[arg-type]
             assert self.shorthand in names, f"{self.name} has no parameter {self.shorthand}"
+        assert self.observes <= OBSERVABLES, f"{self.name}: nobody can observe {self.observes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +99,8 @@ def checker(
     shorthand: str | None = None,
     is_default: bool = False,
     is_occurrence: bool = False,
+    observes: Iterable[str] = (),
+    needs_reference: Callable[[P], bool] = lambda _: False,
 ) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
     """Make the decorated function a checker; its docstring's first line is the summary."""
 
@@ -102,6 +113,8 @@ def checker(
             shorthand=shorthand,
             is_default=is_default,
             is_occurrence=is_occurrence,
+            observes=frozenset(observes),
+            needs_reference=needs_reference,
         )
 
     return make

@@ -123,7 +123,7 @@ class _Epochs:
         )
 
 
-@checker("samples", SamplesParameters, shorthand="each_epoch")
+@checker("samples", SamplesParameters, shorthand="each_epoch", observes=("samples",))
 def samples(history: History, asked: SamplesParameters) -> Verdict:
     """Each sample of an epoch is used as often as asked, by the last execution of each step."""
     try:
@@ -178,7 +178,7 @@ def _find_repeated(found: _Epochs, epoch: int, asked: SamplesParameters) -> Verd
     return invalid(f"{said} ({found.told()})", proof)
 
 
-@checker("epochs", EpochsParameters, shorthand="exactly")
+@checker("epochs", EpochsParameters, shorthand="exactly", observes=("samples",))
 def epochs(history: History, asked: EpochsParameters) -> Verdict:
     """The job used so many complete epochs of its samples, and nothing beyond."""
     try:

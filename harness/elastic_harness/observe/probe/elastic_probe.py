@@ -175,6 +175,8 @@ class Probe:
         self.rank = int(environ["RANK"])
         self.wants_hash = False
         self.wants_samples = False
+        self.wants_rate = False
+        self.rate: float | None = None  # the learning rate of the step that is reported next
         self._environ = environ
         self._hold_limit_s = _HOLD_LIMIT_S
         self._holds: list[int] = []
@@ -257,6 +259,7 @@ class Probe:
                 given = dict(setting.split("=", 1) for setting in settings if "=" in setting)
                 self.wants_hash = given.get("hash") == "1"
                 self.wants_samples = given.get("samples") == "1"
+                self.wants_rate = given.get("rate") == "1"
                 self._hold_limit_s = float(given.get("hold_s", _HOLD_LIMIT_S))
             case ["hold", step]:
                 if int(step) not in self._holds:
@@ -335,7 +338,8 @@ class Probe:
         place = f'"count":{count},"step":{number}'
         if self._drawn:
             self._say_drawn(place, at)
-        self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}', at)
+        rate = "" if self.rate is None else f',"lr":{self.rate!r}'
+        self.say("step", f'{place},"source":"{source}","began_at":{self._last_at:.6f}{rate}', at)
         for words in self.wire.read():
             self.obey(words)
         if self._holds and self._order is None:

@@ -69,6 +69,8 @@ class TorchSide:
         if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
             # Not the optimizer itself: while we keep it, another one would not take its place.
             self._state = type(optimizer).__name__, optimizer.state, optimizer.param_groups
+        if self._probe.wants_rate and step is not False:
+            self._probe.rate = _rate_of(optimizer)
         if step is not False:
             # Outside of any `except`: a signal handler of the script may raise in a hold.
             self._probe.optimizer_stepped(step)
@@ -192,6 +194,14 @@ class _CallingLoader:
             self._callback(module)
         except Exception:  # noqa: BLE001, S110 (another torch than we know: nothing is observed)
             pass
+
+
+def _rate_of(optimizer: Any) -> float | None:
+    try:
+        rate = float(optimizer.param_groups[0]["lr"])
+    except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
+        return None
+    return rate if rate - rate == 0 else None  # JSON has neither infinity nor nan
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
