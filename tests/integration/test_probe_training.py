@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.checkers.final_state import reference_of
-from elastic_harness.history.events import ParametersHashed
+from elastic_harness.history.events import ParametersHashed, StepCompleted
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict
 
 from pytest_elastic.events.model import Record
-from tests.integration.probe_bench import Bench, run_warm, warm_agent
+from tests.integration.probe_bench import WORKER, Bench, run_warm, warm_agent
 
 
 @pytest.fixture
@@ -117,6 +118,9 @@ def test_plain_sgd_is_judged_by_what_its_script_says(
             assert "report_resume" in resumed.reason
             continue
         assert resumed.is_valid, f"{says}: {resumed.reason}"
+        made = [each.event.step for each in found.of_kind(StepCompleted)]
+        is_known_late = says == "start first"  # before there is an optimizer
+        assert made.count(6) == 1 + is_known_late, f"{says}: a start was taken for a step"
         assert not judge(found, "resumed_at", {"round": 2, "step": 5}).is_valid, says
         assert samples.is_valid, f"{says}: {samples.reason}"
         assert judge(found, "steps_lost", 1).is_valid, says
@@ -258,7 +262,7 @@ STATES = """
         optimizer.zero_grad()
         model(torch.ones(16) * step).square().sum().backward()
         optimizer.step()
-    values = torch.cat([each.flatten() for each in model.parameters()]).double()
+    values = torch.cat([each.detach().flatten() for each in model.parameters()]).double()
     if os.environ["KIND"] == "nan":
         with torch.no_grad():
             model[0].weight[0, 0] = float("nan")
@@ -287,6 +291,8 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
     same = judge(found["same"], "parameters", "same_as_uninterrupted")
     assert same.is_valid, same.reason
     assert judge(found["same"], "optimizer", "same_as_uninterrupted").is_valid
+    # An optimizer that was made anew takes the place of the one before.
+    assert len(histories["forgets"].of_kind(StepCompleted)) == 20
     true = torch.load(bench.folder / "reference")
     for kind, hint in (("slower", "learning rate is 0.009"), ("forgets", "optimizer's state")):
         verdict = judge(found[kind], "parameters", "same_as_uninterrupted")
@@ -307,3 +313,47 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
     for kind in ("torch", "python"):  # numpy's are not seeded here
         assert states[0].random[kind] == states[1].random[kind]
     assert math.isclose(states[0].norm or 0.0, float(true.norm()))
+
+
+SHARDED = """
+    import os, torch
+    import torch.distributed as dist
+    from torch import nn
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    if os.environ["KIND"] == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model)
+        optimizer = torch.optim.Adam(model.parameters())
+    else:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        model = nn.parallel.DistributedDataParallel(model)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_shards_are_no_replicas(bench: Bench) -> None:
+    """What is divided among the ranks differs between them, and nothing is wrong."""
+    bench.observe(hashes=True)
+    script = bench.write(SHARDED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    for kind in ("fsdp", "zero"):
+        environ = {k: v for k, v in bench.environ(KIND=kind).items() if k not in WORKER}
+        environ["OMP_NUM_THREADS"] = "1"
+        bench.start_command([*torchrun, *rendezvous, f"--rdzv-id={kind}", script], environ)
+    said = bench.until_all_ended()
+    assert [process.returncode for process in bench.processes] == [0, 0], said
+    for kind, expected in (("fsdp", "unknown"), ("zero", "valid")):
+        found = History.of(record for record in bench.history.records if record.run_id == kind)
+        verdict = judge(found, "parameters", "identical")
+        assert verdict.outcome.value == expected, f"{kind}: {verdict.reason}"
+        verdict = judge(found, "optimizer", "identical")
+        assert verdict.outcome.value == "unknown", f"{kind}: {verdict.reason}"
+        assert "each rank has only its shard" in verdict.reason

@@ -176,7 +176,7 @@ def test_the_difference_to_an_uninterrupted_run_has_a_size_and_maybe_a_reason() 
     verdict = judge("parameters", "same_as_uninterrupted", tell)
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reason == (
-        "the parameters of rank 0 differ from the uninterrupted run's by 0.001 (relative) (its "
+        "rank 0 ended with different parameters than uninterrupted, by 0.001 (relative) (its "
         "learning rate is 0.2 instead of 0.1, its optimizer's state differs, so do the random "
         "numbers of torch)"
     )

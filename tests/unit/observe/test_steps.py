@@ -41,6 +41,8 @@ STORIES = {
         20,
     ),
     "adam, and a report that does not": ("opt adam:1 report:21", "1:1 1:21", 20),
+    "from the beginning": ("report:1 report:2", "1:1 2:2", 0),
+    "a start that is said too late": ("opt adam:21 resume:9", "1:21", 20),
     "sgd alone": ("opt sgd sgd", "1:- 2:-", None),
 }
 

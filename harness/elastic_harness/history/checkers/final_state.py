@@ -21,7 +21,8 @@ from elastic_harness.history.worlds import WorkerView
 
 __all__ = ["CHECKERS", "optimizer", "parameters", "reference_of"]
 
-_NAMES = {"parameters": "the parameters", "optimizer": "the optimizer's state"}
+_NAMES = {"parameters": "parameters", "optimizer": "optimizer state"}
+_OTHER = {"parameters": "different parameters", "optimizer": "a different optimizer state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,18 +133,18 @@ def _digest_of(part: str, state: ParametersHashed) -> str | None:
 
 def _judge_replicas(part: str, states: list[ParametersHashed], proof: list[int]) -> Verdict:
     if any(part in state.sharded for state in states):
-        return unknown(f"{_NAMES[part]} are divided among the ranks: no two have the same", proof)
+        return unknown(f"each rank has only its shard of the {_NAMES[part]}", proof)
     if len(states) < 2:
         return unknown("there was one rank at the end, and none to compare it with", proof)
     ranks: dict[str | None, list[int]] = defaultdict(list)
     for rank, state in enumerate(states):
         ranks[_digest_of(part, state)].append(rank)
     if len(ranks) == 1:
-        return valid(f"{len(states)} replicas ended with the same {_NAMES[part][4:]}", proof)
+        return valid(f"{len(states)} replicas ended with the same {_NAMES[part]}", proof)
     groups = " and ".join(f"ranks {', '.join(map(str, each))}" for each in ranks.values())
     one, other, *_ = (states[each[0]] for each in ranks.values())
     how_far = _in_words(_distance(part, other, one))
-    return invalid(f"{_NAMES[part][4:]} differ at the end between {groups}{how_far}", proof)
+    return invalid(f"{groups} ended with {_OTHER[part]}{how_far}", proof)
 
 
 def _judge_by_reference(
@@ -169,8 +170,8 @@ def _judge_by_reference(
         how_far = _in_words(_distance(part, state, other)) + _hints(part, state, other)
         if None not in (state.step, other.step) and state.step != other.step:
             return invalid(
-                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}: "
-                f"{_NAMES[part]} differ{how_far}",
+                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}, and "
+                f"with {_OTHER[part]}{how_far}",
                 proof,
             )
         if _digest_of(part, other) is None:
@@ -181,10 +182,10 @@ def _judge_by_reference(
         if worst_rank < 0 or distance is None or distance > worst:
             worst, worst_rank = math.inf if distance is None else distance, rank
     if worst_rank < 0:
-        return valid(f"{_NAMES[part]} are those of the uninterrupted run, to the bit", proof)
+        return valid(f"{_NAMES[part]} as of the uninterrupted run, to the bit", proof)
     how_far = _in_words(None if math.isinf(worst) else worst)
     state, other = states[worst_rank], wanted[worst_rank]
-    said = f"{_NAMES[part]} of rank {worst_rank} differ from the uninterrupted run's{how_far}"
+    said = f"rank {worst_rank} ended with {_OTHER[part]} than uninterrupted{how_far}"
     if within is not None and worst <= within:
         return valid(f"{said}, {within:g} is allowed", proof)
     said += _hints(part, state, other)
@@ -210,7 +211,7 @@ def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> fl
 
 
 def _in_words(distance: float | None) -> str:
-    return "" if distance is None else f" by {distance:.2g} (relative)"
+    return "" if distance is None else f", by {distance:.2g} (relative)"
 
 
 def _hints(part: str, state: ParametersHashed, other: ParametersHashed) -> str:
