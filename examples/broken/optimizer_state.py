@@ -70,11 +70,10 @@ def load(model, optimizer):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--checkpoint-every", type=int, default=5)
     options = parser.parse_args()
-
     asked_to_leave = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.append(True))
     dist.init_process_group("gloo")
@@ -85,7 +84,9 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     done = load(model, optimizer)
     print(f"rank {rank} of {world_size} begins with {done} steps done", flush=True)
-    loader = DataLoader(Numbers(), batch_sampler=Batches(done, options.steps, rank, world_size))
+    batches = Batches(done, options.steps, rank, world_size)
+    # A generator of its own: each loader draws a number at its start, which dropout would miss.
+    loader = DataLoader(Numbers(), batch_sampler=batches, generator=torch.Generator())
     for numbers, wanted in loader:
         loss = nn.functional.mse_loss(model(numbers), wanted)
         optimizer.zero_grad()
@@ -104,7 +105,6 @@ def main():
             sys.exit(128 + signal.SIGTERM)
     if rank == 0:
         save(model, optimizer, done)
-        print(f"finished with {done} steps done", flush=True)
     dist.destroy_process_group()
 
 

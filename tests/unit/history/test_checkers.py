@@ -348,6 +348,25 @@ def started_and_stopped(*strays: str, is_stopped: bool = True) -> Callable[[], S
     return tell
 
 
+def resized(batch: int, rate: float | None) -> Callable[[], Story]:
+    """Three ranks of one sample each at rate 3.0, then two ranks with so many, at this rate."""
+
+    def tell() -> Story:
+        story = Story(nodes=3)
+        for number, nodes, size, lr in (
+            (1, ["n1", "n2", "n3"], 1, 3.0),
+            (2, ["n1", "n2"], batch, rate),
+        ):
+            story.round(number, nodes)
+            for rank in range(len(nodes)):
+                story.drawn(number, rank, 1, *range(size))
+                story.step(number, rank, number, learning_rate=lr)
+            story.gone(number)
+        return story.end()
+
+    return tell
+
+
 WATCHED = {"log_patterns": ["lost n[0-9]"]}
 
 PLANTS: dict[str, Plant] = {
@@ -475,6 +494,12 @@ PLANTS: dict[str, Plant] = {
     ),
     "rank_stability": Plant(
         invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
+    ),
+    "learning_rate": Plant(
+        value="follows_batch",
+        invalid=(resized(1, 3.0), resized(1, 1.75), resized(2, 3.0)),
+        unknown=(clean, resized(1, None), lambda: Story(nodes=1).round(1, ["n1"])),
+        valid=(resized(1, 2.0), resized(1, 2.15), resized(2, 4.0)),
     ),
     "rank_reassigned": Plant(invalid=(clean,), unknown=(empty,), valid=(swapped_ranks,)),
     **{

@@ -97,7 +97,7 @@ def test_orders_wait_for_the_hello_and_come_before_the_welcome(loop: Loop, tmp_p
     assert said.decode().splitlines() == [
         "hold 20",
         "hold 22",
-        "welcome hash=1 samples=0 hold_s=30",
+        "welcome hash=1 samples=0 rate=0 hold_s=30",
     ]
     # The kernel says who is at the other end, whatever the hello says.
     assert [record.event.kind for record in records] == ["worker_hello"]
