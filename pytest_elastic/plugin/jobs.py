@@ -16,7 +16,7 @@ from elastic_harness.function_worker import pack, read_results, round_key
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
-from elastic_harness.scenario.checks import check_scenario
+from elastic_harness.scenario.checks import check_scenario, needed_capabilities
 from elastic_harness.scenario.complaints import explain
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planned_clauses import NO_WORKERS
@@ -111,6 +111,7 @@ class JobsOfTest:
             made.was_started = True
             folders = (os.getcwd(), str(item.config.rootpath), self._temporary_folder)
             complete = _with_timeline(scenario, entries)
+            hub.skip_unless_able(needed_capabilities(complete, hub.session.faults))
             _check_timeline(complete, hub, folders=(*folders, base_dir), drawn=drawn)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
             plan = make_plan(complete, seed)

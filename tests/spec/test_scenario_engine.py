@@ -24,9 +24,11 @@ from elastic_harness.scenario.messages import (
     EngineCommand,
     Fire,
     Heal,
+    HoldWriting,
     Judge,
     RecordEvent,
     ReleaseHold,
+    ReleaseWriting,
     WakeAt,
     WatchLog,
 )
@@ -67,6 +69,10 @@ def say(command: EngineCommand) -> str | None:
             return f"fire {id} at {', '.join(targets.describe())}"
         case Heal(entry_id=id):
             return f"heal {id}"
+        case HoldWriting(node=node, condition=condition):
+            return f"hold who writes {condition.writing} on {node}"
+        case ReleaseWriting(node=node):
+            return f"let writers on {node} go"
         case RecordEvent(event=event):
             return say_event(event)
         case EndRun(outcome=outcome, reason=reason):

@@ -52,6 +52,7 @@ __all__ = [
     "WorkerGone",
     "WorkerHello",
     "WorkerRaised",
+    "WriterHeld",
 ]
 
 # Counts up when a history of before can no longer be judged: 2 says what was planned and judged.
@@ -410,6 +411,20 @@ class OutputRead(Event):
     kind: ClassVar[str] = "output_read"
     unread: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterHeld(Event):
+    """A process of a node is held in the middle of a write: half of it is in `file`.
+
+    `pattern` and `path` are those of the trigger; `file` is below the path that is covered for it.
+    """
+
+    kind: ClassVar[str] = "writer_held"
+    pattern: str
+    path: str | None
+    file: str
 
 
 @register

@@ -32,7 +32,7 @@ from elastic_harness.scenario.speakers import rank_of
 from elastic_harness.scenario.storm import STORM_ID, sketch_of
 from elastic_harness.scenario.target_checks import check_targets
 from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
-from elastic_harness.scenario.triggers import AfterEntry, EventCondition
+from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
 from elastic_harness.scenario.yaml_tree import AstPath
 from pytest_elastic.events.model import EVENT_KINDS
 
@@ -64,6 +64,8 @@ def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str
     if scenario.job.rdzv.endpoints:
         needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
     for entry in scenario.timeline:
+        if isinstance(entry.when, WritingCondition):
+            needs["disk_faults"] = None
         if entry.action.name not in OWN_ACTIONS:
             need = catalog.parse(entry.action.name, entry.action.value).needs
             if need is not None:

@@ -11,18 +11,19 @@ from typing import Protocol
 
 from typing_extensions import assert_never
 
-from elastic_harness.history.events import LogMatched
+from elastic_harness.history.events import LogMatched, WriterHeld
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.observed import ObservedRun
 from elastic_harness.scenario.speakers import is_by
 from elastic_harness.scenario.triggers import (
-    Condition,
     EventCondition,
     LogCondition,
     ProgressCondition,
     RoundCondition,
     StableCondition,
+    When,
     WorldSizeCondition,
+    WritingCondition,
 )
 from pytest_elastic.events.model import Event, Record
 
@@ -42,9 +43,11 @@ class Watcher(Protocol):
         """Say how far things have come."""
 
 
-def watch(condition: Condition, since: float) -> Watcher:
+def watch(condition: When, since: float) -> Watcher:
     """Begin to watch for a condition; what happened before `since` does not count."""
     match condition:
+        case WritingCondition():
+            return _WritingWatcher(condition)
         case EventCondition():
             return _EventWatcher(condition)
         case LogCondition():
@@ -106,6 +109,27 @@ class _LogWatcher:
 
     def last_seen(self, run: ObservedRun) -> str:
         return "no such line"
+
+
+class _WritingWatcher:
+    def __init__(self, condition: WritingCondition) -> None:
+        self._condition = condition
+
+    def see(self, record: Record | None, run: ObservedRun) -> str | None:
+        if record is None or not isinstance(record.event, WriterHeld):
+            return None
+        asked, held = self._condition, record.event
+        if (asked.writing, asked.path) != (held.pattern, held.path):
+            return None
+        if asked.node is not None and asked.node != record.node:
+            return None
+        return f"somebody on {record.node} is held in the middle of writing {held.file}"
+
+    def restart(self, since: float) -> None:
+        """Keep watching: whoever is held waits."""
+
+    def last_seen(self, run: ObservedRun) -> str:
+        return "no such file was written in more than one byte"
 
 
 class _RoundWatcher:

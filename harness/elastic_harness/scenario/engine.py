@@ -41,7 +41,7 @@ from elastic_harness.scenario.clauses import (
 )
 from elastic_harness.scenario.fault_flow import FaultFlow
 from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.holds import HeldRank, Holds
+from elastic_harness.scenario.holds import HOLD_LIMIT_S, HeldRank, Holds
 from elastic_harness.scenario.messages import (
     ClauseAdded,
     ClausesJudged,
@@ -54,10 +54,12 @@ from elastic_harness.scenario.messages import (
     FaultInForce,
     FaultProved,
     FaultUndone,
+    HoldWriting,
     LaunchersExited,
     RecordEvent,
     RecordSeen,
     ReleaseHold,
+    ReleaseWriting,
     RunStopped,
     TimelineClosed,
     TimePassed,
@@ -72,7 +74,7 @@ from elastic_harness.scenario.planned_clauses import planned_checks, planned_cla
 from elastic_harness.scenario.planner import Plan, PlannedEntry, plan_entry
 from elastic_harness.scenario.situation import ProcessRef
 from elastic_harness.scenario.timeline import CHECK_ACTION, OWN_ACTIONS, EntryPhase, EntryState
-from elastic_harness.scenario.triggers import LogCondition
+from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
 
@@ -317,6 +319,7 @@ class EngineMachine:
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(None, self._run, now))
         self._release_holds(now)
+        self._hold_writers(now)
         if self._end_if_over(now):
             return
         self._calm_down(now)
@@ -340,6 +343,36 @@ class EngineMachine:
             proof=verdict.events,
         )
         self._put(RecordEvent(source="engine", event=event))
+
+    def _hold_writers(self, now: float) -> None:
+        """Hold writers for entries that wait for one, and let them go once the fault has acted."""
+        for entry in self._flow.entries:
+            asked = entry.entry.when
+            if not isinstance(asked, WritingCondition):
+                continue
+            if entry.phase is EntryPhase.WAITING and self._is_step_done(asked.step):
+                for node in sorted(set(self._run.nodes) - entry.writers_held_on):
+                    if asked.node in (None, node) and node in self._run.launchers:
+                        entry.writers_held_on.add(node)
+                        self._put(HoldWriting(entry_id=entry.id, node=node, condition=asked))
+            elif entry.phase is not EntryPhase.WAITING and entry.writers_held_on:
+                entry.writer_held_at = entry.writer_held_at or now
+                is_late = now >= entry.writer_held_at + HOLD_LIMIT_S
+                if is_late or not entry.holds_rank:
+                    self._release_writers(entry)
+
+    def _is_step_done(self, step: int | None) -> bool:
+        if step is None:
+            return True
+        last = self._run.world.last_step if self._run.world is not None else None
+        return last is not None and last >= step
+
+    def _release_writers(self, entry: EntryState) -> None:
+        asked = entry.entry.when
+        assert isinstance(asked, WritingCondition), "only those hold writers"
+        for node in sorted(entry.writers_held_on):
+            self._put(ReleaseWriting(entry_id=entry.id, node=node, condition=asked))
+        entry.writers_held_on.clear()
 
     def _release_holds(self, now: float) -> None:
         for entry in self._flow.entries:
@@ -458,6 +491,9 @@ class EngineMachine:
             self._tell(clause, decided=was_open)
         for held, _ in self._holds.release((), now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
+        for entry in self._flow.entries:
+            if entry.writers_held_on:
+                self._release_writers(entry)
         codes, ended = self._run.exit_codes, self._run.ended_by_faults
         self._put(EndRun(outcome=outcome, reason=reason, exit_codes=codes, ended_by_faults=ended))
 

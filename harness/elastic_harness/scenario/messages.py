@@ -14,6 +14,7 @@ from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.verdict import Verdict
 from elastic_harness.scenario.model import Clause, Entry, Eventually
 from elastic_harness.scenario.situation import Targets
+from elastic_harness.scenario.triggers import WritingCondition
 from pytest_elastic.events.model import Event, Record
 
 __all__ = [
@@ -31,11 +32,13 @@ __all__ = [
     "FaultUndone",
     "Fire",
     "Heal",
+    "HoldWriting",
     "Judge",
     "LaunchersExited",
     "RecordEvent",
     "RecordSeen",
     "ReleaseHold",
+    "ReleaseWriting",
     "RunStopped",
     "TimePassed",
     "TimeStoodStill",
@@ -203,6 +206,24 @@ class ReleaseHold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldWriting:
+    """Hold whoever writes a matching file on a node, from now on; record a `WriterHeld` for it."""
+
+    entry_id: str
+    node: str
+    condition: WritingCondition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWriting:
+    """Let writers on a node that are held for an entry go on, and hold no more."""
+
+    entry_id: str
+    node: str
+    condition: WritingCondition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fire:
     """Inject a fault: parse `action` and `value` with the catalog, aim it at `targets`."""
 
@@ -273,6 +294,8 @@ EngineCommand = (
     ArmHold
     | DisarmHold
     | ReleaseHold
+    | HoldWriting
+    | ReleaseWriting
     | Fire
     | Heal
     | Judge

@@ -42,6 +42,7 @@ from elastic_harness.scenario.triggers import (
     Every,
     LogCondition,
     Until,
+    When,
 )
 
 __all__ = [
@@ -178,7 +179,7 @@ class Entry(ScenarioModel):
         ]
         | None
     ) = None
-    when: Condition | None = None
+    when: When | None = None
     after: After | None = None
     every: Every | None = None
     for_s: Seconds | None = Field(default=None, alias="for")

@@ -37,6 +37,7 @@ from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.engine import EngineMachine
+from elastic_harness.scenario.held_writers import HeldWriters
 from elastic_harness.scenario.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
@@ -146,6 +147,7 @@ class Run:
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
+        self._writers = HeldWriters(loop, self._stage, self._on_fact, self._fail)
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
@@ -315,6 +317,10 @@ class Run:
                     self._observer.disarm(step, rank)
             case m.ReleaseHold(pid=pid):
                 self._observer.release(pid)
+            case m.HoldWriting(entry_id=entry_id, node=node, condition=condition):
+                self._writers.hold(entry_id, node, condition)
+            case m.ReleaseWriting(entry_id=entry_id, node=node, condition=condition):
+                self._writers.release(entry_id, node, condition)
             case m.Fire():
                 self._injector.fire(command)
             case m.Heal():
@@ -408,6 +414,7 @@ class Run:
         if isinstance(outcome, ClusterError):
             self._fail(f"the cluster is not clean: {outcome}")
         self._logs.close()
+        self._writers.close()
         self._observer.close()
         self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()

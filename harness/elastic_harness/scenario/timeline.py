@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from elastic_harness.history.events import FaultFired
@@ -75,6 +75,7 @@ class EntryState:
 
     `due_at` is set for triggers of time, `watcher` for those of a condition, `heal_watcher` while
     an `until` is waited for. `hit` are the nodes whose launcher's end it may be to blame for.
+    `writers_held_on` are the nodes on which writers are held for it, since `writer_held_at`.
     `is_armed`: a rank is, or would be, held for it; `asked_at` is the worker (pid) that had the
     rank then, and the step that it had done. `action` is None for the engine's own `heal` and
     `check`.
@@ -100,6 +101,8 @@ class EntryState:
     heal_watcher: Watcher | None = None
     healed_by: str = "teardown"
     hit: tuple[str, ...] = ()
+    writers_held_on: set[str] = field(default_factory=set)
+    writer_held_at: float | None = None
 
     @property
     def step(self) -> AtStep | None:

@@ -44,7 +44,9 @@ __all__ = [
     "Stable",
     "StableCondition",
     "Until",
+    "When",
     "WorldSizeCondition",
+    "WritingCondition",
     "parse_after",
 ]
 
@@ -159,6 +161,24 @@ class ProgressCondition(ScenarioModel):
         return f"progress of {self.progress.steps} steps"
 
 
+class WritingCondition(ScenarioModel):
+    """A process of the job is in the middle of writing a file, and is held until the fault acts.
+
+    `writing` matches files below the checkpoint directory, or below `path`: `*.pt`, `**/step-*`
+    (`*` also stands for folders). With `step`, only from when some rank has completed that global
+    step. `node` says on which node; on any, if it is not named.
+    """
+
+    writing: str = Field(min_length=1)
+    step: int | None = Field(default=None, ge=1)
+    node: str | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        since = f" from step {self.step} on" if self.step else ""
+        return f"writing {self.writing}{since}{f' on {self.node}' if self.node else ''}"
+
+
 CONDITION_KEYS: Final = ("event", "stable", "log", "round", "world_size", "progress")
 
 
@@ -180,6 +200,18 @@ Condition = Annotated[
         custom_error_type="condition_kind",
         custom_error_message=f"a condition has one of the keys {', '.join(CONDITION_KEYS)}",
     ),
+]
+
+
+def _when_kind(value: object) -> str:
+    keys = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return "writing" if "writing" in keys else "condition"
+
+
+# What an entry may wait for: to hold somebody in the middle of a write takes an entry.
+When = Annotated[
+    Annotated[WritingCondition, Tag("writing")] | Annotated[Condition, Tag("condition")],
+    Discriminator(_when_kind),
 ]
 
 

@@ -31,7 +31,7 @@ from elastic_harness.scenario.planned_clauses import clauses_of
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage_plan import StagePlan
-from elastic_harness.scenario.triggers import LogCondition
+from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from elastic_harness.simulation.cluster import SimulatedCluster
 from elastic_harness.simulation.job_world import JobWorld
 from elastic_harness.simulation.process import Process
@@ -108,6 +108,8 @@ def why_not(plan: Plan) -> str | None:
             return f"{planned.id}: {action.name} is no fault of the control plane"
         if isinstance(action.value, Mapping) and action.value.get("traffic"):
             return f"{planned.id}: simulated links do not tell classes of traffic apart"
+        if isinstance(planned.entry.when, WritingCondition):
+            return f"{planned.id}: simulated workers write no files"
         if isinstance(planned.entry.when, LogCondition) or isinstance(
             planned.entry.until, LogCondition
         ):
@@ -335,6 +337,8 @@ class SimulatedRun:
                     training.disarm(*pinned)
             case m.ReleaseHold(pid=pid):
                 training.release(pid)
+            case m.HoldWriting() | m.ReleaseWriting():
+                raise AssertionError("simulated workers write no files, as `why_not` says")
             case m.Fire():
                 self._injector.fire(command)
             case m.Heal():
