@@ -13,10 +13,12 @@ HELD = WriterHeld(pattern="*.pt", path=None, file="newest.pt")
 
 
 def held_on(bench: Bench) -> list[str]:
+    """Return the nodes on which writers are to be held."""
     return [order.node for order in bench.all_of(HoldWriting)]
 
 
 def let_go_on(bench: Bench) -> list[str]:
+    """Return the nodes on which they are let go."""
     return [order.node for order in bench.all_of(ReleaseWriting)]
 
 
