@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-SAMPLES, GLOBAL_BATCH = 240, 24  # ten steps are an epoch, whatever the number of ranks
+SAMPLES, GLOBAL_BATCH = 240, 24  # ten steps are an epoch, with any number of ranks
 CHECKPOINT = Path(os.environ.get("ELASTIC_CHECKPOINT_DIR", "checkpoints")) / "newest.pt"
 
 
@@ -29,18 +29,19 @@ class Numbers(Dataset):
 
 
 class Batches(Sampler):
-    """This rank's share of every global batch from a step on: each epoch has each sample once."""
+    """This rank's share of every global batch of an epoch, from a position in the epoch on."""
 
-    def __init__(self, first_step, steps, rank, world_size):
-        self.first_step, self.steps = first_step, steps
+    def __init__(self, rank, world_size):
         self.rank, self.world_size = rank, world_size
-        self.epoch = 0
+        self.epoch = self.start = 0
 
     def __iter__(self):
-        for step in range(self.first_step, self.steps):
-            self.epoch, start = divmod(step * GLOBAL_BATCH, SAMPLES)
-            order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch))
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch))
+        for start in range(self.start, SAMPLES, GLOBAL_BATCH):
             yield order[start : start + GLOBAL_BATCH][self.rank :: self.world_size].tolist()
+
+    def __len__(self):
+        return (SAMPLES - self.start) // GLOBAL_BATCH
 
 
 def save(model, optimizer, step):
@@ -62,7 +63,7 @@ def load(model, optimizer):
     """Go to where the checkpoint was written; return how many steps are done."""
     if not CHECKPOINT.exists():
         return 0
-    state = torch.load(CHECKPOINT, weights_only=True)
+    state = torch.load(CHECKPOINT)
     model.module.load_state_dict(state["model"])
     # wrong: the optimizer begins anew
     torch.set_rng_state(state["random"])
@@ -83,28 +84,30 @@ def main():
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     done = load(model, optimizer)
-    print(f"rank {rank} of {world_size} begins with {done} steps done", flush=True)
-    batches = Batches(done, options.steps, rank, world_size)
-    # A generator of its own: each loader draws a number at its start, which dropout would miss.
+    batches = Batches(rank, world_size)
+    # A generator of its own: each walk through a loader draws a number, which dropout would miss.
     loader = DataLoader(Numbers(), batch_sampler=batches, generator=torch.Generator())
-    for numbers, wanted in loader:
-        loss = nn.functional.mse_loss(model(numbers), wanted)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        done += 1
-        # All ranks learn at the same step that one of them was asked to leave.
-        is_leaving = torch.tensor(float(bool(asked_to_leave)))
-        dist.all_reduce(is_leaving, op=dist.ReduceOp.MAX)
-        if rank == 0 and (is_leaving or done % options.checkpoint_every == 0):
-            save(model, optimizer, done)
-        if is_leaving and done < options.steps:
-            dist.barrier()  # nobody leaves before the checkpoint is written
-            while not asked_to_leave:  # whoever was not asked is, in a moment: its peers are gone
-                time.sleep(0.01)
-            sys.exit(128 + signal.SIGTERM)
-    if rank == 0:
-        save(model, optimizer, done)
+    while done < options.steps:
+        batches.epoch, batches.start = divmod(done * GLOBAL_BATCH, SAMPLES)
+        for numbers, wanted in loader:
+            loss = nn.functional.mse_loss(model(numbers), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+            # All ranks learn at the same step that one of them was asked to leave.
+            is_leaving = torch.tensor(float(bool(asked_to_leave)))
+            dist.all_reduce(is_leaving, op=dist.ReduceOp.MAX)
+            is_last = done == options.steps
+            if rank == 0 and (is_leaving or is_last or done % options.checkpoint_every == 0):
+                save(model, optimizer, done)
+            if is_leaving and not is_last:
+                dist.barrier()  # nobody leaves before the checkpoint is written
+                while not asked_to_leave:  # who was not asked is, in a moment: its peers are gone
+                    time.sleep(0.01)
+                sys.exit(128 + signal.SIGTERM)
+            if is_last:
+                break
     dist.destroy_process_group()
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "FaultHealed",
     "FaultIneffective",
     "FaultPlanned",
+    "FileWritten",
     "GroupFormed",
     "HarnessFailed",
     "LastLinesSeen",
@@ -411,6 +412,21 @@ class OutputRead(Event):
     kind: ClassVar[str] = "output_read"
     unread: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWritten(Event):
+    """A file below the checkpoint directory was written, by any process of the job.
+
+    `path` is relative to that directory; `how` is written (whoever wrote it has closed it) or moved
+    (it was given this name); `size` is in bytes, None where it is gone again.
+    """
+
+    kind: ClassVar[str] = "file_written"
+    path: str
+    how: str
+    size: int | None
 
 
 @register

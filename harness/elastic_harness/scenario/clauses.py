@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from elastic_harness.history.events import LogMatched
 from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
 from elastic_harness.scenario.conditions import Watcher, watch
 from elastic_harness.scenario.model import Clause, Eventually, Expect
@@ -99,6 +100,8 @@ class ClauseState:
         """Take a record (None: the time) into account; tell whether that decided the clause."""
         if self.verdict is not None or self.watcher is None:
             return False
+        if self.after is not None and record is not None and _is_older(record):
+            return False  # it was printed before anybody asked: before the fault, then
         evidence = self.watcher.see(record, run)
         if evidence is None or (self.base is None and not self._counts_before_base):
             return False
@@ -159,6 +162,10 @@ class ClauseState:
         Facts do; states do not, since the state before the fault looks the same.
         """
         return isinstance(self.condition, (EventCondition, LogCondition))
+
+
+def _is_older(record: Record) -> bool:
+    return isinstance(record.event, LogMatched) and record.event.was_there
 
 
 def from_eventually(

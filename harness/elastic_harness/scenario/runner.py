@@ -21,6 +21,7 @@ from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
     HISTORY_FORMAT,
+    FileWritten,
     HarnessFailed,
     LogMatched,
     ProcessExited,
@@ -32,6 +33,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks
 from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
+from elastic_harness.observe.folder_watch import FolderWatch
 from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
@@ -52,6 +54,8 @@ from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["Run", "RunResult", "RunSetup"]
 
+# What a job saves is told file by file; one that writes more than this is not meant to be followed.
+_MOST_FILES = 2000
 # Undoing a fault is bounded by the fault itself; this bounds all of them together.
 _HEAL_LIMIT_S = 20.0
 
@@ -148,6 +152,8 @@ class Run:
         )
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage, self._on_fact, self._fail)
+        self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
+        self._files_told = 0
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
@@ -282,6 +288,16 @@ class Run:
         )
         self._on_fact("worker", found.node, matched)
 
+    def _on_file_written(self, path: str, how: str) -> None:
+        self._files_told += 1
+        if self._files_told > _MOST_FILES or self._is_finished:
+            return
+        try:
+            size = os.stat(os.path.join(self._setup.stage.data_folders[0], path)).st_size
+        except OSError:
+            size = None
+        self._on_fact("cluster", "", FileWritten(path=path, how=how, size=size))
+
     # The engine and its orders
 
     def _tell(self, given: m.EngineInput) -> None:
@@ -415,6 +431,7 @@ class Run:
             self._fail(f"the cluster is not clean: {outcome}")
         self._logs.close()
         self._writers.close()
+        self._files.close()
         self._observer.close()
         self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()

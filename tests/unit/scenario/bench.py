@@ -304,9 +304,11 @@ class Bench:
         return clause.verdict.reason
 
 
-def running(*timeline: Mapping[str, Any], patience: float = 1.0, **more: object) -> Bench:
+def running(
+    *timeline: Mapping[str, Any], patience: float = 1.0, is_open: bool = False, **more: object
+) -> Bench:
     """Return a bench with two nodes of one worker each, in their first world."""
-    bench = Bench(scenario(*timeline, **more), patience=patience)
+    bench = Bench(scenario(*timeline, **more), patience=patience, is_open=is_open)
     bench.start_nodes("n1", "n2")
     bench.form("n1", "n2")
     return bench

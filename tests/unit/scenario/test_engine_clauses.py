@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.history.events import ClauseJudged
+from elastic_harness.history.events import ClauseJudged, LogMatched
 from elastic_harness.scenario.messages import WatchLog
 
 from tests.unit.scenario.bench import CRASH, running
@@ -152,6 +152,20 @@ def test_an_event_that_must_never_be_seen_ends_the_run() -> None:
     assert bench.end.outcome == "unmet"
     assert bench.verdict("never[0]") == "invalid"
     assert bench.verdict("sometimes[0]") == "invalid"
+
+
+def test_a_line_that_was_there_before_does_not_follow_a_fault() -> None:
+    """A test asks for it when its fault has come: what is older has another cause."""
+    bench = running(CRASH, is_open=True)
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.wait_for("a", log="lost", within="10s", after="crash")
+    bench.wait_for("b", log="lost", within="10s")
+    bench.see(LogMatched(pattern="lost", line="lost n1", by="worker", was_there=True), node="n1")
+    assert bench.verdict("a") == "open"
+    assert bench.verdict("b") == "valid"
+    bench.see(LogMatched(pattern="lost", line="lost n2", by="worker"), node="n1")
+    assert bench.verdict("a") == "valid"
 
 
 def test_clauses_only_a_checker_knows_are_left_to_it() -> None:
