@@ -57,9 +57,8 @@ def save(model, optimizer, step):
         "step": step,
     }
     CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{CHECKPOINT}.{os.getpid()}", "wb") as file:
+    with open(f"{CHECKPOINT}.{os.getpid()}", "wb", buffering=0) as file:
         torch.save(state, file)
-        file.flush()
         os.fsync(file.fileno())
     os.replace(file.name, CHECKPOINT)
 

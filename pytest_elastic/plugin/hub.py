@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import Event, Record
 from pytest_elastic.plugin.options import ElasticOptions, options_of
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from elastic_harness.scenario.planner import Plan
     from elastic_harness.scenario.runner import RunResult
     from elastic_harness.session import HarnessSession, OpenRun
+
+    from pytest_elastic.events.model import Event
 
 __all__ = [
     "FAILED_KEY",
@@ -288,6 +289,8 @@ class Hub:
 
 def write_after_end(history: History, event: Event) -> None:
     """Add an event to the history of a run that is over."""
+    from pytest_elastic.events.model import Record
+
     at = max((entry.at for entry in history.entries[-1:]), default=0.0)
     history.append(Record(at=at, source="engine", node="", run_id="", event=event))
     history.close()

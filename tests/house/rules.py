@@ -200,6 +200,7 @@ PURE = (
         holds="elastic_harness.scenario",
         drivers=(
             "loader",
+            "held_writers",
             "log_watch",
             "node_commands",
             "runner",

@@ -114,8 +114,9 @@ again          pytest .*
 """,
     "stuck": r"""
 INVALID: ends_in_time
-  the job did not end within 6 s
+  the job did not end within 6s: round 1, 4 of 4 ranks \(4 alive\), no step done
 INVALID: job: succeeded: the job did not end within 6 s
+UNKNOWN: no_survivors: the run was over before any launcher had ended
 
         n1 +n2
 ( +\d+\.\d\d .*

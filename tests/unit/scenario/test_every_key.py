@@ -47,6 +47,7 @@ EVERY_KEY: dict[str, Any] = {
         {"when": {"progress": {"steps": 3}}, "kill": "rank 0"},
         {"when": {"round": 2}, "kill": "rank 0"},
         {"when": {"world_size": 2}, "kill": "rank 0"},
+        {"when": {"writing": "*.pt", "step": 2, "node": "n1", "path": "/tmp"}, "kill": "rank 0"},
         {"after": "a + 1s", "kill": "rank 0"},
         {"every": {"mtbf": "5s", "max": 2}, "kill": "rank 0"},
     ],
