@@ -10,9 +10,11 @@ from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
     FaultHealed,
+    FaultPlanned,
     GroupFormed,
     ParametersHashed,
     ProcessExited,
+    ProcessStarted,
     ResumeObserved,
     RunEnded,
     RunStarted,
@@ -51,6 +53,7 @@ class Story:
         self._nodes: dict[int, str] = {}
         self._began: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+        self._resumed: set[int] = set()
         self.tell(
             "engine",
             "",
@@ -135,6 +138,9 @@ class Story:
             "began_at": self._began[pid],
             **more,
         }
+        if values["step_source"] == "state" and pid not in self._resumed and step is not None:
+            self._resumed.add(pid)
+            self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step - 1))
         self._of(pid, StepCompleted(pid=pid, rank=rank, **values))
         self._began[pid] = self.at
         return self
@@ -143,10 +149,10 @@ class Story:
         """Let every rank of a round complete steps, resuming where the first one says."""
         ranks = sorted(rank for number, rank in self.pids if number == round)
         for rank in ranks:
-            self._of(
-                self.pids[round, rank],
-                ResumeObserved(pid=self.pids[round, rank], rank=rank, step=first - 1),
-            )
+            pid = self.pids[round, rank]
+            if pid not in self._resumed:
+                self._of(pid, ResumeObserved(pid=pid, rank=rank, step=first - 1))
+            self._resumed.add(pid)
         for step in range(first, last + 1):
             for rank in ranks:
                 self.step(round, rank, step)
@@ -192,7 +198,8 @@ class Story:
     def fault(
         self, id: str, fault: str = "kill", target: str = "n2", *, works: bool = True
     ) -> Story:
-        """Inject a fault; it takes effect unless told otherwise."""
+        """Plan and inject a fault; it takes effect unless told otherwise."""
+        self.tell("engine", "", FaultPlanned(id=id, fault=fault))
         self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,)))
         if works:
             self.tell("fault", "", FaultEffective(id=id, evidence="seen"))
@@ -205,17 +212,40 @@ class Story:
     def launcher_exits(self, codes: Mapping[str, int]) -> Story:
         """Let launchers end."""
         for node, code in codes.items():
-            self.tell("cluster", node, ProcessExited(pid=1, role="launcher", exit_code=code))
+            pid = self._launcher(node) or 1
+            self.tell("cluster", node, ProcessExited(pid=pid, role="launcher", exit_code=code))
         return self
 
-    def end(self, outcome: str = "succeeded", *, launchers: Sequence[str] = ("n1", "n2")) -> Story:
+    def _launcher(self, node: str) -> int | None:
+        """Return the newest launcher of a node, if it runs; 0 where nobody has told of any."""
+        pid: int | None = 0
+        for record in self.records:
+            if record.node == node and isinstance(record.event, ProcessStarted):
+                pid = record.event.pid
+            elif record.node == node and isinstance(record.event, ProcessExited):
+                pid = None
+        return pid
+
+    def end(
+        self,
+        outcome: str = "succeeded",
+        *,
+        launchers: Sequence[str] = ("n1", "n2"),
+        excused: tuple[str, ...] = (),
+    ) -> Story:
         """Let launchers end, if they have not, and the run; look at what they left."""
-        ended = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
         codes = {"succeeded": 0, "failed": 1, "drained": 143}
         if outcome in codes:
-            self.launcher_exits({n: codes[outcome] for n in launchers if n not in ended})
-        self.tell("engine", "", RunEnded(outcome=outcome))
-        over = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
+            self.launcher_exits(
+                {n: codes[outcome] for n in launchers if self._launcher(n) is not None}
+            )
+            excused = tuple(launchers) if outcome == "drained" else excused
+        exits = {r.node: r.event for r in self.records if isinstance(r.event, ProcessExited)}
+        found = {node: event.exit_code for node, event in exits.items()}
+        self.tell(
+            "engine", "", RunEnded(outcome=outcome, exit_codes=found, ended_by_faults=excused)
+        )
+        over = set(exits)
         return self.tell("cluster", "", SurvivorsSought(nodes=tuple(sorted(over))))
 
     def _of(self, pid: int, event: Event) -> Story:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from elastic_harness.history.checkers import conduct, liveness, safety, training
+from elastic_harness.history.checkers import conduct, consistent, liveness, safety, training
 from elastic_harness.history.checkers.registry import Check, Registry
 from elastic_harness.history.parameters import YamlValue
 
@@ -13,7 +13,8 @@ __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 
 def standard_checkers() -> Registry:
     """Return a registry with everything that comes with the harness, to which users may add."""
-    return Registry((*safety.CHECKERS, *conduct.CHECKERS, *liveness.CHECKERS, *training.CHECKERS))
+    rooms = (safety, conduct, consistent, liveness, training)
+    return Registry(each for room in rooms for each in room.CHECKERS)
 
 
 STANDARD = standard_checkers()

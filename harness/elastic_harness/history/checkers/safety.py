@@ -40,7 +40,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         return not_observed(history, _NOBODY)
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
-        problem = problem or _wrong_ranks(world)
+        problem = problem or _wrong_ranks(world) or _wrong_local_ranks(world)
     if problem is not None:
         return problem
     for world in worlds:
@@ -102,6 +102,21 @@ def _wrong_ranks(world: World) -> Verdict | None:
                 f"{owner.node} and {worker.node}, "
                 f"{first.hello.group_rank} and {hello.group_rank}",
                 (owner.hello_seq, first.hello_seq, worker.hello_seq),
+            )
+    return None
+
+
+def _wrong_local_ranks(world: World) -> Verdict | None:
+    """The local ranks on each node of a round that formed are 0, 1, 2 ..."""
+    if world.formed_at is None:
+        return None
+    for node in world.nodes:
+        workers = [worker for worker in world.workers.values() if worker.node == node]
+        found = sorted(worker.local_rank for worker in workers)
+        if found != list(range(len(found))):
+            return invalid(
+                f"{node} in round {_name(world)} has local ranks {', '.join(map(str, found))}",
+                [worker.hello_seq for worker in workers],
             )
     return None
 

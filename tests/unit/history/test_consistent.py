@@ -1,0 +1,258 @@
+"""Histories that contradict themselves: one fact of a run that agrees with itself is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.events import (
+    FaultHealed,
+    NodeStarted,
+    NodeStopped,
+    ProcessStarted,
+    ResumeObserved,
+    RunClosed,
+)
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Outcome, Verdict
+
+from pytest_elastic.events.model import (
+    Record,
+    RoundCommitted,
+    RoundEnded,
+    RoundSealed,
+    WorkerExited,
+    WorkersStarted,
+)
+from tests.unit.history.story import Story
+
+NODES = ("n1", "n2")
+
+
+def told() -> Story:
+    """Two rounds of two nodes, of which everything is told that launchers tell."""
+    story = Story()
+    for node in NODES:
+        story.tell("cluster", node, NodeStarted(address="10.77.0.1", incarnation=1))
+        story.tell("cluster", node, ProcessStarted(pid=int(node[1]), role="launcher", argv=()))
+    _round(story, 1)
+    story.steps(1, 1, 3).fault("crash").gone(1)
+    _exits(story, 1, -9).heal("crash")
+    _round(story, 2)
+    story.steps(2, 3, 5).hashed(2, 0, "x").hashed(2, 1, "x").finish(2)
+    _exits(story, 2, 0).end()
+    for node in NODES:
+        story.tell("cluster", node, NodeStopped(cause="teardown"))
+    return story.tell("engine", "", RunClosed(digest=""))
+
+
+def _round(story: Story, number: int) -> None:
+    sealed = RoundSealed(
+        round=number, term=1, roster=NODES, spares=(), restart_count=number - 1, reason=""
+    )
+    story.tell("agent", "n1", sealed)
+    for rank, node in enumerate(NODES):
+        committed = RoundCommitted(
+            round=number,
+            term=1,
+            roster=NODES,
+            group_rank=rank,
+            world_size=2,
+            restart_count=number - 1,
+            master_addr="10.77.0.1",
+            master_port=30000 + number,
+        )
+        started = WorkersStarted(
+            round=number, pids=(5,), ranks=(rank,), start="warm", start_reason=""
+        )
+        story.tell("agent", node, committed).tell("agent", node, started)
+    story.round(number, NODES).group(number, f"nonce {number}")
+
+
+def _exits(story: Story, number: int, code: int) -> Story:
+    for rank, node in enumerate(NODES):
+        exited = WorkerExited(
+            round=number, local_rank=0, rank=rank, pid=5, exit_code=code, signal=0, cause="failed"
+        )
+        story.tell("agent", node, exited)
+    ended = RoundEnded(round=number, reason="", charged=number == 1, restarts_used=1)
+    return story.tell("agent", "n1", ended)
+
+
+def judge(records: Sequence[Record]) -> Verdict:
+    """Return what the checker says of records."""
+    return bind("consistent").run(History.of(records))
+
+
+def places(kind: str) -> list[int]:
+    """Return where the records of a kind stand in the history that is told."""
+    return [place for place, each in enumerate(told().records) if each.event.kind == kind]
+
+
+def edited(kind: str, number: int, **more: object) -> list[Record]:
+    """Return what is told, with other fields in one record; `at_` and `node_` are the record's."""
+    records = told().records
+    place = places(kind)[number]
+    own = {name[:-1]: value for name, value in more.items() if name in ("at_", "node_", "run_id_")}
+    fields = {name: value for name, value in more.items() if name[:-1] not in own}
+    event = dataclasses.replace(records[place].event, **fields)
+    records[place] = dataclasses.replace(records[place], event=event, **own)
+    return records
+
+
+def dropped(kind: str, number: int) -> list[Record]:
+    """Return what is told, without a record."""
+    records = told().records
+    del records[places(kind)[number]]
+    return records
+
+
+def moved(kind: str, number: int, before: str, other: int) -> list[Record]:
+    """Return what is told, with a record at another place, at that time."""
+    records = told().records
+    record, target = records[places(kind)[number]], records[places(before)[other]]
+    records.remove(record)
+    place = records.index(target)
+    records.insert(place, dataclasses.replace(record, at=target.at))
+    return records
+
+
+def repeated(kind: str, number: int) -> list[Record]:
+    """Return what is told, with a record twice."""
+    records = told().records
+    place = places(kind)[number]
+    records.insert(place, records[place])
+    return records
+
+
+def test_what_is_told_agrees_with_itself() -> None:
+    """So do stories in which launchers and nodes say nothing."""
+    assert judge(told().records).is_valid, judge(told().records).reason
+    assert judge(Story().round(1, ["n1", "n2"]).steps(1, 1, 2).finish(1).end().records).is_valid
+
+
+CONTRADICTIONS: tuple[tuple[list[Record], str], ...] = (
+    (repeated("worker_hello", 0), "said hello twice"),
+    (dropped("worker_hello", 0), "which never said hello"),
+    (edited("step_completed", 0, rank=1), "and step_completed as rank 1 on n1"),
+    (edited("step_completed", 0, node_="n2"), "and step_completed as rank 0 on n2"),
+    (edited("step_completed", 0, run_id_="other"), "said hello, and step_completed"),
+    (moved("worker_gone", 0, "step_completed", 4), "which was gone"),
+    (repeated("worker_gone", 0), "which was gone"),
+    (repeated("worker_finished", 0), "which had finished"),
+    (moved("worker_finished", 0, "parameters_hashed", 0), "which had finished"),
+    (edited("group_formed", 0, at_=100.0), "is earlier than what it had said before"),
+    (edited("step_completed", 2, at_=100.5), "is earlier than what it had said before"),
+    (edited("group_formed", 0, world_size=3), "is one of 2, and its group has 3"),
+    (repeated("resume_observed", 0), "resumed twice"),
+    (dropped("resume_observed", 0), "never said where it resumes"),
+    (edited("resume_observed", 0, step=1), "went from step 1 to 1"),
+    (edited("step_completed", 2, step=1), "went from step 1 to 3"),
+    (edited("step_completed", 2, step=3), "went from step 1 to 3"),
+    (edited("step_completed", 4, step=1), "went from step 2 to 1"),
+    (repeated("parameters_hashed", 0), "were hashed twice"),
+    (edited("parameters_hashed", 0, step=4), "ended with step 4, and its last one was 5"),
+    (repeated("step_completed", 2), "completed step 2 of its own twice"),
+    (dropped("step_completed", 0), "was its number 2"),
+    (edited("step_completed", 4, count=1), "follows its step 2"),
+    (edited("step_completed", 0, began_at=100.0), "did not begin after the one before"),
+    (edited("step_completed", 0, began_at=200.0), "did not begin after the one before"),
+    (edited("group_formed", 1, nonce="other"), "met in two groups"),
+    (dropped("worker_gone", 0), "the process 1001 was alive, and it was found otherwise"),
+    (edited("worker_hello", 2, alive_before=(1001,)), "was gone, and it was found otherwise"),
+    (edited("round_sealed", 0, roster=("n2", "n1")), "was sealed otherwise than n1 was told"),
+    (edited("round_sealed", 0, restart_count=3), "was sealed otherwise than n1 was told"),
+    (repeated("workers_started", 0), "started the workers of round 1 twice"),
+    (dropped("round_committed", 0), "n1 started round 1 and was never told to"),
+    (dropped("workers_started", 0), "whose launcher never said that it had started it"),
+    (edited("worker_exited", 0, rank=1), "whose launcher never said that it had started it"),
+    (dropped("worker_gone", 3), "ended, and was not seen to be gone"),
+    (repeated("round_sealed", 0), "said round_sealed of round 1 twice"),
+    (repeated("round_committed", 0), "said round_committed of round 1 twice"),
+    (repeated("round_ended", 0), "said round_ended of round 1 twice"),
+    (repeated("worker_exited", 0), "said worker_exited of round 1 twice"),
+    (edited("round_ended", 0, round=3), "round_ended of round 3, which nobody has sealed"),
+    (dropped("round_sealed", 0), "round_committed of round 1, which nobody has sealed"),
+    (edited("round_ended", 0, restarts_used=2), "2 restarts were used when round 1 ended"),
+    (repeated("node_started", 0), "n1 started, and was up"),
+    (repeated("node_stopped", 0), "n1 stopped, and was not up"),
+    (dropped("node_started", 0), "process_started on n1, which was not up"),
+    (moved("node_stopped", 0, "worker_hello", 2), "worker_hello on n1, which was not up"),
+    (dropped("node_stopped", 0), "all is undone, and n1 was not stopped"),
+    (repeated("process_started", 0), "was started twice"),
+    (dropped("process_started", 0), "the launcher 1 on n1 ended, and was not running"),
+    (edited("process_started", 0, role="auxiliary"), "ended, and was not running"),
+    (repeated("process_exited", 0), "ended, and was not running"),
+    (edited("process_exited", 0, exit_code=1), "and the run says {'n1': 0, 'n2': 0}"),
+    (edited("run_ended", 0, exit_codes={"n1": 0}), "and the run says {'n1': 0}"),
+    (dropped("process_exited", 0), "launchers ended with {'n2': 0}"),
+    (edited("run_ended", 0, ended_by_faults=("n3",)), "to have ended n3: no launcher ran there"),
+    (edited("run_ended", 0, outcome="failed"), "the job failed, and its launchers ended with"),
+    (edited("run_ended", 0, outcome="drained"), "the job drained, and its launchers ended with"),
+    (edited("run_ended", 0, ended_by_faults=NODES), "the job succeeded, and its launchers"),
+    (repeated("fault_planned", 0), "crash was planned twice"),
+    (dropped("fault_planned", 0), "crash fired unplanned"),
+    (repeated("fault_fired", 0), "crash fired twice"),
+    (dropped("fault_fired", 0), "fault_effective of crash, which had not fired"),
+    (edited("fault_healed", 0, id="cut"), "fault_healed of cut, which had not fired"),
+    (repeated("run_started", 0), "run_started twice"),
+    (repeated("run_ended", 0), "run_ended twice"),
+    (repeated("survivors_sought", 0), "survivors_sought twice"),
+    (repeated("run_closed", 0), "run_closed twice"),
+    (moved("run_started", 0, "node_started", 1), "the run started after its first record"),
+    (edited("run_started", 0, at_=100.5), "is earlier than the start of the run"),
+    (edited("survivors_sought", 0, at_=999.0), "survivors_sought is later than the end of the run"),
+    (edited("run_ended", 0, at_=100.0), "run_ended is earlier than the fault_planned before it"),
+)
+
+
+@pytest.mark.parametrize(("records", "what"), CONTRADICTIONS, ids=[w for _, w in CONTRADICTIONS])
+def test_a_history_that_contradicts_itself_proves_nothing(records: list[Record], what: str) -> None:
+    """It is unknown, and the records that cannot both be right are named."""
+    verdict = judge(records)
+    assert verdict.outcome is Outcome.UNKNOWN, verdict.reason
+    assert what in verdict.reason
+    assert all(1 <= seq <= len(records) for seq in verdict.events)
+    assert verdict.events
+
+
+@pytest.mark.parametrize("field", ["world_size", "restart_count", "group_rank", "master_port"])
+def test_a_worker_that_is_told_something_else_than_its_launcher_is_a_wrong_job(field: str) -> None:
+    """The launcher says what it was told, and the worker what it was told: by the launcher."""
+    verdict = judge(edited("worker_hello", 1, **{field: 7}))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reason.startswith("rank 1 on n2 was told something else of round 1")
+    assert len(verdict.events) == 2
+
+
+def test_a_worker_resumes_before_its_first_step_and_a_node_has_the_place_that_it_was_told() -> None:
+    """Where a worker resumes is known before its first step; a roster says who is who."""
+    story = Story().round(1, ["n1"]).step(1, 0, 1)
+    story.tell("worker", "n1", ResumeObserved(pid=1001, rank=0, step=1))
+    assert "rank 0 on n1 resumed after its first step" in judge(story.records).reason
+    records = told().records[: places("worker_hello")[0]]
+    records = [*records[:-3], *edited("round_committed", 0, group_rank=1)[len(records) - 4 :][:1]]
+    assert "n1 is number 1 of n1, n2" in judge(records).reason
+
+
+def test_what_no_launcher_and_no_optimizer_promises_is_no_contradiction() -> None:
+    """A step that is reported late replaces the guess, and an optimizer may skip its own step."""
+    late = (
+        Story()
+        .round(1, ["n1"])
+        .step(1, 0, None, count=1)
+        .step(1, 0, 9, count=1, step_source="script")
+    )
+    assert judge(late.records).is_valid, judge(late.records).reason
+    skipped = Story().round(1, ["n1"]).step(1, 0, 1).step(1, 0, 1).step(1, 0, 2)
+    assert judge(skipped.records).is_valid, judge(skipped.records).reason
+    again = Story().round(1, ["n1"]).gone(1).round(2, ["n1"])
+    again.records[-1] = dataclasses.replace(
+        again.records[-1], event=dataclasses.replace(again.records[-1].event, pid=1001)
+    )
+    assert judge(again.records).is_valid, "a pid is used again"
+    healed = Story().fault("crash")
+    healed.tell("fault", "", FaultHealed(id="crash", by="teardown"))
+    assert judge(healed.records).is_valid
