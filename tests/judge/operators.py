@@ -89,6 +89,9 @@ class _Exchange:
     def mutation_positions(self, node: Node) -> Iterator[object]:
         if node.type != "name" or not _is_called(node):
             return
+        # What is recorded once is the first and the last.
+        if _word(node.get_next_leaf().get_next_leaf()) in ("RunStarted", "RunEnded", "RunClosed"):
+            return
         yield from _EXCHANGED.get(node.value, ())
 
     def mutate(self, node: Node, index: int) -> Node:

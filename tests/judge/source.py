@@ -36,12 +36,17 @@ __all__ = ["FILES", "Tried", "campaign"]
 
 _ROOT: Final = "harness/elastic_harness"
 _HISTORY: Final = ("tests/unit/history",)
-_CLAUSES: Final = ("tests/unit/scenario/test_engine_clauses.py",)
+_CLAUSES: Final = (
+    "tests/unit/scenario/test_conditions.py",
+    "tests/unit/scenario/test_engine_clauses.py",
+    "tests/unit/scenario/test_planned_clauses.py",
+)
 
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/safety": _HISTORY,
     "history/checkers/conduct": _HISTORY,
+    "history/checkers/consistent": _HISTORY,
     "history/checkers/liveness": _HISTORY,
     "history/checkers/training": _HISTORY,
     "history/checkers/cut_short": _HISTORY,

@@ -111,7 +111,7 @@ def faults_effective(history: History, _: NoParameters) -> Verdict:
     if silent := [entry for id, entry in fired.items() if id not in known]:
         names = ", ".join(entry.event.id for entry in silent)
         return unknown(f"no effect was seen of: {names}", [entry.seq for entry in silent])
-    if never := [e for e in history.of_kind(FaultPlanned) if e.event.id not in known | set(fired)]:
+    if never := [e for e in history.of_kind(FaultPlanned) if e.event.id not in known]:
         names = ", ".join(entry.event.id for entry in never)
         return unknown(f"the run ended before these fired: {names}", [e.seq for e in never])
     idle = len((optional | {entry.event.id for entry in ineffective}) - effective)

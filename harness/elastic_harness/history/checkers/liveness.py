@@ -88,7 +88,7 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
     proof = _hellos(
         world
         for world in history.worlds.rounds
-        if world.restart_count == most.get((world.run_id, world.job), -1)
+        if world.restart_count == most[world.run_id, world.job]
     )
     if parameters.exactly is not None and found != parameters.exactly:
         return invalid(f"{found} restarts, {parameters.exactly} were expected", proof)

@@ -196,7 +196,7 @@ def one_world(history: History, _: NoParameters) -> Verdict:
             (seq, *(each.steps[0].seq for each in new.workers.values())),
         )
     has_steps = any(worker.steps for world in worlds for worker in world.workers.values())
-    if len(worlds) > 1 and not has_steps and _has_overlap(worlds):
+    if not has_steps and _has_overlap(worlds):
         return unknown("rounds overlapped, and no step of any worker was observed")
     return valid("no step of an older round began once a newer one was under way")
 
@@ -260,8 +260,6 @@ def _has_overlap(worlds: list[World]) -> bool:
 @checker("split_brain", NoParameters, is_occurrence=True)
 def split_brain(history: History, _: NoParameters) -> Verdict:
     """Two rounds of one job made steps at the same time (an occurrence)."""
-    if not history.worlds.rounds:
-        return not_observed(history, _NOBODY)
     for old, worker, seq, new in _late_steps(history):
         return valid(
             f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
