@@ -37,6 +37,7 @@ __all__ = ["FILES", "Tried", "campaign"]
 _ROOT: Final = "harness/elastic_harness"
 _HISTORY: Final = ("tests/unit/history",)
 _CLAUSES: Final = (
+    "tests/unit/scenario/test_clauses.py",
     "tests/unit/scenario/test_conditions.py",
     "tests/unit/scenario/test_engine_clauses.py",
     "tests/unit/scenario/test_planned_clauses.py",
