@@ -239,7 +239,7 @@ class Story:
             self.launcher_exits(
                 {n: codes[outcome] for n in launchers if self._launcher(n) is not None}
             )
-            excused = tuple(launchers) if outcome == "drained" else excused
+            excused = excused or (tuple(launchers) if outcome == "drained" else ())
         exits = {r.node: r.event for r in self.records if isinstance(r.event, ProcessExited)}
         found = {node: event.exit_code for node, event in exits.items()}
         self.tell(

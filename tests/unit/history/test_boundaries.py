@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from elastic_harness.history.checkers import STANDARD, bind
 from elastic_harness.history.events import (
+    FaultFired,
     FaultIneffective,
     FaultPlanned,
     LogMatched,
@@ -16,11 +17,21 @@ from elastic_harness.history.events import (
     ProcessStarted,
     RunEnded,
     SurvivorFound,
+    WorkerGone,
 )
 from elastic_harness.history.verdict import Outcome
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import JobEnded, RoundEnded, WorkerExited, WorkersStarted
+from pytest_elastic.events.model import (
+    Event,
+    JobEnded,
+    Record,
+    RoundCommitted,
+    RoundEnded,
+    StopOrdered,
+    WorkerExited,
+    WorkersStarted,
+)
 from tests.unit.history.story import Story
 
 VALID, INVALID, UNKNOWN = Outcome.VALID, Outcome.INVALID, Outcome.UNKNOWN
@@ -123,6 +134,77 @@ def matched(node: str, pattern: str, line: str) -> Story:
     return Story(settings={"log_patterns": ["x"]}).tell("worker", node, found)
 
 
+def forming(*events: Event, at: float = 0.0, later: int = 1, before: int = 1) -> Story:
+    """Let rank 0 of 2 say hello, and something happen then, or after so many later rounds."""
+    story = Story(nodes=9).wait(1.0).hello(1, "n1", 0, 2)
+    hello_at = story.at - 0.01
+    for number in range(2, later + 1):
+        if number == before + 1:
+            _tell(story, events, at + (hello_at if before == 1 else story.at))
+        story.hello(number, f"n{number}", 0, 1)
+    if before == later:
+        _tell(story, events, at + (hello_at if before == 1 else story.at))
+    return story.end("limit")
+
+
+def _tell(story: Story, events: tuple[Event, ...], at: float) -> None:
+    now, story.at = story.at, at
+    for event in events:
+        story.tell("cluster", "n9", event)
+    story.at = now
+
+
+def exited(round: int, rank: int) -> WorkerExited:
+    """What a launcher says of a worker that ended."""
+    return WorkerExited(
+        round=round, local_rank=0, rank=rank, pid=5, exit_code=1, signal=0, cause="failed"
+    )
+
+
+def told(story: Story, node: str, *roster: str) -> Story:
+    """Tell a launcher of round 1."""
+    committed = RoundCommitted(
+        round=1, term=1, roster=roster, group_rank=0, world_size=len(roster), restart_count=0,
+        master_addr="10.77.0.1", master_port=30001,
+    )  # fmt: skip
+    return story.tell("agent", node, committed)
+
+
+def stops(story: Story, node: str) -> Story:
+    """Let a launcher be heard of."""
+    return story.tell("agent", node, StopOrdered(round=1, reason=""))
+
+
+def heard_early() -> Story:
+    """n2 is heard of after the first launcher was told of the round, and before the last one."""
+    story = stops(told(Story(nodes=3), "n1", "n1", "n2", "n3"), "n2")
+    told(story, "n3", "n1", "n2", "n3")
+    started(started(story, 1, 0), 1, 2, node="n3")
+    return story.hello(1, "n1", 0, 3).hello(1, "n3", 2, 3).end("limit")
+
+
+def told_and_silent() -> Story:
+    """n1 is told of the round, and never heard of again."""
+    story = started(told(told(Story(), "n1", *TWO), "n2", *TWO), 1, 1, node="n2")
+    return story.hello(1, "n2", 1, 2).end("limit")
+
+
+def started_before() -> Story:
+    """n1 has said whom it started before n2 was told, and nothing since."""
+    story = stops(told(started(Story(), 1, 0), "n2", *TWO), "n2")
+    return story.hello(1, "n1", 0, 2).end("limit")
+
+
+def effective_then_step(seconds: float) -> Story:
+    """A step begins so long after a fault took effect."""
+    story = Story().round(1, ["n1"]).fault("crash")
+    return story.step(1, 0, 1, began_at=story.records[-1].at + seconds)
+
+
+CUT = "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"
+MISSING = "ranks 1 of round 1 never said hello: whether they were given, and to whom, is not known"
+FIRED = FaultFired(id="a", fault="kill", targets=())
+
 Row = tuple[str, object, Callable[[], Story], Outcome, str]
 
 ROWS: tuple[Row, ...] = (
@@ -155,6 +237,27 @@ ROWS: tuple[Row, ...] = (
      INVALID, "n1 in round 1 has local ranks 1"),
     ("ranks", None, lambda: Story().hello(1, "n1", 0, 2, local_rank=1).end("stopped"), VALID,
      "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"),
+    # --- ranks of a round that never formed ---
+    ("ranks", None, forming, UNKNOWN, MISSING),
+    ("ranks", None, lambda: forming(FIRED), VALID, CUT),
+    ("ranks", None, lambda: forming(NodeStopped(cause="crash")), VALID, CUT),
+    ("ranks", None, lambda: forming(ProcessExited(pid=1, role="launcher", exit_code=1)), VALID, CUT),
+    ("ranks", None, lambda: forming(WorkerGone(pid=1, rank=1)), VALID, CUT),
+    ("ranks", None, lambda: forming(FIRED, at=-0.001), UNKNOWN, MISSING),
+    ("ranks", None, lambda: forming(FIRED, at=-0.001, later=3, before=2), UNKNOWN, MISSING),
+    ("ranks", None, lambda: forming(FIRED, at=0.001, later=3, before=2), UNKNOWN, MISSING),
+    ("ranks", None, lambda: forming(FIRED, at=0.01, later=2), VALID,
+     "1 rounds with every rank from 0 on given once; 1 more were cut short while they formed"),
+    ("ranks", None, lambda: forming(FIRED, at=0.011, later=2), UNKNOWN, MISSING),
+    ("ranks", None, lambda: forming(exited(1, 1)), VALID, CUT),
+    ("ranks", None, lambda: forming(exited(2, 1)), UNKNOWN, MISSING),
+    ("ranks", None, heard_early, VALID, CUT),
+    ("ranks", None, told_and_silent, UNKNOWN, MISSING.replace("1 of", "0 of")),
+    ("ranks", None, started_before, VALID, CUT),
+    ("ranks", None, lambda: started(ended("failed", {}, "why"), 1, 0), UNKNOWN,
+     "no worker said hello"),
+    ("ranks", None, lambda: ended("failed", {}, "why"), UNKNOWN,
+     "no worker said hello (if none is to be started, `no_workers` asks for that)"),
     # --- agreement ---
     ("agreement", None,
      lambda: Story().hello(1, "n1", 0, 3, restart_count=0).hello(1, "n2", 1, 3, restart_count=1)
@@ -223,6 +326,8 @@ ROWS: tuple[Row, ...] = (
     ("faults_effective", None,
      lambda: Story().tell("engine", "", FaultPlanned(id="a", fault="kill", is_optional=True))
      .fault("a"), VALID, "1 faults fired and had their effect"),
+    ("faults_effective", None, lambda: Story().fault("a", works=False), UNKNOWN,
+     "no effect was seen of: a"),
     # --- ends_in_time, job ---
     ("ends_in_time", None, lambda: Story().end("limit"), INVALID,
      "the job did not end within 60 s"),
@@ -303,6 +408,11 @@ ROWS: tuple[Row, ...] = (
     ("recovery_time", "2s", lambda: Story().round(1, TWO).step(1, 0, 1).fault("crash"), INVALID,
      "after crash, no later round made progress"),
     ("recovery_time", "2s", lambda: same_moment(2), VALID, "recovered in 0.04 s"),
+    ("recovery_time", "2s", lambda: crashed().wait(9.0).round(3, TWO).steps(3, 1, 1), VALID,
+     "recovered in 0.59 s"),
+    ("recovery_time", "2s",
+     lambda: Story().round(1, ["n1"]).fault("a").gone(1).wait(1.0).fault("b").round(2, ["n1"])
+     .steps(2, 1, 1), VALID, "recovered in 1.08 s"),
     # --- progress ---
     ("progress", 4, crashed, VALID, "every rank of round 2 completed 4 steps"),
     ("progress", 5, crashed, INVALID, "rank 0 completed 4 steps in round 2, 5 were expected"),
@@ -316,6 +426,10 @@ ROWS: tuple[Row, ...] = (
      lambda: Story().round(1, ["n1"]).fault("crash").step(1, 0, 1, began_at=200.0), VALID,
      "every rank of round 1 got on after crash (fault_effective)"),
     ("recovered", None, lambda: Story().round(1, ["n1"]).fault("crash"), INVALID,
+     "after crash (fault_effective), 0 of 1 ranks of round 1, the last one, completed a step"),
+    ("recovered", None, lambda: effective_then_step(0.0), VALID,
+     "every rank of round 1 got on after crash (fault_effective)"),
+    ("recovered", None, lambda: effective_then_step(-0.001), INVALID,
      "after crash (fault_effective), 0 of 1 ranks of round 1, the last one, completed a step"),
     # --- rank_stability ---
     ("rank_stability", None,
@@ -353,7 +467,7 @@ def test_a_node_that_is_down_when_the_run_ends_left_nothing_and_one_that_came_ba
         assert verdict.outcome is expected, verdict.reason
 
 
-def _sought(*nodes: str) -> object:
+def _sought(*nodes: str) -> Record:
     story = Story().launcher_exits(dict.fromkeys(nodes, 0)).end("failed", launchers=())
     return story.records[-1]
 
@@ -370,6 +484,13 @@ def _sought(*nodes: str) -> object:
             (2, 3),
         ),
         ("workers_observed", None, lambda: Story().hello(1, "n1", 0, 2).steps(1, 1, 2), (4,)),
+        (
+            "workers_observed",
+            None,
+            lambda: Story().hello(1, "n1", 0, 3).hello(1, "n2", 1, 3).step(1, 0, 1).step(1, 1, 1),
+            (5,),
+        ),
+        ("ranks", None, lambda: Story().end("stopped"), (2,)),
         ("job", "succeeded", lambda: ended("failed", {}, "why"), (2, 3)),
         ("restarts", 1, lambda: Story().round(1, ["n1"]).gone(1).round(2, ["n1"]), (4,)),
         ("progress", 3, lambda: Story().round(1, ["n1"]).steps(1, 1, 2), (2, 5)),
@@ -428,6 +549,13 @@ TAKEN: tuple[tuple[str, object], ...] = (
     ("world_sizes", [1]),
     ("progress", 1),
 )
+
+
+def test_no_world_at_all_is_refused_as_such() -> None:
+    """With the same words as a world of nobody."""
+    for sizes in ([], [0]):
+        with pytest.raises(UsageError, match="one world or more is expected"):
+            bind("world_sizes", sizes)
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)

@@ -9,11 +9,18 @@ import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
     FaultHealed,
+    FaultPlanned,
+    GroupFormed,
+    HarnessFailed,
     NodeStarted,
     NodeStopped,
+    ParametersHashed,
+    ProcessExited,
     ProcessStarted,
     ResumeObserved,
     RunClosed,
+    RunEnded,
+    WorkerGone,
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome, Verdict
@@ -154,7 +161,7 @@ CONTRADICTIONS: tuple[tuple[list[Record], str], ...] = (
     (edited("step_completed", 4, step=1), "went from step 2 to 1"),
     (repeated("parameters_hashed", 0), "were hashed twice"),
     (edited("parameters_hashed", 0, step=4), "ended with step 4, and its last one was 5"),
-    (repeated("step_completed", 2), "completed step 2 of its own twice"),
+    (repeated("step_completed", 2), "completed its step 2 twice"),
     (dropped("step_completed", 0), "was its number 2"),
     (edited("step_completed", 4, count=1), "follows its step 2"),
     (edited("step_completed", 0, began_at=100.0), "did not begin after the one before"),
@@ -256,3 +263,229 @@ def test_what_no_launcher_and_no_optimizer_promises_is_no_contradiction() -> Non
     healed = Story().fault("crash")
     healed.tell("fault", "", FaultHealed(id="crash", by="teardown"))
     assert judge(healed.records).is_valid
+
+
+# --- what is no contradiction, and just is one ---------------------------------------------------
+
+TWO = ("n1", "n2")
+FIRST = "the history contradicts itself: "
+
+
+def ends(outcome: str, *codes: int, excused: tuple[str, ...] = ()) -> Story:
+    """End a run whose launchers ended so."""
+    story = Story().launcher_exits({f"n{n}": code for n, code in enumerate(codes, start=1)})
+    return story.end(outcome, launchers=(), excused=excused)
+
+
+def shifted(kind: str, number: int, seconds: float) -> list[Record]:
+    """Return what is told, with one record earlier or later; its step begins with it."""
+    records = told().records
+    place = places(kind)[number]
+    records[place] = dataclasses.replace(records[place], at=records[place].at + seconds)
+    return records
+
+
+def stepped(*steps: tuple[int | None, str, int], began: float | None = None) -> list[Record]:
+    """Let a worker complete steps: the global one, who says so, and its own count."""
+    story = Story().round(1, ["n1"])
+    story.tell("worker", "n1", ResumeObserved(pid=1001, rank=0, step=0))
+    story._resumed.add(1001)
+    for step, source, count in steps:
+        more = {} if began is None or count == 1 else {"began_at": story.at + began}
+        story.step(1, 0, step, step_source=source, count=count, **more)
+    return story.records
+
+
+def engine(seconds: float) -> list[Record]:
+    """Let the engine plan two faults, the second one earlier or later."""
+    story = Story()
+    for id in ("a", "b"):
+        story.tell("engine", "", FaultPlanned(id=id, fault="kill"))
+    last = story.records.pop()
+    return [*story.records, dataclasses.replace(last, at=last.at + seconds)]
+
+
+def hashed(step: int | None) -> list[Record]:
+    """Let a worker end after two steps, or none, and say which was the last."""
+    story = Story().round(1, ["n1"]).steps(1, 1, 2)
+    event = ParametersHashed(pid=1001, rank=0, step=step, digest="x")
+    return story.tell("worker", "n1", event).records
+
+
+def groups(story: Story, *groups: tuple[int, int, str]) -> list[Record]:
+    """Let ranks find groups: rank, size, nonce."""
+    for rank, size, nonce in groups:
+        pid = 1001 + rank
+        event = GroupFormed(pid=pid, rank=rank, world_size=size, nonce=nonce)
+        story.tell("worker", f"n{rank + 1}", event)
+    return story.records
+
+
+def committed(story: Story, number: int, node: str, *roster: str, **more: Any) -> Story:
+    """Tell a launcher of a round of so many workers."""
+    values: dict[str, Any] = {
+        "term": 1,
+        "group_rank": 0,
+        "world_size": len(roster),
+        "restart_count": number - 1,
+        "master_addr": "10.77.0.1",
+        "master_port": 30000 + number,
+        **more,
+    }
+    return story.tell("agent", node, RoundCommitted(round=number, roster=roster, **values))
+
+
+def sealed_after(number: int, restarts: int) -> list[Record]:
+    """Let a coordinator end round 1 with one restart used, and seal another one."""
+    story = Story()
+    for each, used in ((1, 0), (number, restarts)):
+        seal = RoundSealed(round=each, term=1, roster=TWO, spares=(), restart_count=used, reason="")
+        story.tell("agent", "n1", seal)
+        if each == 1:
+            ended = RoundEnded(round=1, reason="", charged=True, restarts_used=1)
+            story.tell("agent", "n1", ended)
+    return story.records
+
+
+def other_processes() -> Story:
+    """An auxiliary process fails, and nothing else ends before the run does."""
+    story = Story().tell("cluster", "n1", ProcessStarted(pid=7, role="auxiliary", argv=()))
+    story.tell("cluster", "n1", ProcessExited(pid=7, role="auxiliary", exit_code=1))
+    return story.tell("engine", "", RunEnded(outcome="failed"))
+
+
+def without_start() -> list[Record]:
+    """A history that does not say what was run."""
+    return Story().round(1, TWO).records[1:]
+
+
+def closed_and_more(seconds: float) -> list[Record]:
+    """Something is told after the run was closed."""
+    records = told().records
+    last = records[-1]
+    return [
+        *records,
+        dataclasses.replace(records[-2], event=HarnessFailed(what=""), at=last.at + seconds),
+    ]
+
+
+PLAIN: tuple[list[Record], ...] = (
+    ends("drained", 143, 143, excused=TWO).records,
+    ends("drained", 0, 143, excused=TWO).records,
+    ends("drained", -15, excused=TWO[:1]).records,
+    ends("failed", 1, excused=("n1",)).records,
+    ends("failed", 0, 1).records,
+    ends("failed").records,
+    ends("limit", 0).records,
+    ends("succeeded", 0, 1, excused=("n2",)).records,
+    Story().launcher_exits({"n1": 0}).end("limit").launcher_exits({"n2": -9}).records,
+    Story().launcher_exits({"n1": 1}).records,
+    other_processes().records,
+    without_start(),
+    closed_and_more(9.0),
+    shifted("worker_finished", 0, -0.02 - 0.00005),
+    shifted("node_started", 0, -0.01 - 0.00005),
+    shifted("node_stopped", 1, 0.01 + 0.00005),
+    engine(-0.01 - 0.00005),
+    Story().round(1, ["n1"]).hashed(1, 0, "x").records,
+    hashed(2),
+    hashed(None),
+    stepped((None, "process", 1), (2, "state", 2)),
+    stepped((10, "script", 1), (20, "script", 2)),
+    stepped((10, "script", 1), (30, "state", 2)),
+    stepped((1, "state", 1), (30, "script", 2)),
+    stepped((1, "state", 1), (None, "state", 2)),
+    stepped((1, "state", 1), (None, "process", 2), (2, "script", 2), began=-0.005),
+    stepped((1, "state", 1), (2, "state", 2), began=-0.01 - 0.00005),
+    stepped((1, "state", 1), (2, "state", 2), began=0.00005),
+    groups(Story().round(1, TWO, round=None), (0, 2, "a"), (1, 2, "b")),
+    groups(Story().round(1, TWO), (0, 1, "a"), (1, 1, "b")),
+    Story().round(1, TWO).gone(1, 0).hello(2, "n1", 0, 1).records,
+    Story().hello(4, "n1", 0, 2).hello(5, "n2", 1, 2).hello(4, "n2", 1, 2).records,
+    Story().hello(1, "n1", 0, 2).hello(1, "n1", 0, 2).records,
+    Story().hello(1, "n1", 0, 1).hello(2, "n1", 0, 1, run_id="other").records,
+    committed(Story(), 1, "n3", "n1", "n2").records,
+    Story().tell(
+        "agent", "n1",
+        WorkersStarted(round=1, pids=(5,), ranks=(0,), start="warm", start_reason=""),
+    ).records,
+    dropped("worker_gone", 3)[:-1],
+    committed(committed(Story(), 1, "n1", "n1"), 1, "n1", "n1", "n2", term=2)
+    .hello(1, "n1", 0, 1).records,
+    sealed_after(3, 2),
+    sealed_after(2, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("records", PLAIN)
+def test_what_may_be_so_is_no_contradiction(records: list[Record]) -> None:
+    """Each of these is what some run has done, or may do."""
+    verdict = judge(records)
+    assert verdict.is_valid, verdict.reason
+
+
+WRONG: tuple[tuple[list[Record], str, int], ...] = (
+    (ends("drained", 1, excused=TWO[:1]).records, "the job drained, and its launchers ended with "
+     "{'n1': 1}", 1),
+    (ends("drained").records, "the job drained, and its launchers ended with {}", 1),
+    (ends("succeeded", 0, 1).records,
+     "the job succeeded, and its launchers ended with {'n1': 0, 'n2': 1}", 1),
+    (shifted("worker_finished", 0, -0.02 - 0.0002),
+     "worker_finished of rank 0 on n1 is earlier than what it had said before", 2),
+    (shifted("node_started", 0, -0.01 - 0.0002),
+     "node_started is earlier than the start of the run", 2),
+    (shifted("node_stopped", 1, 0.01 + 0.0002), "node_stopped is later than the end of the run", 2),
+    (stepped((1, "state", 1), (2, "state", 2), began=-0.01 - 0.0002),
+     "step 2 of rank 0 on n1 did not begin after the one before, and before its end", 2),
+    (stepped((1, "state", 1), (2, "state", 2), began=0.0002),
+     "step 2 of rank 0 on n1 did not begin after the one before, and before its end", 2),
+    (stepped((2, "state", 1)), "rank 0 on n1 went from step 0 to 2", 2),
+    (stepped((0, "state", 1)), "rank 0 on n1 went from step 0 to 0", 2),
+    (hashed(3), "rank 0 on n1 ended with step 3, and its last one was 2", 2),
+    (groups(Story().hello(1, "n1", 0, 3).hello(1, "n2", 1, 3).hello(1, "n3", 2, 3),
+            (0, 1, "a"), (1, 3, "b"), (2, 3, "c")),
+     "the ranks 1 and 2 of a round met in two groups", 2),
+    (Story().hello(1, "n1", 0, 1, run_id="other").hello(1, "n1", 0, 1).hello(2, "n1", 0, 1).records,
+     "when rank 0 of round 2 said hello on n1, the process 1002 was alive, and it was found "
+     "otherwise", 2),
+    (Story().hello(1, "n1", 0, 1).hello(2, "n1", 0, 1).gone(1).records,
+     "when rank 0 of round 2 said hello on n1, the process 1001 was alive, and it was found "
+     "otherwise", 2),
+    (sealed_after(2, 2), "1 restarts were used when round 1 ended, and round 2 begins with 2", 2),
+    (engine(-0.01 - 0.0002), "fault_planned is earlier than the fault_planned before it", 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "what", "count"), WRONG)
+def test_what_just_cannot_be_is_a_contradiction(
+    records: list[Record], what: str, count: int
+) -> None:
+    """It is said in one sentence, with the records that contradict each other."""
+    verdict = judge(records)
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, FIRST + what)
+    assert len(verdict.events) == count or "launchers" in what
+
+
+def test_the_first_contradiction_is_told_and_the_others_are_counted() -> None:
+    """A stranger's words are no reason to hear nobody else."""
+    story = Story()
+    for pid in (7, 8):
+        story.tell("worker", "n1", WorkerGone(pid=pid, rank=0))
+    verdict = judge(story.records)
+    assert verdict.reason == (
+        f"{FIRST}worker_gone of the process 7, which never said hello (and 1 more)"
+    )
+    assert verdict.events == (2,)
+
+
+def test_the_records_that_contradict_each_other_are_the_nearest_ones() -> None:
+    """A worker's last word, its last step, and the last that its launcher was told."""
+    early = judge(shifted("worker_finished", 0, -0.03))
+    finished = places("worker_finished")[0] + 1
+    hashes = places("parameters_hashed")[0] + 1
+    assert early.events == (hashes, finished)
+    assert judge(hashed(3)).events == (5, 6)
+    story = committed(committed(Story(), 1, "n1", "n1"), 1, "n1", "n1", term=2)
+    story.hello(0, "n2", 0, 1, round=None).hello(1, "n1", 0, 7)
+    verdict = judge(story.records)
+    assert (verdict.outcome, verdict.events) == (Outcome.INVALID, (3, 5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from elastic_harness.history.checkers import NoParameters, Registry, checker
+from elastic_harness.history.checkers import Check, Checker, NoParameters, Registry, checker
 from elastic_harness.history.checkers.registry import as_text
 from elastic_harness.history.events import (
     ClauseJudged,
@@ -161,6 +161,12 @@ def test_a_clause_is_what_was_found_of_it_while_the_job_ran(
     assert (verdict.outcome, verdict.reason, verdict.events) == (outcome, reason, events)
 
 
+def test_a_clause_that_is_turned_round_is_the_checkers_business_where_one_judges_it() -> None:
+    """The harness did its part."""
+    turned = ClausePlanned(key="b", bucket="never", text="b", checker="ranks", is_negated=True)
+    assert judge(before_the_end(run(), turned).history)[-1]
+
+
 def test_a_clause_without_an_end_of_the_run_was_never_reached() -> None:
     """The history says why, as far as it knows."""
     story = asked()
@@ -222,6 +228,10 @@ def test_a_checker_of_ones_own_is_on_request_and_says_what_its_first_line_says()
     assert (mine.is_default, mine.is_occurrence, mine.shorthand) == (False, False, None)
     plain = checker("plain", NoParameters)(lambda *_: unknown("nothing"))
     assert plain.summary == "plain"
+    bare = Checker(name="bare", summary="", parameters=NoParameters, check=mine.check)
+    assert (bare.is_default, bare.is_occurrence) == (False, False)
+    check = Check(name="bare", text="", checker=bare, parameters=NoParameters())
+    assert check.run(History()).is_valid
     registry = Registry((mine, plain))
     assert registry.default_checks() == ()
     assert registry.bind("mine").run(History()).is_valid

@@ -243,7 +243,7 @@ def test_the_logs_are_watched_for_every_pattern_that_a_clause_names() -> None:
     expect = scenario(
         expect={
             "always": [{"restarts": 0}, {"log_contains": "a"}],
-            "finally": [{"world_sizes": [2]}, {"log_contains": {"pattern": "b", "node": "n2"}}],
+            "finally": [{"job": "succeeded"}, {"log_contains": {"pattern": "b", "node": "n2"}}],
             "never": [{"log_contains": "c"}],
             "sometimes": [{"log_contains": {"pattern": "d"}}, {"event": "worker_gone"}],
         }

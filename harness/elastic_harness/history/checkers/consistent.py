@@ -167,16 +167,16 @@ def _saying(worker: _Worker, entry: Entry[Event]) -> Iterator[Contradiction]:
 def _step(worker: _Worker, entry: Entry[StepCompleted], who: str) -> Iterator[Contradiction]:
     """Steps are counted from 1, none begins before the one before it ends."""
     step, before = entry.event, worker.steps[-1] if worker.steps else None
-    count = before.event.count if before is not None else 0
     proof = (before.seq if before is not None else worker.hello.seq, entry.seq)
-    is_again = before is not None and step.count == count
-    if is_again and before is not None and before.event.step_source == step.step_source:
-        yield Contradiction(what=f"{who} completed step {count} of its own twice", events=proof)
-    elif not is_again and before is None and step.count != 1:
-        what = f"the first step of {who} was its number {step.count}"
-        yield Contradiction(what=what, events=proof)
-    elif step.count < count:
-        what = f"step {step.count} of {who} follows its step {count}"
+    is_again = before is not None and before.event.count == step.count
+    if before is None:
+        if step.count != 1:
+            what = f"the first step of {who} was its number {step.count}"
+            yield Contradiction(what=what, events=proof)
+    elif is_again and before.event.step_source == step.step_source:
+        yield Contradiction(what=f"{who} completed its step {step.count} twice", events=proof)
+    elif step.count < before.event.count:
+        what = f"step {step.count} of {who} follows its step {before.event.count}"
         yield Contradiction(what=what, events=proof)
     since = before.at if before is not None and not is_again else worker.hello.at
     if not since - _ROUNDING_S <= step.began_at <= entry.at + _ROUNDING_S:
@@ -189,7 +189,7 @@ def _step(worker: _Worker, entry: Entry[StepCompleted], who: str) -> Iterator[Co
         before is None or before.event.step_source == "state"
     )
     # An optimizer may skip a step of its own (a gradient scaler's overflow), and never two at once.
-    if is_counted and earlier is not None and step.step is not None and not is_again:
+    if is_counted and earlier is not None and step.step is not None:
         low = 0 if before is not None else 1
         if not low <= step.step - earlier <= 1:
             yield Contradiction(what=f"{who} went from step {earlier} to {step.step}", events=proof)
@@ -199,19 +199,19 @@ def _step(worker: _Worker, entry: Entry[StepCompleted], who: str) -> Iterator[Co
 
 
 def _resumed_at(worker: _Worker) -> int | None:
-    found = [each.event for each in worker.said if isinstance(each.event, ResumeObserved)]
-    return found[-1].step if found else None
+    said = (each.event for each in worker.said)
+    return next((each.step for each in said if isinstance(each, ResumeObserved)), None)
 
 
 def _worlds(history: History) -> Iterator[Contradiction]:
     """The workers of a round form one group, and are gone when a later round begins there."""
     rounds = [world for world in history.worlds.rounds if world.round is not None]
-    groups: dict[tuple[int, str], Entry[GroupFormed]] = {}
+    groups: dict[int, Entry[GroupFormed]] = {}
     for entry in history.of_kind(GroupFormed):
         found = history.worlds.worker_of(entry.event.pid)
         if found is None or found[0].round is None or entry.event.world_size != found[0].world_size:
             continue
-        one = groups.setdefault((found[0].ordinal, ""), entry)
+        one = groups.setdefault(found[0].ordinal, entry)
         if one.event.nonce != entry.event.nonce:
             what = f"the ranks {one.event.rank} and {entry.event.rank} of a round met in two groups"
             yield Contradiction(what=what, events=(one.seq, entry.seq))
