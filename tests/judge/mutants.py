@@ -1,13 +1,13 @@
 """Recorded histories are changed, one fact at a time, and no change may be judged valid.
 
-    python -m tests.judge.mutants                           every change of the histories beside this
+    python -m tests.judge.mutants                           all changes of the histories here
     python -m tests.judge.mutants hang --sample 200 --seed 7
     python -m tests.judge.mutants --artifacts=DIR           of the runs that pytest has kept in DIR
 
 A change drops a record, repeats it, moves it, or says something else in a field that judges read;
-`UNSEEN` has those that cannot be noticed, and why. A change that is judged valid and is not named
-there is a survivor, and makes the exit code 1. What a file's digest would notice is none of this:
-the records are judged as they are.
+`unseen.py` has those that cannot be noticed, and why. A change that is judged valid and is not
+named there is a survivor, and makes the exit code 1. What a file's digest would notice is none of
+this: the records are judged as they are.
 """
 
 from __future__ import annotations

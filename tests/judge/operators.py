@@ -1,8 +1,8 @@
-"""How a judge's source is changed: the operators of cosmic-ray that fit, and what judges can get wrong.
+"""How a judge's source is changed: operators of cosmic-ray that fit, and what judges can get wrong.
 
 A judge is wrong if it says another verdict, leaves out a condition or takes a boundary for its
-neighbour. What is only worded otherwise (an f-string), a type, or a dataclass's looks is left alone:
-no verdict depends on it.
+neighbour. What is only worded otherwise (an f-string), a type, or a dataclass's looks is left
+alone: no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def _changed(root: Node, node: Node, operator: Operator, index: int) -> str:
     """Return the source with one change; the tree is as before when this returns."""
     own = {name: getattr(node, name) for name in ("children", "value") if hasattr(node, name)}
     own = {name: list(each) if name == "children" else each for name, each in own.items()}
-    siblings = node.parent.children if node.parent is not None else None
+    siblings: list[Node] = node.parent.children if node.parent is not None else [node]
+    place = siblings.index(node)
     other = operator.mutate(node, index)
-    place = siblings.index(node) if siblings is not None else 0
     if other is not node:
         siblings[place] = other
     changed = str(root.get_code())
@@ -213,7 +213,7 @@ def _changed(root: Node, node: Node, operator: Operator, index: int) -> str:
         siblings[place] = node
     for name, value in own.items():
         setattr(node, name, value)
-    assert siblings is None or siblings[place] is node, "an operator has changed what is around it"
+    assert siblings[place] is node, "an operator has changed what is around it"
     return changed
 
 

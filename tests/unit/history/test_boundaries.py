@@ -203,6 +203,8 @@ def effective_then_step(seconds: float) -> Story:
 
 CUT = "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"
 MISSING = "ranks 1 of round 1 never said hello: whether they were given, and to whom, is not known"
+OPTIONAL = FaultPlanned(id="a", fault="kill", is_optional=True)
+ENDED = ProcessExited(pid=1, role="launcher", exit_code=1)
 FIRED = FaultFired(id="a", fault="kill", targets=())
 
 Row = tuple[str, object, Callable[[], Story], Outcome, str]
@@ -241,7 +243,7 @@ ROWS: tuple[Row, ...] = (
     ("ranks", None, forming, UNKNOWN, MISSING),
     ("ranks", None, lambda: forming(FIRED), VALID, CUT),
     ("ranks", None, lambda: forming(NodeStopped(cause="crash")), VALID, CUT),
-    ("ranks", None, lambda: forming(ProcessExited(pid=1, role="launcher", exit_code=1)), VALID, CUT),
+    ("ranks", None, lambda: forming(ENDED), VALID, CUT),
     ("ranks", None, lambda: forming(WorkerGone(pid=1, rank=1)), VALID, CUT),
     ("ranks", None, lambda: forming(FIRED, at=-0.001), UNKNOWN, MISSING),
     ("ranks", None, lambda: forming(FIRED, at=-0.001, later=3, before=2), UNKNOWN, MISSING),
@@ -277,11 +279,11 @@ ROWS: tuple[Row, ...] = (
     ("one_world", None, lambda: Story().round(1, TWO), VALID,
      "no step of an older round began once a newer one was under way"),
     ("one_world", None, lambda: late_step(2, after=2), INVALID,
-     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
-     "worlds at once"),
+     ("rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once")),
     ("one_world", None, lambda: late_step(3, after=2), INVALID,
-     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
-     "worlds at once"),
+     ("rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once")),
     ("one_world", None, lambda: late_step(2, after=1), VALID,
      "no step of an older round began once a newer one was under way"),
     ("one_world", None, lambda: late_step(2, after=2, run_id="other"), VALID,
@@ -321,10 +323,10 @@ ROWS: tuple[Row, ...] = (
      .tell("fault", "", FaultIneffective(id="a", reason="", is_optional=True)), VALID,
      "0 faults fired and had their effect, 1 optional ones did nothing"),
     ("faults_effective", None,
-     lambda: Story().tell("engine", "", FaultPlanned(id="a", fault="kill", is_optional=True)), VALID,
+     lambda: Story().tell("engine", "", OPTIONAL), VALID,
      "0 faults fired and had their effect, 1 optional ones did nothing"),
     ("faults_effective", None,
-     lambda: Story().tell("engine", "", FaultPlanned(id="a", fault="kill", is_optional=True))
+     lambda: Story().tell("engine", "", OPTIONAL)
      .fault("a"), VALID, "1 faults fired and had their effect"),
     ("faults_effective", None, lambda: Story().fault("a", works=False), UNKNOWN,
      "no effect was seen of: a"),
@@ -345,9 +347,9 @@ ROWS: tuple[Row, ...] = (
     ("job", "succeeded", lambda: ended("failed", {"n1": 1, "n2": -1}), INVALID,
      "the job failed, it should have succeeded (exit codes: n1 1, n2 -1)"),
     ("job", "succeeded", lambda: ended("failed", {"n1": 0, "n2": 1}), INVALID,
-     "the job failed, it should have succeeded (exit codes: n1 0, n2 1); it asks this of every "
+     ("the job failed, it should have succeeded (exit codes: n1 0, n2 1); it asks this of every "
      "launcher that no fault has ended: where one side goes on and the other is lost, "
-     "`exit_codes` says it node by node"),
+     "`exit_codes` says it node by node")),
     ("job", "succeeded",
      lambda: Story().launcher_exits({"n1": 0, "n2": 1})
      .end("failed", launchers=(), excused=("n1",)), INVALID,
@@ -380,8 +382,8 @@ ROWS: tuple[Row, ...] = (
      UNKNOWN, "rank 1 of round 1 was started on n1 and never said hello"),
     ("workers_observed", None,
      lambda: started(Story().hello(1, "n1", 0, 2), 1, 0, 1).end("stopped"), VALID,
-     "1 workers said hello, and every step was heard of; rank 1 of round 1 was started on n1, and "
-     "the test ended the run before it said hello"),
+     ("1 workers said hello, and every step was heard of; rank 1 of round 1 was started on n1, and "
+     "the test ended the run before it said hello")),
     # --- log_contains ---
     ("log_contains", "x", lambda: matched("n1", "x", " y "), VALID, "seen on n1: y"),
     ("log_contains", "x", lambda: matched("n1", "z", "an x"), VALID, "seen on n1: an x"),
@@ -397,7 +399,8 @@ ROWS: tuple[Row, ...] = (
     ("restarts", {"at_most": 1}, crashed, VALID, "1 restarts"),
     ("restarts", {"at_most": 0}, crashed, INVALID, "1 restarts, at most 0 were expected"),
     # --- recovery_time ---
-    ("recovery_time", "2s", lambda: Story().round(1, TWO).steps(1, 1, 2), UNKNOWN, "no fault fired"),
+    ("recovery_time", "2s", lambda: Story().round(1, TWO).steps(1, 1, 2), UNKNOWN,
+     "no fault fired"),
     ("recovery_time", "2s", crashed, VALID, "recovered in 0.59 s"),
     ("recovery_time", {"at_most": "2s", "after": "crash.fired"}, crashed, VALID,
      "recovered in 0.59 s"),

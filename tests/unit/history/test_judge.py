@@ -68,6 +68,7 @@ def before_the_end(story: Story, event: ClausePlanned | FaultPlanned | HarnessFa
 
 SECOND = ClausePlanned(key="b", bucket="finally", text="b", checker="switch_clean")
 TURNED = ClausePlanned(key="b", bucket="never", text="b", is_negated=True, is_optional=True)
+AGAIN = ClausePlanned(key="a", bucket="", text="a", checker="ranks")
 FAULT = FaultPlanned(id="crash", fault="kill")
 
 
@@ -92,7 +93,7 @@ FAULT = FaultPlanned(id="crash", fault="kill")
             "1 clauses and faults were planned, and 2 are known",
         ),
         (
-            before_the_end(run(), ClausePlanned(key="a", bucket="", text="a", checker="ranks")).history,
+            before_the_end(run(), AGAIN).history,
             Outcome.UNKNOWN,
             "a was planned 2 times",
         ),
@@ -241,7 +242,7 @@ def test_a_checker_of_ones_own_is_on_request_and_says_what_its_first_line_says()
 
 def test_a_checker_that_returns_something_else_says_unknown() -> None:
     """A user's may return anything."""
-    wrong: Callable[..., Verdict] = lambda *_: True  # type: ignore[assignment, return-value] # noqa: E731
+    wrong: Callable[..., Verdict] = lambda *_: True  # type: ignore[assignment] # noqa: E731
     verdict = Registry((checker("wrong", NoParameters)(wrong),)).bind("wrong").run(History())
     assert verdict.outcome is Outcome.UNKNOWN
     assert verdict.reason == "the checker wrong returned True: a Verdict is expected"

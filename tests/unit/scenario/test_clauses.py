@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.verdict import Outcome
@@ -25,15 +23,15 @@ RUN = ObservedRun(store_host="n1")
 GONE = WorkerGone(pid=1, rank=0)
 
 
-def clause(*, within: str = "10s", patience: float = 1.0, **more: Any) -> ClauseState:
+def clause(*, within: str = "10s", patience: float = 1.0, after: str | None = None) -> ClauseState:
     """Ask for the end of a worker."""
-    asked = read_clause({"event": "worker_gone", "within": within, **more})
+    asked = read_clause({"event": "worker_gone", "within": within, "after": after})
     return from_eventually("eventually[0]", asked, patience=patience)
 
 
-def begun(**more: Any) -> ClauseState:
+def begun(*, within: str = "10s", patience: float = 1.0) -> ClauseState:
     """Ask for it from moment 100 on."""
-    state = clause(**more)
+    state = clause(within=within, patience=patience)
     state.begin(100.0)
     return state
 
@@ -190,10 +188,10 @@ def test_an_event_counts_while_its_fault_is_injected_and_a_state_does_not() -> N
     ],
 )
 def test_a_clause_that_is_open_at_the_end_is_not_met_or_never_began(
-    opened: bool, begins: bool, after: str | None, outcome: Outcome, reason: str
+    *, opened: bool, begins: bool, after: str | None, outcome: Outcome, reason: str
 ) -> None:
     """Without its moment it proves nothing."""
-    state = clause(**({"after": after} if after else {}))
+    state = clause(after=after)
     if opened:
         state.open(50.0)
     if begins:

@@ -82,7 +82,7 @@ def test_every_clause_of_a_scenario_is_planned_at_its_place() -> None:
 
 
 @pytest.mark.parametrize("is_optional", [False, True])
-def test_a_check_is_planned_with_each_of_its_clauses(is_optional: bool) -> None:
+def test_a_check_is_planned_with_each_of_its_clauses(*, is_optional: bool) -> None:
     """It is judged when its moment comes, if it does."""
     check: dict[str, Any] = {"at": "1s", "check": [{"restarts": 0}, "no_survivors"]}
     given = scenario({**check, "optional": is_optional})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
 from elastic_harness.history.events import (
@@ -262,15 +262,15 @@ def _rounds(history: History) -> Iterator[Contradiction]:
                 what = f"round {number} was sealed otherwise than {node} was told"
                 yield Contradiction(what=what, events=(seal.seq, commit.seq))
     started: dict[tuple[str, int, str, int], Entry[WorkersStarted]] = {}
-    for entry in history.of_kind(WorkersStarted):
-        key = (entry.record.run_id, job_of(entry.seq), entry.node, entry.event.round)
+    for start in history.of_kind(WorkersStarted):
+        key = (start.record.run_id, job_of(start.seq), start.node, start.event.round)
         if key in started:
-            what = f"{entry.node} started the workers of round {entry.event.round} twice"
-            yield Contradiction(what=what, events=(started[key].seq, entry.seq))
-        started[key] = entry
+            what = f"{start.node} started the workers of round {start.event.round} twice"
+            yield Contradiction(what=what, events=(started[key].seq, start.seq))
+        started[key] = start
         if told and key not in told:
-            what = f"{entry.node} started round {entry.event.round} and was never told to"
-            yield Contradiction(what=what, events=(entry.seq,))
+            what = f"{start.node} started round {start.event.round} and was never told to"
+            yield Contradiction(what=what, events=(start.seq,))
     yield from _said_twice(history)
     alive = {
         (worker.hello.run_id, world.job, worker.node, world.round, worker.rank)
@@ -317,7 +317,11 @@ def _said_twice(history: History) -> Iterator[Contradiction]:
             what = f"{entry.node} said {event.kind} of round {event.round} twice"
             yield Contradiction(what=what, events=(first[key].seq, entry.seq))
     sealed = {each.event.round for each in history.of_kind(RoundSealed)}
-    for told in (*history.of_kind(RoundCommitted), *history.of_kind(RoundEnded)):
+    numbered: list[Entry[Any]] = [
+        *history.of_kind(RoundCommitted),
+        *history.of_kind(RoundEnded),
+    ]
+    for told in numbered:
         if sealed and told.event.round not in sealed:
             what = f"{told.event.kind} of round {told.event.round}, which nobody has sealed"
             yield Contradiction(what=what, events=(told.seq,))
