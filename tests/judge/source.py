@@ -35,26 +35,30 @@ from tests.judge.operators import Mutant, mutants_of
 __all__ = ["FILES", "Tried", "campaign"]
 
 _ROOT: Final = "harness/elastic_harness"
-_HISTORY: Final = ("tests/unit/history",)
-_CLAUSES: Final = (
-    "tests/unit/scenario/test_clauses.py",
-    "tests/unit/scenario/test_conditions.py",
-    "tests/unit/scenario/test_engine_clauses.py",
-    "tests/unit/scenario/test_planned_clauses.py",
+_HISTORY: Final = "tests/unit/history"
+_CHECKERS: Final = tuple(
+    f"{_HISTORY}/test_{name}.py"
+    for name in ("boundaries", "checkers", "cut_short", "jobs", "workers_observed")
+)
+_CONSISTENT: Final = (f"{_HISTORY}/test_consistent.py", f"{_HISTORY}/test_checkers.py")
+_JUDGE: Final = (f"{_HISTORY}/test_judge.py", f"{_HISTORY}/test_verdict.py", *_CHECKERS[:2])
+_CLAUSES: Final = tuple(
+    f"tests/unit/scenario/test_{name}.py"
+    for name in ("clauses", "conditions", "planned_clauses", "engine_clauses")
 )
 
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "history/checkers/safety": _HISTORY,
-    "history/checkers/conduct": _HISTORY,
-    "history/checkers/consistent": _HISTORY,
-    "history/checkers/liveness": _HISTORY,
-    "history/checkers/training": _HISTORY,
-    "history/checkers/cut_short": _HISTORY,
-    "history/checkers/started": _HISTORY,
-    "history/checkers/registry": _HISTORY,
-    "history/judge": _HISTORY,
-    "history/verdict": _HISTORY,
+    "history/checkers/safety": _CHECKERS,
+    "history/checkers/conduct": _CHECKERS,
+    "history/checkers/consistent": _CONSISTENT,
+    "history/checkers/liveness": _CHECKERS,
+    "history/checkers/training": _CHECKERS,
+    "history/checkers/cut_short": _CHECKERS,
+    "history/checkers/started": _CHECKERS,
+    "history/checkers/registry": _JUDGE,
+    "history/judge": _JUDGE,
+    "history/verdict": _JUDGE,
     "scenario/clauses": _CLAUSES,
     "scenario/planned_clauses": _CLAUSES,
     "scenario/conditions": _CLAUSES,

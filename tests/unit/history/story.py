@@ -32,6 +32,10 @@ from pytest_elastic.events.model import Event, Record
 __all__ = ["Story"]
 
 
+# What is told beside something else takes no time of its own.
+_TICK_S = 0.01
+
+
 class Story:
     """Collects records. `at` is the time of the next one; every method moves it a little."""
 
@@ -81,7 +85,7 @@ class Story:
     def tell(self, source: str, node: str, event: Event) -> Story:
         """Add any event."""
         self.records.append(Record(at=self.at, source=source, node=node, run_id="job", event=event))
-        self.at += 0.01
+        self.at += _TICK_S
         return self
 
     def wait(self, seconds: float) -> Story:
@@ -141,6 +145,7 @@ class Story:
         if values["step_source"] == "state" and pid not in self._resumed and step is not None:
             self._resumed.add(pid)
             self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step - 1))
+            self.at -= _TICK_S
         self._of(pid, StepCompleted(pid=pid, rank=rank, **values))
         self._began[pid] = self.at
         return self
@@ -200,6 +205,7 @@ class Story:
     ) -> Story:
         """Plan and inject a fault; it takes effect unless told otherwise."""
         self.tell("engine", "", FaultPlanned(id=id, fault=fault))
+        self.at -= _TICK_S
         self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,)))
         if works:
             self.tell("fault", "", FaultEffective(id=id, evidence="seen"))

@@ -410,12 +410,12 @@ ROWS: tuple[Row, ...] = (
      "nothing called 'crash.healed' happened"),
     ("recovery_time", "2s", lambda: Story().round(1, TWO).step(1, 0, 1).fault("crash"), INVALID,
      "after crash, no later round made progress"),
-    ("recovery_time", "2s", lambda: same_moment(2), VALID, "recovered in 0.04 s"),
+    ("recovery_time", "2s", lambda: same_moment(2), VALID, "recovered in 0.03 s"),
     ("recovery_time", "2s", lambda: crashed().wait(9.0).round(3, TWO).steps(3, 1, 1), VALID,
      "recovered in 0.59 s"),
     ("recovery_time", "2s",
      lambda: Story().round(1, ["n1"]).fault("a").gone(1).wait(1.0).fault("b").round(2, ["n1"])
-     .steps(2, 1, 1), VALID, "recovered in 1.08 s"),
+     .steps(2, 1, 1), VALID, "recovered in 1.07 s"),
     # --- progress ---
     ("progress", 4, crashed, VALID, "every rank of round 2 completed 4 steps"),
     ("progress", 5, crashed, INVALID, "rank 0 completed 4 steps in round 2, 5 were expected"),
