@@ -98,6 +98,27 @@ def late_step(rounds: int, *, after: int, run_id: str = "job") -> Story:
     return story.wait(0.1).step(1, 0, 3, began_at=began if after == rounds else began - 0.001)
 
 
+def between(*, is_third_first: bool = False) -> Story:
+    """Let round 1 begin a step when one of two later rounds has made progress."""
+    first, second = (3, 2) if is_third_first else (2, 3)
+    story = Story().round(1, ["n1"]).steps(1, 1, 2).hello(2, "n2", 0, 1).hello(3, "n3", 0, 1)
+    began = story.steps(first, 3, 4).at
+    return story.wait(0.1).steps(second, 3, 4).step(1, 0, 3, began_at=began)
+
+
+def at_the_moment() -> Story:
+    """Let round 1 begin a step at the very moment at which round 2 has made progress."""
+    story = Story().round(1, ["n1"]).steps(1, 1, 2).hello(2, "n2", 0, 1).steps(2, 3, 3)
+    return story.step(1, 0, 3, began_at=story.records[-1].at)
+
+
+def two_runs() -> Story:
+    """Another job ran at the time, and made no step."""
+    story = Story().hello(9, "n9", 0, 1, run_id="other").round(1, ["n1"]).steps(1, 1, 2)
+    story.hello(2, "n2", 0, 1).steps(2, 3, 3)
+    return story.wait(0.1).step(1, 0, 3, began_at=story.at - 0.05)
+
+
 def apart(*, gone_at: float | None, run_id: str = "job") -> Story:
     """Two rounds of which nobody saw a step; when the first one was gone, by the second's hello."""
     story = Story().hello(1, "n1", 0, 1)
@@ -287,6 +308,17 @@ ROWS: tuple[Row, ...] = (
     ("one_world", None, lambda: late_step(2, after=1), VALID,
      "no step of an older round began once a newer one was under way"),
     ("one_world", None, lambda: late_step(2, after=2, run_id="other"), VALID,
+     "no step of an older round began once a newer one was under way"),
+    ("one_world", None, between, INVALID,
+     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once"),
+    ("one_world", None, lambda: between(is_third_first=True), INVALID,
+     "rank 0 on n1 began a step of round 1 after every rank of round 3 had completed one: two "
+     "worlds at once"),
+    ("one_world", None, two_runs, INVALID,
+     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once"),
+    ("one_world", None, at_the_moment, VALID,
      "no step of an older round began once a newer one was under way"),
     ("split_brain", None, lambda: Story().end("stopped"), INVALID,
      "no two rounds were under way at once"),
@@ -480,6 +512,7 @@ def _sought(*nodes: str) -> Record:
     [
         # The late step, and the first steps of the round that it is too late for.
         ("one_world", None, lambda: late_step(2, after=2), (9, 8)),
+        ("one_world", None, between, (14, 9)),
         (
             "no_overlap",
             None,

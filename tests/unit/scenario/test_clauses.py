@@ -130,6 +130,13 @@ def test_what_comes_in_time_is_told_from_what_comes_too_late(
     assert not state.see(gone(at), RUN, 999.0), "it is decided once"
 
 
+def test_what_proves_nothing_decides_nothing() -> None:
+    """Time that passes, and what others do."""
+    state = begun()
+    assert not state.see(None, RUN, 101.0)
+    assert state.verdict is None
+
+
 def test_a_clause_after_a_fault_opens_with_it_and_its_time_runs_once_it_acts() -> None:
     """What the fault does while it is injected counts; a heal's clause is not opened before."""
     state = clause(after="crash")
