@@ -414,6 +414,7 @@ PLAIN: tuple[list[Record], ...] = (
     dropped("worker_gone", 3)[:-1],
     committed(committed(Story(), 1, "n1", "n1"), 1, "n1", "n1", "n2", term=2)
     .hello(1, "n1", 0, 1).records,
+    [each for each in told().records if each.event.kind != "node_stopped"],
     sealed_after(3, 2),
     sealed_after(2, 1),
 )  # fmt: skip
