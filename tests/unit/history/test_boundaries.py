@@ -310,14 +310,14 @@ ROWS: tuple[Row, ...] = (
     ("one_world", None, lambda: late_step(2, after=2, run_id="other"), VALID,
      "no step of an older round began once a newer one was under way"),
     ("one_world", None, between, INVALID,
-     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
-     "worlds at once"),
+     ("rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once")),
     ("one_world", None, lambda: between(is_third_first=True), INVALID,
-     "rank 0 on n1 began a step of round 1 after every rank of round 3 had completed one: two "
-     "worlds at once"),
+     ("rank 0 on n1 began a step of round 1 after every rank of round 3 had completed one: two "
+     "worlds at once")),
     ("one_world", None, two_runs, INVALID,
-     "rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
-     "worlds at once"),
+     ("rank 0 on n1 began a step of round 1 after every rank of round 2 had completed one: two "
+     "worlds at once")),
     ("one_world", None, at_the_moment, VALID,
      "no step of an older round began once a newer one was under way"),
     ("split_brain", None, lambda: Story().end("stopped"), INVALID,

@@ -375,6 +375,7 @@ PLAIN: tuple[list[Record], ...] = (
     ends("drained", 143, 143, excused=TWO).records,
     ends("drained", 0, 143, excused=TWO).records,
     ends("drained", -15, excused=TWO[:1]).records,
+    ends("drained", 0, 143, -15, excused=(*TWO, "n3")).records,
     ends("failed", 1, excused=("n1",)).records,
     ends("failed", 0, 1).records,
     ends("failed").records,
@@ -394,6 +395,8 @@ PLAIN: tuple[list[Record], ...] = (
     hashed(None),
     stepped((None, "process", 1), (2, "state", 2)),
     stepped((10, "script", 1), (20, "script", 2)),
+    Story().round(1, ["n1"]).step(1, 0, None, count=1)
+    .step(1, 0, 9, count=1, step_source="script", began_at=100.01).records,
     stepped((10, "script", 1), (30, "state", 2)),
     stepped((1, "state", 1), (30, "script", 2)),
     stepped((1, "state", 1), (None, "state", 2)),
