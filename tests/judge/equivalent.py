@@ -172,6 +172,83 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
         why="no two records have one number",
     ),
     Equivalent(
+        file="history/judge",
+        old=(
+            "entry for entry in (*clauses, *history.of_kind(FaultPlanned)) if entry.seq < ended.seq"
+        ),
+        new=(
+            "entry for entry in (*clauses, *history.of_kind(FaultPlanned)) if entry.seq <= "
+            "ended.seq"
+        ),
+        why="no two records have one number",
+    ),
+    Equivalent(
+        file="history/verdict",
+        old="_BADNESS = {Outcome.VALID: 0, Outcome.UNKNOWN: 1, Outcome.INVALID: 2}",
+        new="_BADNESS = {Outcome.VALID: -1, Outcome.UNKNOWN: 1, Outcome.INVALID: 2}",
+        why="only the order counts",
+    ),
+    Equivalent(
+        file="history/verdict",
+        old="_BADNESS = {Outcome.VALID: 0, Outcome.UNKNOWN: 1, Outcome.INVALID: 2}",
+        new="_BADNESS = {Outcome.VALID: 0, Outcome.UNKNOWN: 1, Outcome.INVALID: 3}",
+        why="only the order counts",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if (deadline := self.deadline) is None or self.base is None:",
+        new="if (deadline := self.deadline) is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if deadline is None or self.base is None or self.within_s is None:",
+        new="if self.base is None or self.within_s is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if deadline is None or self.base is None or self.within_s is None:",
+        new="if deadline is None or self.within_s is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if deadline is None or self.base is None or self.within_s is None:",
+        new="if deadline is None or self.base is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if deadline is None or self.base is None or self.within_s is None:",
+        new="if deadline is None or self.base is None and self.within_s is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if deadline is None or self.base is None or self.within_s is None:",
+        new="if deadline is None and self.base is None or self.within_s is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if until is None or self.base is None or now < until or self.watcher is None:",
+        new="if until is None or now < until or self.watcher is None:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="if until is None or self.base is None or now < until or self.watcher is None:",
+        new="if until is None or self.base is None or now < until:",
+        why="what the type checker asks for has been seen to hold before",
+    ),
+    Equivalent(
+        file="scenario/clauses",
+        old="elif self.base is None or self.watcher is None:",
+        new="elif self.base is None:",
+        why="what has begun has a watcher",
+    ),
+    Equivalent(
         file="history/checkers/consistent",
         old=(
             "if found is None or found[0].round is None or entry.event.world_size != "
