@@ -609,6 +609,7 @@ class RunEnded(Event):
     `outcome` is succeeded, failed or drained; or limit (it ran too long), unmet (a clause could not
     be met any more), stopped (its test has ended it) or aborted (the harness could not go on).
     `ended_by_faults` are the nodes whose launcher a fault has ended, so that its end says nothing.
+    `planned` is how many clauses and faults had been planned.
     """
 
     kind: ClassVar[str] = "run_ended"
@@ -616,6 +617,7 @@ class RunEnded(Event):
     reason: str = ""
     exit_codes: Mapping[str, int] = field(default_factory=dict)
     ended_by_faults: tuple[str, ...] = ()
+    planned: int | None = None
 
 
 @register

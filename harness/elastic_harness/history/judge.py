@@ -10,7 +10,8 @@ and decide nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.history.checkers.conduct import why_unread
@@ -19,12 +20,13 @@ from elastic_harness.history.checkers.registry import Check, Registry
 from elastic_harness.history.events import (
     ClauseJudged,
     ClausePlanned,
+    FaultPlanned,
     HarnessFailed,
     PythonTestFailed,
     RunClosed,
     RunEnded,
 )
-from elastic_harness.history.history import History
+from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import (
     Outcome,
     Verdict,
@@ -165,7 +167,10 @@ def _judge_harness(history: History) -> Judgement:
         verdicts.append(unknown(f"the history is damaged: {history.damage}"))
     if not history.of_kind(ClausePlanned):
         verdicts.append(unknown("the history does not say what was to hold"))
-    if history.last(RunEnded) is None:
+    ended = history.last(RunEnded)
+    if ended is not None:
+        verdicts += _judge_plan(history, ended)
+    if ended is None:
         verdicts.append(unknown("the history has no end: the harness was stopped before"))
     elif history.last(RunClosed) is None:
         verdicts.append(unknown("the history ends before everything was undone"))
@@ -176,3 +181,25 @@ def _judge_harness(history: History) -> Judgement:
         text="the harness did its part",
         verdict=compose(verdicts) if verdicts else valid("nothing failed, and all is undone"),
     )
+
+
+def _judge_plan(history: History, ended: Entry[RunEnded]) -> Iterator[Verdict]:
+    """Judge whether all that was planned is there: a clause that is missing asks for nothing."""
+    clauses = history.of_kind(ClausePlanned)
+    planned = [
+        entry for entry in (*clauses, *history.of_kind(FaultPlanned)) if entry.seq < ended.seq
+    ]
+    if ended.event.planned not in (None, len(planned)):
+        yield unknown(
+            f"{ended.event.planned} clauses and faults were planned, and {len(planned)} are known",
+            (ended.seq,),
+        )
+    for key, count in Counter(entry.event.key for entry in clauses).items():
+        if count > 1:
+            yield unknown(f"{key} was planned {count} times")
+    once = Counter(entry.event.key for entry in history.of_kind(ClauseJudged))
+    for entry in clauses:
+        if once[entry.event.key] > 1:
+            yield unknown(f"{entry.event.text} was judged {once[entry.event.key]} times")
+        if entry.event.is_negated and not entry.event.checker:
+            yield unknown(f"{entry.event.text} is turned round, and no checker judges it")

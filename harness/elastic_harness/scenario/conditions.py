@@ -207,6 +207,4 @@ def _describe(world: World | None) -> str:
 def _is_equal(event: Event, key: str, value: object) -> bool:
     """Compare a field with what a scenario says; a list stands for a tuple."""
     found = getattr(event, key, None)
-    if isinstance(found, tuple) and isinstance(value, list):
-        return found == tuple(value)
-    return bool(found == value)
+    return bool(found == (tuple(value) if isinstance(value, list) else value))

@@ -25,7 +25,7 @@ NO_WORKERS: Final = "no_workers"
 # What is judged in any case.
 NEED_NO_WORKERS: Final = frozenset({
     NO_WORKERS, "no_survivors", "faults_effective", "ends_in_time", "switch_clean", "job",
-    "exit_codes", "log_contains",
+    "exit_codes", "log_contains", "consistent",
 })  # fmt: skip
 # Whoever asks for one of these has said how the job is to end; else it has to succeed.
 _SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})

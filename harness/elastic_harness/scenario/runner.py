@@ -21,6 +21,8 @@ from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
     HISTORY_FORMAT,
+    ClausePlanned,
+    FaultPlanned,
     FileWritten,
     HarnessFailed,
     LogMatched,
@@ -374,6 +376,7 @@ class Run:
             reason=end.reason,
             exit_codes={**end.exit_codes, **self._stage.exit_codes},
             ended_by_faults=end.ended_by_faults,
+            planned=sum(len(self.history.of_kind(each)) for each in (ClausePlanned, FaultPlanned)),
         )
         self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.

@@ -10,10 +10,12 @@ from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
     FaultHealed,
+    FaultPlanned,
     GroupFormed,
     OutputRead,
     ParametersHashed,
     ProcessExited,
+    ProcessStarted,
     ResumeObserved,
     RunEnded,
     RunStarted,
@@ -30,6 +32,10 @@ from elastic_harness.history.history import History
 from pytest_elastic.events.model import Event, Record
 
 __all__ = ["Story"]
+
+
+# What is told beside something else takes no time of its own.
+_TICK_S = 0.01
 
 
 class Story:
@@ -53,6 +59,7 @@ class Story:
         self._nodes: dict[int, str] = {}
         self._began: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+        self._resumed: set[int] = set()
         self.tell(
             "engine",
             "",
@@ -80,7 +87,7 @@ class Story:
     def tell(self, source: str, node: str, event: Event) -> Story:
         """Add any event."""
         self.records.append(Record(at=self.at, source=source, node=node, run_id="job", event=event))
-        self.at += 0.01
+        self.at += _TICK_S
         return self
 
     def wait(self, seconds: float) -> Story:
@@ -137,6 +144,10 @@ class Story:
             "began_at": self._began[pid],
             **more,
         }
+        if values["step_source"] == "state" and pid not in self._resumed and step is not None:
+            self._resumed.add(pid)
+            self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step - 1))
+            self.at -= _TICK_S
         self._of(pid, StepCompleted(pid=pid, rank=rank, **values))
         self._began[pid] = self.at
         return self
@@ -145,10 +156,10 @@ class Story:
         """Let every rank of a round complete steps, resuming where the first one says."""
         ranks = sorted(rank for number, rank in self.pids if number == round)
         for rank in ranks:
-            self._of(
-                self.pids[round, rank],
-                ResumeObserved(pid=self.pids[round, rank], rank=rank, step=first - 1),
-            )
+            pid = self.pids[round, rank]
+            if pid not in self._resumed:
+                self._of(pid, ResumeObserved(pid=pid, rank=rank, step=first - 1))
+            self._resumed.add(pid)
         for step in range(first, last + 1):
             for rank in ranks:
                 self.step(round, rank, step)
@@ -188,6 +199,7 @@ class Story:
     def resume(self, round: int, rank: int, step: int | None) -> Story:
         """Let a worker say where it resumes."""
         pid = self.pids[round, rank]
+        self._resumed.add(pid)
         return self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step))
 
     def unseen(self, round: int, rank: int, loader: str, reason: str) -> Story:
@@ -219,7 +231,9 @@ class Story:
         works: bool = True,
         **facts: Any,  # noqa: ANN401 (fields of the event)
     ) -> Story:
-        """Inject a fault; it takes effect unless told otherwise."""
+        """Plan and inject a fault; it takes effect unless told otherwise."""
+        self.tell("engine", "", FaultPlanned(id=id, fault=fault))
+        self.at -= _TICK_S
         self.tell("fault", "", FaultFired(id=id, fault=fault, targets=(target,), **facts))
         if works:
             self.tell("fault", "", FaultEffective(id=id, evidence="seen"))
@@ -232,19 +246,42 @@ class Story:
     def launcher_exits(self, codes: Mapping[str, int]) -> Story:
         """Let launchers end."""
         for node, code in codes.items():
-            self.tell("cluster", node, ProcessExited(pid=1, role="launcher", exit_code=code))
+            pid = self._launcher(node) or 1
+            self.tell("cluster", node, ProcessExited(pid=pid, role="launcher", exit_code=code))
         return self
 
-    def end(self, outcome: str = "succeeded", *, launchers: Sequence[str] = ("n1", "n2")) -> Story:
+    def _launcher(self, node: str) -> int | None:
+        """Return the newest launcher of a node, if it runs; 0 where nobody has told of any."""
+        pid: int | None = 0
+        for record in self.records:
+            if record.node == node and isinstance(record.event, ProcessStarted):
+                pid = record.event.pid
+            elif record.node == node and isinstance(record.event, ProcessExited):
+                pid = None
+        return pid
+
+    def end(
+        self,
+        outcome: str = "succeeded",
+        *,
+        launchers: Sequence[str] = ("n1", "n2"),
+        excused: tuple[str, ...] = (),
+    ) -> Story:
         """Let launchers end, if they have not, and the run; look at what they left."""
-        ended = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
         codes = {"succeeded": 0, "failed": 1, "drained": 143}
         if outcome in codes:
-            self.launcher_exits({n: codes[outcome] for n in launchers if n not in ended})
-        self.tell("engine", "", RunEnded(outcome=outcome))
-        self.at -= 0.01
+            self.launcher_exits(
+                {n: codes[outcome] for n in launchers if self._launcher(n) is not None}
+            )
+            excused = excused or (tuple(launchers) if outcome == "drained" else ())
+        exits = {r.node: r.event for r in self.records if isinstance(r.event, ProcessExited)}
+        found = {node: event.exit_code for node, event in exits.items()}
+        self.tell(
+            "engine", "", RunEnded(outcome=outcome, exit_codes=found, ended_by_faults=excused)
+        )
+        self.at -= _TICK_S
         self.tell("engine", "", OutputRead(unread=()))
-        over = {record.node for record in self.records if isinstance(record.event, ProcessExited)}
+        over = set(exits)
         return self.tell("cluster", "", SurvivorsSought(nodes=tuple(sorted(over))))
 
     def _of(self, pid: int, event: Event) -> Story:

@@ -98,28 +98,38 @@ def agent_says_otherwise() -> Story:
     return Story().tell("agent", "n2", started).round(1, ["n1", "n2"])
 
 
+def commit(node: str, *roster: str, **more: object) -> RoundCommitted:
+    """What a launcher was told of round 1: a world of two."""
+    told: dict[str, Any] = {
+        "round": 1,
+        "term": 1,
+        "group_rank": roster.index(node),
+        "world_size": 2,
+        "restart_count": 0,
+        "master_addr": "10.77.0.1",
+        "master_port": 30001,
+        **more,
+    }
+    return RoundCommitted(roster=roster, **told)
+
+
+def told_otherwise() -> Story:
+    """The launcher was told of a first try, and its worker of a second one."""
+    story = Story().tell("agent", "n1", commit("n1", "n1", world_size=1))
+    return story.round(1, ["n1"], restart_count=1).end()
+
+
+def step_twice() -> Story:
+    return one_round().step(1, 0, 1, count=1).step(1, 0, 1, count=1)
+
+
 def different_restart_counts() -> Story:
     return Story().hello(1, "n1", 0, 2, restart_count=1).hello(1, "n2", 1, 2)
 
 
 def committed_differently() -> Story:
-    story = one_round()
-    for node, roster in (("n1", ("n1", "n2")), ("n2", ("n2", "n1"))):
-        story.tell(
-            "agent",
-            node,
-            RoundCommitted(
-                round=1,
-                term=1,
-                roster=roster,
-                group_rank=0,
-                world_size=2,
-                restart_count=0,
-                master_addr="10.77.0.1",
-                master_port=1,
-            ),
-        )
-    return story
+    story = one_round().tell("agent", "n1", commit("n1", "n1", "n2"))
+    return story.tell("agent", "n2", commit("n2", "n2", "n1"))
 
 
 def two_worlds() -> Story:
@@ -430,6 +440,7 @@ PLANTS: dict[str, Plant] = {
         valid=(clean, stopped_early),
     ),
     "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),
+    "consistent": Plant(invalid=(told_otherwise,), unknown=(step_twice,), valid=(clean, empty)),
     "job": Plant(
         value="succeeded",
         invalid=(over_limit, lambda: Story().end("failed")),
@@ -565,7 +576,7 @@ def test_the_defaults_all_hold_for_an_ordinary_recovery() -> None:
     """A crash and a resume make no invariant fail."""
     judgements = judge_checks(clean().history, default_checks())
     assert overall(judgements).outcome is Outcome.VALID, overall(judgements).reason
-    assert len(judgements) == 11
+    assert len(judgements) == 12
 
 
 def test_an_invariant_can_be_named_off() -> None:

@@ -125,7 +125,7 @@ def split_after_it_began_anew() -> Story:
 
 
 def _ended(story: Story) -> Story:
-    return story.end(launchers=())
+    return story.end()
 
 
 @pytest.mark.parametrize("make", [began_anew, began_anew_where_nodes_lost_power])

@@ -77,7 +77,7 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
         return unknown(_NO_END)
     sought = {node for entry in history.of_kind(SurvivorsSought) for node in entry.event.nodes}
     over = {entry.node for entry in _launcher_exits(history) if entry.seq < ended.seq}
-    if unsought := sorted(over - sought - _nodes_gone(history)):
+    if unsought := sorted(over - sought - _nodes_gone(history, ended.seq)):
         return unknown(f"nobody looked at what was left on {', '.join(unsought)}", (ended.seq,))
     if not over and ended.event.outcome in ("limit", "unmet", "aborted"):
         return unknown("the run was over before any launcher had ended", (ended.seq,))
@@ -89,11 +89,11 @@ def _launcher_exits(history: History) -> list[Entry[ProcessExited]]:
     return [e for e in history.of_kind(ProcessExited) if e.event.role == "launcher"]
 
 
-def _nodes_gone(history: History) -> set[str]:
-    """Return the nodes that are down at the end: with them went all of their processes."""
+def _nodes_gone(history: History, end: int) -> set[str]:
+    """Return the nodes that were down when the run ended: with them went all of their processes."""
     is_up: dict[str, bool] = {}
     for entry in history:
-        if isinstance(entry.event, NodeStarted | NodeStopped):
+        if entry.seq < end and isinstance(entry.event, NodeStarted | NodeStopped):
             is_up[entry.node] = isinstance(entry.event, NodeStarted)
     return {node for node, up in is_up.items() if not up}
 
@@ -115,7 +115,7 @@ def faults_effective(history: History, _: NoParameters) -> Verdict:
     if silent := [entry for id, entry in fired.items() if id not in known]:
         names = ", ".join(entry.event.id for entry in silent)
         return unknown(f"no effect was seen of: {names}", [entry.seq for entry in silent])
-    if never := [e for e in history.of_kind(FaultPlanned) if e.event.id not in known | set(fired)]:
+    if never := [e for e in history.of_kind(FaultPlanned) if e.event.id not in known]:
         names = ", ".join(entry.event.id for entry in never)
         return unknown(f"the run ended before these fired: {names}", [e.seq for e in never])
     idle = len((optional | {entry.event.id for entry in ineffective}) - effective)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from elastic_harness.history.checkers import (
     conduct,
+    consistent,
     final_state,
     liveness,
     rate,
@@ -21,8 +22,8 @@ __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 
 def standard_checkers() -> Registry:
     """Return a registry with everything that comes with the harness, to which users may add."""
-    kinds = (safety, conduct, liveness, training, final_state, samples, rate)
-    return Registry(each for kind in kinds for each in kind.CHECKERS)
+    rooms = (safety, conduct, consistent, liveness, training, final_state, samples, rate)
+    return Registry(each for room in rooms for each in room.CHECKERS)
 
 
 STANDARD = standard_checkers()

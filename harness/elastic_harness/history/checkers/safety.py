@@ -39,7 +39,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         return not_observed(history, _NOBODY)
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
-        problem = problem or _wrong_ranks(world)
+        problem = problem or _wrong_ranks(world) or _wrong_local_ranks(world)
     if problem is not None:
         return problem
     for world in worlds:
@@ -101,6 +101,21 @@ def _wrong_ranks(world: World) -> Verdict | None:
                 f"{owner.node} and {worker.node}, "
                 f"{first.hello.group_rank} and {hello.group_rank}",
                 (owner.hello_seq, first.hello_seq, worker.hello_seq),
+            )
+    return None
+
+
+def _wrong_local_ranks(world: World) -> Verdict | None:
+    """The local ranks on each node of a round that formed are 0, 1, 2 ..."""
+    if world.formed_at is None:
+        return None
+    for node in world.nodes:
+        workers = [worker for worker in world.workers.values() if worker.node == node]
+        found = sorted(worker.local_rank for worker in workers)
+        if found != list(range(len(found))):
+            return invalid(
+                f"{node} in round {_name(world)} has local ranks {', '.join(map(str, found))}",
+                [worker.hello_seq for worker in workers],
             )
     return None
 
@@ -180,7 +195,7 @@ def one_world(history: History, _: NoParameters) -> Verdict:
             (seq, *(each.steps[0].seq for each in new.workers.values())),
         )
     has_steps = any(worker.steps for world in worlds for worker in world.workers.values())
-    if len(worlds) > 1 and not has_steps and _has_overlap(worlds):
+    if not has_steps and _has_overlap(worlds):
         return unknown("rounds overlapped, and no step of any worker was observed")
     return valid("no step of an older round began once a newer one was under way")
 
@@ -242,8 +257,6 @@ def _has_overlap(worlds: list[World]) -> bool:
 @checker("split_brain", NoParameters, is_occurrence=True)
 def split_brain(history: History, _: NoParameters) -> Verdict:
     """Two rounds of one job made steps at the same time (an occurrence)."""
-    if not history.worlds.rounds:
-        return not_observed(history, _NOBODY)
     for old, worker, seq, new in _late_steps(history):
         return valid(
             f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "

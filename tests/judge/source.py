@@ -1,0 +1,237 @@
+"""The judges' own source is changed, one place at a time, and the tests have to notice.
+
+    python -m tests.judge.source                            every file: minutes on two processors
+    python -m tests.judge.source safety judge --jobs 1      some files
+    python -m tests.judge.source --sample 30 --seed 7       some changes of all files
+
+Nothing on disk is changed. Each change is tried in a process of its own, forked from one that has
+imported what the tests need save the judged packages; that process imports the changed source in
+place of the file. A change that is noticed by no test is a survivor: a test is missing, or the
+change makes no difference, which `equivalent.py` then says with the reason. The exit code is 1 if
+a survivor is not named there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.abc
+import importlib.machinery
+import os
+import random
+import signal
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.judge.equivalent import EQUIVALENT
+from tests.judge.operators import Mutant, mutants_of
+
+__all__ = ["FILES", "Tried", "campaign"]
+
+_ROOT: Final = "harness/elastic_harness"
+_HISTORY: Final = "tests/unit/history"
+_CHECKERS: Final = tuple(
+    f"{_HISTORY}/test_{name}.py"
+    for name in ("boundaries", "checkers", "cut_short", "jobs", "workers_observed")
+)
+_CONSISTENT: Final = (f"{_HISTORY}/test_consistent.py", f"{_HISTORY}/test_checkers.py")
+_JUDGE: Final = (f"{_HISTORY}/test_judge.py", f"{_HISTORY}/test_verdict.py", *_CHECKERS[:2])
+_CLAUSES: Final = tuple(
+    f"tests/unit/scenario/test_{name}.py"
+    for name in ("clauses", "conditions", "planned_clauses", "engine_clauses")
+)
+
+# What judges, and the tests that have to notice a change of it. They are to take about a second.
+FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "history/checkers/safety": _CHECKERS,
+    "history/checkers/conduct": _CHECKERS,
+    "history/checkers/consistent": _CONSISTENT,
+    "history/checkers/liveness": _CHECKERS,
+    "history/checkers/training": _CHECKERS,
+    "history/checkers/cut_short": _CHECKERS,
+    "history/checkers/started": _CHECKERS,
+    "history/checkers/registry": _JUDGE,
+    "history/judge": _JUDGE,
+    "history/verdict": _JUDGE,
+    "scenario/clauses": _CLAUSES,
+    "scenario/planned_clauses": _CLAUSES,
+    "scenario/conditions": _CLAUSES,
+}
+
+# What is imported anew for every change.
+_OURS: Final = ("elastic_harness", "pytest_elastic", "tests")
+# A change may make a loop endless.
+_LIMIT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A change of a file, and what became of it: "killed", "survived" or "equivalent"."""
+
+    file: str
+    mutant: Mutant
+    outcome: str
+
+
+class _Instead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports a changed source in place of a module's file."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        self._name, self._path, self._source = name, path, source
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=self._path)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__file__ = self._path
+        exec(compile(self._source, self._path, "exec"), module.__dict__)
+
+
+def campaign(
+    work: Sequence[tuple[str, Mutant]], *, jobs: int, seconds: int = _LIMIT_S
+) -> Iterator[Tried]:
+    """Try changes, so many at a time, and yield what became of each as it is known."""
+    needs = {name: _imports(module) for name, module in sys.modules.items() if _is_ours(name)}
+    waiting = list(reversed(work))
+    running: dict[int, tuple[str, Mutant]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            file, mutant = waiting.pop()
+            running[_start(file, mutant.source, needs, seconds)] = file, mutant
+        pid, status = os.wait()
+        file, mutant = running.pop(pid)
+        is_noticed = status != 0
+        outcome = "killed" if is_noticed else _outcome_of_survivor(file, mutant)
+        yield Tried(file=file, mutant=mutant, outcome=outcome)
+
+
+def _outcome_of_survivor(file: str, mutant: Mutant) -> str:
+    named = {(each.file, each.old, each.new) for each in EQUIVALENT}
+    is_named = (file, _plain(mutant.old), _plain(mutant.new)) in named
+    return "equivalent" if is_named else "survived"
+
+
+def _plain(lines: str) -> str:
+    return " ".join(lines.split())
+
+
+def _forget(file: str, needs: Mapping[str, set[str]]) -> None:
+    """Forget a module, and all that import it: they are imported anew."""
+    forgotten = {_module(file)}
+    while more := {name for name in needs if name not in forgotten and needs[name] & forgotten}:
+        forgotten |= more
+    for name in forgotten:
+        del sys.modules[name]
+        package, _, own = name.rpartition(".")
+        vars(sys.modules.get(package, sys)).pop(own, None)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in _OURS and not name.startswith("tests.judge")
+
+
+def _imports(module: types.ModuleType) -> set[str]:
+    """Return the modules that a module's source imports, by their full names."""
+    if not module.__file__:
+        return set()
+    with open(module.__file__, encoding="utf-8") as source:
+        tree = ast.parse(source.read())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update(f"{node.module}.{each.name}" for each in node.names)
+            found.add(node.module)
+    return found
+
+
+def _module(file: str) -> str:
+    return f"elastic_harness.{file.replace('/', '.')}"
+
+
+def _start(file: str, source: str, needs: Mapping[str, set[str]], seconds: int) -> int:
+    """Fork a process that runs a file's tests with another source; return its id."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 2
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        _forget(file, needs)
+        sys.meta_path.insert(0, _Instead(_module(file), f"{_ROOT}/{file}.py", source))
+        status = _run_tests(FILES[file])
+    finally:
+        os._exit(status)
+
+
+def _run_tests(paths: Sequence[str]) -> int:
+    """Run some tests to the first that fails, with nothing of pytest that they can do without."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    options = ["-p", "no:cacheprovider", "--noconftest", "--assert=plain", "--tb=no", "-x", "-q"]
+    return int(pytest.main([*options, *paths]))
+
+
+def _source_of(file: str) -> str:
+    with open(f"{_ROOT}/{file}.py", encoding="utf-8") as lines:
+        return lines.read()
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    files = [file for file in FILES if not names or file in names or file.split("/")[-1] in names]
+    if not files:
+        raise SystemExit(f"no file is called {', '.join(names)}: known: {', '.join(FILES)}")
+    return files
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Change the files that are named, all by default; print the survivors and the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m tests.judge.source")
+    parser.add_argument("files", nargs="*", help=", ".join(FILES))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--sample", type=int, help="try only so many changes of all")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000))
+    options = parser.parse_args(arguments)
+    files = _chosen(options.files)
+    for paths in dict.fromkeys(FILES[file] for file in files):
+        if _run_tests(paths) != 0:
+            raise SystemExit(f"these tests fail as it is: {' '.join(paths)}")
+    work = [(file, mutant) for file in files for mutant in mutants_of(_source_of(file))]
+    if options.sample is not None:
+        print(f"seed {options.seed}")
+        work = random.Random(options.seed).sample(work, min(options.sample, len(work)))
+    began = time.monotonic()
+    counts: dict[str, dict[str, int]] = {file: {} for file in files}
+    for tried in campaign(work, jobs=options.jobs):
+        count = counts[tried.file]
+        count[tried.outcome] = count.get(tried.outcome, 0) + 1
+        if tried.outcome == "survived":
+            mutant = tried.mutant
+            print(f"{tried.file}.py:{mutant.line}: {mutant.operator}")
+            print(f"  - {_plain(mutant.old)}\n  + {_plain(mutant.new)}", flush=True)
+    print(f"{'file':30} changes  killed  equivalent  survived")
+    for file, count in counts.items():
+        killed, named, left = (count.get(k, 0) for k in ("killed", "equivalent", "survived"))
+        print(f"{file:30} {killed + named + left:7} {killed:7} {named:11} {left:9}")
+    survived = sum(count.get("survived", 0) for count in counts.values())
+    print(f"{len(work)} changes in {time.monotonic() - began:.0f} s, {survived} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
