@@ -43,10 +43,10 @@ class _Borrowed:
 
 
 class Injector:
-    """Faults at work.
+    """Fires and heals faults, and tells the engine what became of each.
 
-    `tell` receives the engine's inputs, also from inside `fire` and `heal` where no wait is needed:
-    whoever takes them keeps a queue. `patience` multiplies what faults wait for.
+    `tell` receives the engine's inputs. It may be called before `fire` or `heal` has returned, so
+    it has to queue them. `patience` multiplies what faults wait for.
     """
 
     def __init__(

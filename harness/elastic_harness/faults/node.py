@@ -64,7 +64,7 @@ class NodeFault(Fault):
 
 
 class KillAgent(NodeFault):
-    """A node's launcher is killed (SIGKILL); its workers are left to whoever looks after them.
+    """A node's launcher is killed (SIGKILL); its workers are not touched.
 
     Stands for an agent killed by the out-of-memory killer or by `kill -9`. Does not stand for: the
     end of a whole container, where the kernel takes the workers along.
@@ -167,7 +167,7 @@ class PreemptNode(NodeFault):
         if have_left():
             codes = yield from _how_they_left(context, launchers)
             if None not in codes.values():
-                # The run may be over before the power goes: whoever left in time has obeyed.
+                # The run may end before the power goes: a launcher that left in time has obeyed.
                 yield Proved(evidence=_evidence_of_leaving(codes))
             yield Sleep(seconds=max(over_at - context.now(), 0.0))
         ended = yield from end_nodes(context, targets.nodes, context.power_cut)
@@ -264,7 +264,7 @@ def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
 def end_nodes(
     context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Ticket[None]]
 ) -> Generator[Wait, None, list[str]]:
-    """End nodes in the given way, all at once, and wait until they are gone; returns which.
+    """End nodes with `end`, all at once, wait until they are gone, and return their names.
 
     Raises FaultImpossible for one that something else has ended before.
     """

@@ -39,7 +39,7 @@ _LOOK_S: Final = 0.5
 
 
 class StoreFault(Fault):
-    """A fault of whoever serves a store: `which` is the rendezvous's or that of the workers."""
+    """A fault of the process that serves a store: the rendezvous's or the workers' (`which`)."""
 
     layer = "store"
     shorthand: ClassVar[str | None] = "which"
@@ -88,7 +88,7 @@ def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
 
 
 class KillStore(StoreFault):
-    """Whoever serves a store is killed (SIGKILL): the rendezvous's, or the workers' of the round.
+    """The process that serves a store is killed (SIGKILL): the rendezvous's or the workers'.
 
     Stands for a crash of the store, a kill for memory on its host. Does not stand for: the end of
     its machine (that is `crash` or `power_cut` of `store host`). Under torchrun it is the agent.
@@ -122,7 +122,7 @@ class KillStore(StoreFault):
 
 
 class FreezeStore(StoreFault):
-    """Whoever serves a store stops between two instructions; its kernel goes on acknowledging.
+    """The process that serves a store is stopped; its kernel goes on acknowledging packets.
 
     Stands for a host that swaps or is paused, a store stuck in a lock. Does not stand for: a
     network that loses its packets. A store client of torch waits for minutes then, whatever its
@@ -148,11 +148,11 @@ class FreezeStore(StoreFault):
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from ()
-        return "whoever was stopped goes on"
+        return "what was stopped goes on"
 
 
 class SlowStore(FreezeStore):
-    """Whoever serves a store runs for `share` of the time only, in turns of `period`.
+    """The process that serves a store runs for only `share` of each `period`.
 
     Stands for a store host that is overloaded. Does not stand for: a slow network (that is
     `degrade`). Under torchrun the agent is slow with it.

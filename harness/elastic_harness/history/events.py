@@ -419,7 +419,7 @@ class OutputRead(Event):
 class FileWritten(Event):
     """A file below the checkpoint directory was written, by any process of the job.
 
-    `path` is relative to that directory; `how` is written (whoever wrote it has closed it) or moved
+    `path` is relative to that directory; `how` is written (its writer has closed it) or moved
     (it was given this name); `size` is in bytes, None where it is gone again.
     """
 

@@ -126,7 +126,7 @@ class _WritingWatcher:
         return f"somebody on {record.node} is held in the middle of writing {held.file}"
 
     def restart(self, since: float) -> None:
-        """Keep watching: whoever is held waits."""
+        """Keep watching: a process that is stopped meanwhile stays so."""
 
     def last_seen(self, run: ObservedRun) -> str:
         return "no such file was written in more than one byte"

@@ -41,7 +41,7 @@ class HeldWriters:
         self._orders: set[tuple[str, str]] = set()
 
     def hold(self, entry_id: str, node: str, asked: WritingCondition) -> None:
-        """Hold whoever writes a matching file on a node."""
+        """Stop the next process that writes a matching file on a node."""
         self._orders.add((entry_id, node))
         policy = DiskPolicy(holds=asked.writing)
         owner = _owner(entry_id)

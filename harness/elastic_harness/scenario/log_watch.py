@@ -343,9 +343,9 @@ class LogWatch:
 def _is_complete(fd: int, size: int) -> bool:
     """Tell whether a file has this size, and no process can write to it any more.
 
-    The kernel grants a read lease on nothing that is open for writing, by whomever. Whoever opens
-    it before the lease is given back waits for that; the signal that tells us so is one that is
-    ignored. Where there are no leases, nothing is complete before the end.
+    The kernel refuses a read lease while any process has the file open for writing. A process that
+    opens it before the lease is given back waits until it is; the signal that would tell us is one
+    that is ignored. Where leases are refused altogether, no file is complete before the end.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)

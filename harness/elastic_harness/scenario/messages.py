@@ -207,7 +207,7 @@ class ReleaseHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldWriting:
-    """Hold whoever writes a matching file on a node, from now on; record a `WriterHeld` for it."""
+    """Stop the next process that writes a matching file on a node; record a `WriterHeld`."""
 
     entry_id: str
     node: str

@@ -27,7 +27,7 @@ NEED_NO_WORKERS: Final = frozenset({
     NO_WORKERS, "no_survivors", "faults_effective", "ends_in_time", "switch_clean", "job",
     "exit_codes", "log_contains", "consistent",
 })  # fmt: skip
-# Whoever asks for one of these has said how the job is to end; else it has to succeed.
+# One of these says how the job is to end; without any, it has to succeed.
 _SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})
 
 
