@@ -38,14 +38,24 @@ _ROOT: Final = "harness/elastic_harness"
 _HISTORY: Final = "tests/unit/history"
 _CHECKERS: Final = tuple(
     f"{_HISTORY}/test_{name}.py"
-    for name in ("boundaries", "checkers", "cut_short", "jobs", "workers_observed")
+    for name in ("boundaries", "checkers", "late_steps", "cut_short", "jobs", "workers_observed")
+)
+_TRAINING: Final = (
+    *(f"{_HISTORY}/test_{name}.py" for name in ("training", "training_boundaries")),
+    *(f"{_HISTORY}/test_{name}.py" for name in ("final_state", "rate")),
+    *_CHECKERS[:2],
 )
 _CONSISTENT: Final = (f"{_HISTORY}/test_consistent.py", f"{_HISTORY}/test_checkers.py")
-_JUDGE: Final = (f"{_HISTORY}/test_judge.py", f"{_HISTORY}/test_verdict.py", *_CHECKERS[:2])
+_JUDGE: Final = (
+    *(f"{_HISTORY}/test_{name}.py" for name in ("judge", "judge_cases", "verdict")),
+    *_CHECKERS[:2],
+)
 _CLAUSES: Final = tuple(
     f"tests/unit/scenario/test_{name}.py"
     for name in ("clauses", "conditions", "planned_clauses", "engine_clauses")
 )
+# All of them: most faults are shown in the tables of one file.
+_FAULTS: Final = ("tests/unit/faults",)
 
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,7 +63,10 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/conduct": _CHECKERS,
     "history/checkers/consistent": _CONSISTENT,
     "history/checkers/liveness": _CHECKERS,
-    "history/checkers/training": _CHECKERS,
+    "history/checkers/training": _TRAINING,
+    "history/checkers/samples": _TRAINING,
+    "history/checkers/final_state": _TRAINING,
+    "history/checkers/rate": _TRAINING,
     "history/checkers/cut_short": _CHECKERS,
     "history/checkers/started": _CHECKERS,
     "history/checkers/registry": _JUDGE,
@@ -62,7 +75,12 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "scenario/clauses": _CLAUSES,
     "scenario/planned_clauses": _CLAUSES,
     "scenario/conditions": _CLAUSES,
-}
+    **{f"faults/{name}": _FAULTS for name in (
+        "clock", "command", "degrade", "disk", "evidence", "file_limit", "files", "foreign_bytes",
+        "gpu", "limits", "link_fault", "membership", "names", "network", "node", "pause", "stall",
+        "stops", "store", "toxic", "worker",
+    )},
+}  # fmt: skip
 
 # What is imported anew for every change.
 _OURS: Final = ("elastic_harness", "pytest_elastic", "tests")
@@ -101,7 +119,7 @@ def campaign(
     work: Sequence[tuple[str, Mutant]], *, jobs: int, seconds: int = _LIMIT_S
 ) -> Iterator[Tried]:
     """Try changes, so many at a time, and yield what became of each as it is known."""
-    needs = {name: _imports(module) for name, module in sys.modules.items() if _is_ours(name)}
+    needs = _needs()
     waiting = list(reversed(work))
     running: dict[int, tuple[str, Mutant]] = {}
     while waiting or running:
@@ -113,6 +131,13 @@ def campaign(
         is_noticed = status != 0
         outcome = "killed" if is_noticed else _outcome_of_survivor(file, mutant)
         yield Tried(file=file, mutant=mutant, outcome=outcome)
+
+
+def _try_unchanged(file: str) -> None:
+    """Import a file anew as it is: tests that fail by that alone would notice every change."""
+    _, status = os.waitpid(_start(file, _source_of(file), _needs(), _LIMIT_S), 0)
+    if status != 0:
+        raise SystemExit(f"{file}: its tests fail when it is imported anew: {status}")
 
 
 def _outcome_of_survivor(file: str, mutant: Mutant) -> str:
@@ -138,6 +163,11 @@ def _forget(file: str, needs: Mapping[str, set[str]]) -> None:
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in _OURS and not name.startswith("tests.judge")
+
+
+def _needs() -> dict[str, set[str]]:
+    """Return what each module of ours imports."""
+    return {name: _imports(module) for name, module in sys.modules.items() if _is_ours(name)}
 
 
 def _imports(module: types.ModuleType) -> set[str]:
@@ -211,6 +241,8 @@ def main(arguments: Sequence[str]) -> int:
     for paths in dict.fromkeys(FILES[file] for file in files):
         if _run_tests(paths) != 0:
             raise SystemExit(f"these tests fail as it is: {' '.join(paths)}")
+    for file in files:
+        _try_unchanged(file)
     work = [(file, mutant) for file in files for mutant in mutants_of(_source_of(file))]
     if options.sample is not None:
         print(f"seed {options.seed}")

@@ -135,10 +135,10 @@ def _verdict_on(
     planned: ClausePlanned, found: list[Verdict], history: History, registry: Registry
 ) -> Verdict:
     verdicts = list(found)
-    if planned.log and verdicts and (why := why_unread(history, planned.log)) is not None:
+    if planned.log and (why := why_unread(history, planned.log)) is not None:
         # What was seen was seen; that something was not seen is not known then.
-        is_seen = verdicts[0].is_valid is (planned.bucket != "never")
-        verdicts = verdicts if is_seen else [unknown(why)]
+        seen = Outcome.INVALID if planned.bucket == "never" else Outcome.VALID
+        verdicts = [each if each.outcome is seen else unknown(why) for each in found]
     if planned.checker:
         try:
             check = registry.bind(planned.checker, planned.expected, is_negated=planned.is_negated)

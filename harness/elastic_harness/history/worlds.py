@@ -59,6 +59,8 @@ class WorkerView:
     """One worker of one world, as far as it is known; `pid` is the global one.
 
     `first_step` and `last_step` are the global steps it completed, falling back to its own count.
+    `resumed_seq` and `digest_seq` are the records that say `resumed_at_step` and `digest`; its
+    hello, while there is none.
     """
 
     rank: int
@@ -68,15 +70,15 @@ class WorkerView:
     hello: WorkerHello
     hello_at: float
     hello_seq: int
+    resumed_seq: int
+    digest_seq: int
     gone_at: float | None = None
     gone_seq: int | None = None
     finished: bool = False
     dropped: int = 0
     nonce: str | None = None
     resumed_at_step: int | None = None
-    resumed_seq: int | None = None
     digest: ParametersHashed | None = None
-    digest_seq: int | None = None
     steps: list[Step] = field(default_factory=list)
 
     @property
@@ -242,6 +244,8 @@ class Worlds:
             hello=hello,
             hello_at=record.at,
             hello_seq=self._seq,
+            resumed_seq=self._seq,
+            digest_seq=self._seq,
         )
         self._place(world, worker)
 

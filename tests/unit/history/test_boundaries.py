@@ -81,6 +81,14 @@ def up_and_down(*ups: bool) -> Story:
     return story.launcher_exits({"n3": 0}).end("failed", launchers=("n1",))
 
 
+def left_behind(*nodes: str) -> Story:
+    """Find a process on each of these nodes."""
+    story = Story()
+    for node in nodes:
+        story.tell("cluster", node, SurvivorFound(pid=9, command="a"))
+    return story
+
+
 def used(restarts: int) -> Story:
     """Say after one round that so many restarts were used, where one is allowed."""
     ended = RoundEnded(round=1, reason="", charged=True, restarts_used=restarts)
@@ -426,6 +434,11 @@ ROWS: tuple[Row, ...] = (
      "no line on n2 matched 'x'"),
     ("log_contains", {"pattern": "x", "node": "n2"}, lambda: matched("n2", "x", "x"), VALID,
      "seen on n2: x"),
+    ("log_contains", "x", lambda: Story().tell("engine", "", OutputRead(unread=())), UNKNOWN,
+     "the logs were not watched for 'x' during the run"),
+    ("log_contains", "x",
+     lambda: matched("n1", "z", "y").tell("engine", "", OutputRead(unread=("a",))), UNKNOWN,
+     "not read to their end: a"),
     # --- restarts ---
     ("restarts", 0, lambda: Story().round(1, TWO), VALID, "0 restarts"),
     ("restarts", {"at_least": 1}, crashed, VALID, "1 restarts"),
@@ -533,6 +546,7 @@ def _sought(*nodes: str) -> Record:
         ("restarts", 1, lambda: Story().round(1, ["n1"]).gone(1).round(2, ["n1"]), (4,)),
         ("progress", 3, lambda: Story().round(1, ["n1"]).steps(1, 1, 2), (2, 5)),
         ("recovery_time", "2s", lambda: same_moment(2), (7, 12)),
+        ("no_strays", None, lambda: left_behind("n1", "n2"), (2,)),
         ("no_workers", None, lambda: started(started(Story(), 1, 0), 2, 0), (2,)),
     ],
 )

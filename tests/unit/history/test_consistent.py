@@ -367,6 +367,14 @@ def closed_and_more(seconds: float) -> list[Record]:
     ]
 
 
+def cut_while_torn_down() -> list[Record]:
+    """Of two nodes one was stopped with the run, when the history was cut."""
+    story = Story()
+    for node in TWO:
+        story.tell("cluster", node, NodeStarted(address="", incarnation=1))
+    return story.tell("cluster", "n1", NodeStopped(cause="teardown")).records
+
+
 PLAIN: tuple[list[Record], ...] = (
     ends("drained", 143, 143, excused=TWO).records,
     ends("drained", 0, 143, excused=TWO).records,
@@ -414,6 +422,7 @@ PLAIN: tuple[list[Record], ...] = (
     committed(committed(Story(), 1, "n1", "n1"), 1, "n1", "n1", "n2", term=2)
     .hello(1, "n1", 0, 1).records,
     [each for each in told().records if each.event.kind != "node_stopped"],
+    cut_while_torn_down(),
     sealed_after(3, 2),
     sealed_after(2, 1),
 )  # fmt: skip

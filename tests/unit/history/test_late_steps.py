@@ -14,12 +14,17 @@ ROUND = ["n1", "n10"]
 PID = Story().round(1, ROUND).pids[1, 0]
 
 
-def late_step(fault: str, target: str, **facts: Any) -> Outcome:  # noqa: ANN401 (fields of an event)
-    """Return the verdict on a step of rank 0, on n1, that begins right after a fault's heal."""
+def late_step(
+    fault: str,
+    target: str,
+    after_s: float = 0.2,
+    **facts: Any,  # noqa: ANN401 (fields of an event)
+) -> Outcome:
+    """Return the verdict on a step of rank 0, on n1, that begins so long after a fault's heal."""
     story = Story().round(1, ROUND).steps(1, 1, 3).fault("it", fault, target, **facts).wait(5.0)
     story.round(2, ["n10"]).steps(2, 4, 5).heal("it")
-    began = story.at + 0.2
-    story.wait(0.3).step(1, 0, 4, began_at=began).gone(1).end()
+    began = story.records[-1].at + after_s
+    story.wait(2.0).step(1, 0, 4, began_at=began).gone(1).end()
     return bind("one_world").run(story.history).outcome
 
 
@@ -45,3 +50,19 @@ def test_a_fault_that_pauses_excuses_nobody_else(target: str, hit: dict[str, Any
 def test_a_fault_that_does_not_pause_excuses_nobody() -> None:
     """Its class says so, and not its name."""
     assert late_step("pause", "n1", nodes=("n1",), pauses=False) is Outcome.INVALID
+
+
+@pytest.mark.parametrize(
+    ("after_s", "expected"),
+    [
+        (-0.001, Outcome.INVALID),  # while it was stopped it began nothing
+        (0.0, Outcome.VALID),
+        (1.0, Outcome.VALID),
+        (1.001, Outcome.INVALID),
+    ],
+)
+def test_a_fault_that_pauses_excuses_a_second_after_its_heal(
+    after_s: float, expected: Outcome
+) -> None:
+    """A process that goes on finishes what it was about to do; later steps are the launcher's."""
+    assert late_step("pause", "n1", after_s, pauses=True, nodes=("n1",)) is expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,16 @@ from elastic_harness.history.verdict import Outcome, Verdict
 from pytest_elastic.events.codec import decode_record, encode_record
 from pytest_elastic.events.model import Record
 from tests.unit.history.story import Story
-from tests.unit.history.trained import CLAUSES, INVALID, UNKNOWN, Job, alike, in_turn, trained
+from tests.unit.history.trained import (
+    CLAUSES,
+    INVALID,
+    UNKNOWN,
+    Job,
+    alike,
+    in_turn,
+    judge,
+    trained,
+)
 
 
 def verdicts(story: Story) -> dict[str, Verdict]:
@@ -50,11 +59,6 @@ def test_what_cannot_be_known_is_unknown(name: str) -> None:
         verdict = bind(*CLAUSES[name]).run(tell().history)
         assert verdict.outcome is Outcome.UNKNOWN, f"{number}: {verdict.reason}"
         assert "crashed" not in verdict.reason, verdict.reason
-
-
-def judge(name: str, value: object, tell: Callable[[], Story]) -> Verdict:
-    """Judge one clause."""
-    return bind(name, value).run(tell().history)
 
 
 ONCE = {"each_epoch": "exactly_once"}
@@ -112,16 +116,16 @@ def test_samples_says_what_it_saw_of_each_epoch(
     changes: Mapping[str, Any], more: Mapping[str, Any], outcome: str, reason: str
 ) -> None:
     """Skipped epochs, cut ones, padding and dropped tails are told apart."""
-    verdict = judge("samples", {**ONCE, **more}, trained(**changes))
+    verdict = judge("samples", {**ONCE, **more}, trained(**changes)())
     assert verdict.outcome.value == outcome, verdict.reason
     assert reason in verdict.reason
 
 
 def test_samples_of_steps_that_were_rolled_back_do_not_count() -> None:
     """Neither those of steps done again, nor those of steps never done again."""
-    assert judge("samples", ONCE, trained(done=6, uses=in_turn)).is_valid
+    assert judge("samples", ONCE, trained(done=6, uses=in_turn)()).is_valid
     ended = trained(done=6, resumes={0: 3, 1: 3}, last={0: 4, 1: 4}, reference=None)
-    assert "epochs 0 to 1: all 8 samples" in judge("samples", ONCE, ended).reason
+    assert "epochs 0 to 1: all 8 samples" in judge("samples", ONCE, ended()).reason
 
 
 def test_what_a_resuming_process_draws_to_get_to_its_place_is_not_used() -> None:
@@ -156,7 +160,7 @@ def test_the_first_batches_belong_to_the_step_that_follows() -> None:
 def test_parameters_that_are_not_finite_are_none() -> None:
     """Replicas that are all nan agree, and have learned nothing."""
     broken = {**alike(0), "is_finite": False}
-    verdict = judge("parameters", "identical", trained(state=lambda _: dict(broken)))
+    verdict = judge("parameters", "identical", trained(state=lambda _: dict(broken))())
     assert verdict.outcome is Outcome.INVALID
     assert "not finite" in verdict.reason
 
@@ -173,7 +177,7 @@ def test_the_difference_to_an_uninterrupted_run_has_a_size_and_maybe_a_reason() 
     }
     reference = {**alike(0), "random": {"torch": "b"}}
     tell = trained(state=lambda _: dict(state), reference=lambda _: dict(reference))
-    verdict = judge("parameters", "same_as_uninterrupted", tell)
+    verdict = judge("parameters", "same_as_uninterrupted", tell())
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reason == (
         "rank 0 ended with different parameters than uninterrupted, by 0.001 (relative) (its "
@@ -182,14 +186,14 @@ def test_the_difference_to_an_uninterrupted_run_has_a_size_and_maybe_a_reason() 
     )
     near = {"are": "same_as_uninterrupted", "within": 0.01}
     far = {"are": "same_as_uninterrupted", "within": 0.0001}
-    assert judge("parameters", near, tell).is_valid
-    assert judge("parameters", far, tell).outcome is Outcome.INVALID
+    assert judge("parameters", near, tell()).is_valid
+    assert judge("parameters", far, tell()).outcome is Outcome.INVALID
 
 
 def test_another_last_step_than_the_uninterrupted_run_is_no_question_of_digits() -> None:
     """A job that ends after step 5 of 6 has not ended as it should."""
     value = {"are": "same_as_uninterrupted", "within": 0.9}
-    verdict = judge("parameters", value, trained(last={0: 5, 1: 5}))
+    verdict = judge("parameters", value, trained(last={0: 5, 1: 5})())
     assert verdict.outcome is Outcome.INVALID
     assert "rank 0 ended after step 5, uninterrupted after 6" in verdict.reason
 
@@ -251,9 +255,11 @@ def test_the_smallest_values_make_sense(name: str, value: object) -> None:
         ("samples", {**ONCE, "padding": -1}, "0 or more"),
         ("samples", {**ONCE, "padding": "some"}, "a whole number is expected"),
         ("epochs", 0, "one epoch or more"),
+        ("epochs", {"exactly": 1, "dropped": -1}, "0 dropped samples or more"),
         ("finished_at", 0, "counted from 1"),
         ("parameters", {"are": "identical", "within": 0.1}, "same_as_uninterrupted"),
-        ("optimizer", {"are": "same_as_uninterrupted", "within": 2}, "such as 1e-6"),
+        ("optimizer", {"are": "same_as_uninterrupted", "within": 1}, "such as 1e-6"),
+        ("optimizer", {"are": "same_as_uninterrupted", "within": -0.5}, "such as 1e-6"),
     ],
 )
 def test_a_clause_that_makes_no_sense_is_refused(name: str, value: object, message: str) -> None:

@@ -10,12 +10,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.events import ReferenceObserved
+from elastic_harness.history.verdict import Verdict
 
 from tests.unit.history.story import Story
 
-__all__ = ["CLAUSES", "INVALID", "UNKNOWN", "Job", "trained"]
+__all__ = ["CLAUSES", "INVALID", "UNKNOWN", "Job", "Row", "judge", "seqs", "trained"]
+
+# A clause and its value, a story, and the verdict: its outcome, and a part of its reason.
+Row = tuple[str, object, Callable[[], Story], str, str]
+
+
+def judge(name: str, value: object, story: Story) -> Verdict:
+    """Judge one clause."""
+    return bind(name, value).run(story.history)
+
+
+def seqs(story: Story, kind: str, **values: object) -> tuple[int, ...]:
+    """Return the places of the records of a kind that have these values."""
+    return tuple(
+        entry.seq
+        for entry in story.history
+        if entry.event.kind == kind
+        and all(getattr(entry.event, name) == value for name, value in values.items())
+    )
 
 
 def in_turn(step: int, rank: int) -> tuple[int, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from elastic_harness.history.events import WorkerGone
+from elastic_harness.history.events import LogMatched, WorkerGone
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.scenario.clauses import (
     Bucket,
@@ -155,6 +157,19 @@ def test_a_clause_after_a_fault_opens_with_it_and_its_time_runs_once_it_acts() -
     assert (healed.opened_at, healed.base) == (None, None)
     healed.follow([entry(fired=50.0, acts=55.0, healed=58.0)])
     assert (healed.opened_at, healed.base) == (58.0, 58.0)
+
+
+def test_a_line_that_was_there_before_anybody_asked_is_older_than_the_fault() -> None:
+    """It decides nothing that is to follow the fault; without a fault, it counts."""
+    for was_there, after, is_decided in (
+        (True, "crash", False), (False, "crash", True), (True, None, True),
+    ):  # fmt: skip
+        asked = read_clause({"log": "x", "within": "10s", "after": after})
+        state = from_eventually("a", asked)
+        state.open(50.0)
+        line = LogMatched(pattern="x", line="x", by="worker", was_there=was_there)
+        record = dataclasses.replace(gone(51.0), event=line)
+        assert state.see(record, RUN, 51.0) is is_decided
 
 
 def test_a_clause_some_time_after_a_fault_begins_then_and_after_one_that_failed_never() -> None:

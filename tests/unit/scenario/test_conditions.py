@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elastic_harness.history.events import LogMatched, SamplesDrawn
+from elastic_harness.history.events import LogMatched, SamplesDrawn, WriterHeld
 from elastic_harness.scenario.conditions import Watcher, watch
 from elastic_harness.scenario.loader import read_clause
 from elastic_harness.scenario.observed import ObservedRun
+from elastic_harness.scenario.triggers import WritingCondition
 
 from tests.unit.history.story import Story
 
@@ -45,6 +46,12 @@ def drawn(*batches: tuple[int, ...], loader: str = "a") -> Story:
         pid=1001, rank=0, count=1, step=1, loader=loader, size=8, epoch=0, batches=batches
     )
     return story.tell("worker", "n1", event)
+
+
+def held(pattern: str, path: str | None = None) -> Story:
+    """Hold a process in the middle of a write, beside other things."""
+    story = Story().tell("cluster", "n1", WriterHeld(pattern=pattern, path=path, file="f"))
+    return story.round(1, TWO)
 
 
 def grown() -> Story:
@@ -106,6 +113,27 @@ def test_a_condition_is_proved_by_the_records_that_it_names(
 ) -> None:
     """Each proof is a sentence, and so is how far things have come."""
     assert follow(watcher(**condition), story) == (proofs, last)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "is_met"),
+    [
+        ({"writing": "a"}, ("a", None), True),
+        ({"writing": "b"}, ("a", None), False),
+        ({"writing": "a", "node": "n1"}, ("a", None), True),
+        ({"writing": "a", "node": "n2"}, ("a", None), False),
+        ({"writing": "a", "path": "/d"}, ("a", None), False),
+        ({"writing": "a", "path": "/d"}, ("a", "/d"), True),
+    ],
+)
+def test_a_trigger_is_met_by_the_writer_that_is_held_for_it(
+    asked: dict[str, str], told: tuple[str, str | None], *, is_met: bool
+) -> None:
+    """By its pattern and its path, on the node that it names."""
+    watching = watch(WritingCondition.model_validate(asked), 0.0)
+    expected = ["somebody on n1 is held in the middle of writing f"] * is_met
+    last = "no such file was written in more than one byte"
+    assert follow(watching, held(*told)) == (expected, last)
 
 
 def test_only_what_begins_since_counts_for_a_state() -> None:

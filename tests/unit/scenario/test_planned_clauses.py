@@ -81,6 +81,13 @@ def test_every_clause_of_a_scenario_is_planned_at_its_place() -> None:
     assert not any(each.is_optional for each in planned(given))
 
 
+def test_a_check_of_the_timeline_is_one_of_the_clauses_that_a_checker_judges() -> None:
+    """What it needs observed is observed from the start; faults judge nothing."""
+    check: dict[str, Any] = {"at": "1s", "check": [{"restarts": 0}, "no_survivors"]}
+    given = scenario({"at": "1s", "crash": "n2"}, check)
+    assert [clause.name for clause in clauses_of(given)] == ["restarts", "no_survivors"]
+
+
 @pytest.mark.parametrize("is_optional", [False, True])
 def test_a_check_is_planned_with_each_of_its_clauses(*, is_optional: bool) -> None:
     """It is judged when its moment comes, if it does."""

@@ -74,16 +74,17 @@ def optimizer(history: History, asked: FinalStateParameters) -> Verdict:
 
 def reference_of(history: History) -> ReferenceObserved | None:
     """Return what an undisturbed run ended with; None if it was disturbed, or not all was seen."""
-    worlds = formed_worlds(history)
-    if len(history.worlds.rounds) != 1 or len(worlds) != 1 or history.of_kind(FaultFired):
+    rounds = history.worlds.rounds
+    if len(rounds) != 1 or formed_worlds(history) != rounds or history.of_kind(FaultFired):
         return None
-    workers = [worlds[0].workers[rank] for rank in sorted(worlds[0].workers)]
+    (world,) = rounds
+    workers = [worker for _, worker in sorted(world.workers.items())]
     states = [worker.digest for worker in workers if worker.finished and worker.digest is not None]
     steps = {state.step for state in states}
-    if len(states) < len(workers) or len(steps) != 1:
+    if len(states) != len(workers) or len(steps) != 1:
         return None
     return ReferenceObserved(
-        world_size=worlds[0].world_size,
+        world_size=world.world_size,
         step=steps.pop(),
         states=tuple(
             {each.name: getattr(state, each.name) for each in dataclasses.fields(state)}
@@ -103,7 +104,7 @@ def _judge(part: str, history: History, asked: FinalStateParameters) -> Verdict:
         if worker.digest is not None and worker.finished and not worker.digest.is_finite:
             return invalid(
                 f"rank {worker.rank} ended with parameters that are not finite (nan or inf)",
-                (worker.digest_seq or worker.hello_seq,),
+                (worker.digest_seq,),
             )
     states: list[ParametersHashed] = []
     for worker in workers:
@@ -111,7 +112,7 @@ def _judge(part: str, history: History, asked: FinalStateParameters) -> Verdict:
             return unknown(f"no digest of rank {worker.rank}'s {part} in the last round: {why}")
         assert worker.digest is not None, "or there was a reason why not"
         states.append(worker.digest)
-    proof = [worker.digest_seq for worker in workers if worker.digest_seq is not None]
+    proof = [worker.digest_seq for worker in workers]
     if asked.are == "identical":
         return _judge_replicas(part, states, proof)
     return _judge_by_reference(part, history, states, proof, asked.within)
@@ -165,7 +166,7 @@ def _judge_by_reference(
             proof,
         )
     wanted = [ParametersHashed(**state) for state in reference.states]
-    worst, worst_rank = 0.0, -1
+    differ: dict[int, float] = {}
     for rank, (state, other) in enumerate(zip(states, wanted, strict=True)):
         how_far = _in_words(_distance(part, state, other)) + _hints(part, state, other)
         if None not in (state.step, other.step) and state.step != other.step:
@@ -176,17 +177,14 @@ def _judge_by_reference(
             )
         if _digest_of(part, other) is None:
             return unknown(f"no digest of rank {rank}'s {part} in the uninterrupted run", proof)
-        if _digest_of(part, state) == _digest_of(part, other):
-            continue
-        distance = _distance(part, state, other)
-        if worst_rank < 0 or distance is None or distance > worst:
-            worst, worst_rank = math.inf if distance is None else distance, rank
-    if worst_rank < 0:
+        if _digest_of(part, state) != _digest_of(part, other):
+            differ[rank] = _distance(part, state, other)
+    if not differ:
         return valid(f"{_NAMES[part]} as of the uninterrupted run, to the bit", proof)
-    how_far = _in_words(None if math.isinf(worst) else worst)
-    state, other = states[worst_rank], wanted[worst_rank]
-    said = f"rank {worst_rank} ended with {_OTHER[part]} than uninterrupted{how_far}"
-    if within is not None and worst <= within:
+    worst = max(differ, key=differ.__getitem__)
+    state, other = states[worst], wanted[worst]
+    said = f"rank {worst} ended with {_OTHER[part]} than uninterrupted{_in_words(differ[worst])}"
+    if within is not None and differ[worst] <= within:
         return valid(f"{said}, {within:g} is allowed", proof)
     said += _hints(part, state, other)
     sizes = {each.world_size for each in history.worlds.rounds if each.last_step is not None}
@@ -199,19 +197,19 @@ def _judge_by_reference(
     return invalid(said if within is None else f"{said}, {within:g} is allowed", proof)
 
 
-def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> float | None:
-    """Return the norm of the difference as a part of the norm, by the sketches; None: unknown."""
+def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> float:
+    """Return the norm of the difference as a part of the norm, by the sketches; inf: unknown."""
     if part == "parameters":
         one, two, norm = state.sketch, other.sketch, other.norm
     else:
         one, two, norm = state.optimizer_sketch, other.optimizer_sketch, other.optimizer_norm
     if len(one) != len(two) or not one or not norm:
-        return None
+        return math.inf
     return math.dist(one, two) / norm
 
 
-def _in_words(distance: float | None) -> str:
-    return "" if distance is None else f", by {distance:.2g} (relative)"
+def _in_words(distance: float) -> str:
+    return "" if math.isinf(distance) else f", by {distance:.2g} (relative)"
 
 
 def _hints(part: str, state: ParametersHashed, other: ParametersHashed) -> str:

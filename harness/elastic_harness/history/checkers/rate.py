@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import mode
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
@@ -78,10 +79,10 @@ def _batches(history: History) -> dict[tuple[int, int], dict[int, int]]:
     """Return how many samples each rank used, by world (its ordinal) and step count."""
     used: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     drawn = history.of_kind(SamplesDrawn)
-    loaders = Counter(entry.event.loader for entry in drawn).most_common(1)
-    for entry in drawn:
-        if entry.event.loader != loaders[0][0]:
-            continue  # one that is used for less: an evaluation's
+    if not drawn:
+        return used
+    training = mode(entry.event.loader for entry in drawn)  # others: an evaluation's
+    for entry in (each for each in drawn if each.event.loader == training):
         found = history.worlds.worker_of(entry.event.pid)
         if found is not None and entry.event.batches:
             key = (found[0].ordinal, entry.event.count)

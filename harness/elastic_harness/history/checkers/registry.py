@@ -44,6 +44,10 @@ class NoParameters:
     """The parameters of a checker that has none."""
 
 
+def _needs_none(_: object) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker(Generic[P]):
     """One thing that can be judged.
@@ -61,7 +65,7 @@ class Checker(Generic[P]):
     is_default: bool = False
     is_occurrence: bool = False
     observes: frozenset[str] = frozenset()
-    needs_reference: Callable[[P], bool] = lambda _: False
+    needs_reference: Callable[[P], bool] = _needs_none
 
     def __post_init__(self) -> None:
         if self.shorthand is not None:
@@ -100,7 +104,7 @@ def checker(
     is_default: bool = False,
     is_occurrence: bool = False,
     observes: Iterable[str] = (),
-    needs_reference: Callable[[P], bool] = lambda _: False,
+    needs_reference: Callable[[P], bool] = _needs_none,
 ) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
     """Make the decorated function a checker; its docstring's first line is the summary."""
 

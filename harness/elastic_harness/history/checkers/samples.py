@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import mode
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.registry import Checker, checker
@@ -29,6 +30,7 @@ _UNSEEN = {
     "indices": "its sampler gives no numbers",
     "order": "with in_order=False batches come in another order than they are drawn",
 }
+_SHOWN_PROOF = 8
 _NO_EPOCH = (
     "its sampler keeps no `epoch`, and a process that resumes does not show which one it goes on "
     "with: `loader.sampler.epoch = epoch` before each epoch says it, or a sampler with `set_epoch`"
@@ -106,6 +108,10 @@ class _Epochs:
         """Return the samples that an epoch has not used."""
         return [sample for sample in range(self.size) if sample not in self.uses[epoch]]
 
+    def last_proof(self, epoch: int) -> list[int]:
+        """Return the last records of an epoch: as many as a person reads."""
+        return [each.seq for each in self.proof[epoch]][-_SHOWN_PROOF:]
+
     def told(self) -> str:
         """Say what was seen of each epoch, those alike in one."""
         groups: list[tuple[int, int, str]] = []
@@ -154,8 +160,7 @@ def samples(history: History, asked: SamplesParameters) -> Verdict:
             )
         elif epoch != found.last or asked.last_epoch == "complete":
             return invalid(
-                f"{said}, first {_first(missing)} ({found.told()})",
-                [each.seq for each in found.proof[epoch]][-8:],
+                f"{said}, first {_first(missing)} ({found.told()})", found.last_proof(epoch)
             )
     if cut:
         return unknown(f"{cut[0]} ({found.told()})")
@@ -192,7 +197,7 @@ def epochs(history: History, asked: EpochsParameters) -> Verdict:
         return valid(found.told())
     return invalid(
         f"{len(complete)} complete epochs, {asked.exactly} were expected ({found.told()})",
-        [each.seq for each in found.proof[found.last]][-8:],
+        found.last_proof(found.last),
     )
 
 
@@ -201,29 +206,25 @@ def epochs(history: History, asked: EpochsParameters) -> Verdict:
 
 def _epochs_of(history: History, wanted: str | None) -> _Epochs:
     """Return what was used of each epoch; raises _NotKnown."""
-    drawn = _of_one_loader(history, wanted)
-    loader = drawn[0].event.loader
+    loader, drawn = _of_one_loader(history, wanted)
     workers = _workers_of(history, drawn)
     for _, worker in workers.values():
         if worker.dropped:
             raise _NotKnown(f"{worker.dropped} reports of rank {worker.rank} were lost")
-    sizes = [entry.event.size for entry in drawn if entry.event.size is not None]
+    sizes = {entry.event.size for entry in drawn if entry.event.size is not None}
     if not sizes or any(entry.event.epoch is None for entry in drawn):
         raise _NotKnown(f"the epoch or the size of {loader} is not known: {_REPORT}")
+    if len(sizes) > 1:
+        told = ", ".join(map(str, sorted(sizes)))
+        raise _NotKnown(f"the size of {loader} is not known: the job told {told}")
     first = min(world.ordinal for world, _ in workers.values())
     resumed = [
         worker.resumed_at_step for world, worker in workers.values() if world.ordinal == first
     ]
-    for world, worker in workers.values():
-        is_fresh = worker.resumed_at_step == 0 or (
-            worker.resumed_at_step is None and world.ordinal == first
-        )
-        is_counted = any(
-            entry.event.epoch_source == "counted"
-            for entry in drawn
-            if entry.event.pid == worker.pid
-        )
-        if is_counted and not is_fresh:
+    counting = {entry.event.pid for entry in drawn if entry.event.epoch_source == "counted"}
+    for world, worker in (workers[pid] for pid in counting):
+        start = worker.resumed_at_step
+        if start != 0 and (start is not None or world.ordinal != first):
             raise _NotKnown(f"the epoch of {loader} is not known: {_NO_EPOCH}")
     uses: dict[int, Counter[int]] = defaultdict(Counter)
     proof: dict[int, list[Entry[SamplesDrawn]]] = defaultdict(list)
@@ -234,7 +235,7 @@ def _epochs_of(history: History, wanted: str | None) -> _Epochs:
             uses[entry.event.epoch].update(batch)
     return _Epochs(
         loader=loader,
-        size=max(sizes),
+        size=sizes.pop(),
         ranks=max(world.world_size for world, _ in workers.values()),
         begins_late=any(resumed),
         uses={epoch: counts for epoch, counts in uses.items() if counts},
@@ -242,13 +243,16 @@ def _epochs_of(history: History, wanted: str | None) -> _Epochs:
     )
 
 
-def _of_one_loader(history: History, wanted: str | None) -> list[Entry[SamplesDrawn]]:
-    """Return what was drawn of the training's loader: that most steps used, if none is named."""
+def _of_one_loader(history: History, wanted: str | None) -> tuple[str, list[Entry[SamplesDrawn]]]:
+    """Return the training's loader, and what was drawn of it.
+
+    That is the one that most steps used, if none is named.
+    """
     drawn = history.of_kind(SamplesDrawn)
     unseen = {
         entry.event.loader: entry.event.reason
         for entry in history.of_kind(SamplesUnseen)
-        if wanted is None or wanted in entry.event.loader
+        if (wanted or "") in entry.event.loader
     }
     if unseen:
         loader, reason = min(unseen.items())
@@ -260,10 +264,12 @@ def _of_one_loader(history: History, wanted: str | None) -> list[Entry[SamplesDr
     if not drawn:
         raise _NotKnown(_NOT_OBSERVED)
     counts = Counter(entry.event.loader for entry in drawn)
-    names = [name for name, _ in counts.most_common() if wanted is None or wanted in name]
-    if not names:
+    name = max(
+        (name for name in counts if (wanted or "") in name), key=counts.__getitem__, default=None
+    )
+    if name is None:
         raise _NotKnown(f"no data loader is called {wanted!r}: there are {', '.join(counts)}")
-    return [entry for entry in drawn if entry.event.loader == names[0]]
+    return name, [entry for entry in drawn if entry.event.loader == name]
 
 
 def _workers_of(
@@ -287,17 +293,19 @@ def _last_executions(
 ) -> list[Entry[SamplesDrawn]]:
     """Leave out what a later round rolled back: all steps after the one that it resumed at."""
     resumed: dict[int, int] = {}
-    for world in history.worlds.rounds:
-        known = [each.resumed_at_step for each in world.workers.values() if each.steps]
-        resumed[world.ordinal] = min((each for each in known if each is not None), default=-1)
-        if None in known:
-            resumed[world.ordinal] = -1
-        if not known:
-            del resumed[world.ordinal]
-    if len(resumed) < 2:
+    stepped = [
+        (world, worker)
+        for world in history.worlds.rounds
+        for worker in world.workers.values()
+        if worker.steps
+    ]
+    if len({world.ordinal for world, _ in stepped}) < 2:
         return drawn  # then nothing was rolled back, whatever the steps are called
-    if -1 in resumed.values():
-        raise _NotKnown(NO_GLOBAL_STEP)
+    for world, worker in stepped:
+        start = worker.resumed_at_step
+        if start is None:
+            raise _NotKnown(NO_GLOBAL_STEP)
+        resumed[world.ordinal] = min(start, resumed.get(world.ordinal, start))
     kept = []
     for entry in drawn:
         world, worker = workers[entry.event.pid]
@@ -333,7 +341,7 @@ def _used(
     numbers: Counter[tuple[int, int]] = Counter()
     for entry in drawn:
         numbers[entry.event.pid, entry.event.count] += len(entry.event.batches)
-    usual = Counter(numbers.values()).most_common(1)[0][0]
+    usual = mode(numbers.values())
     left_out = {pid: number - usual for (pid, count), number in numbers.items() if count == 1}
     for entry in kept:
         batches, pid = entry.event.batches, entry.event.pid
@@ -345,7 +353,7 @@ def _used(
                     f"than a step uses, and had nothing to leave out: {_REPORT}"
                 )
             batches = batches[left_out[pid] :]
-            left_out[pid] -= len(entry.event.batches) - len(batches)
+            left_out[pid] -= len(entry.event.batches)
         yield entry, batches
 
 

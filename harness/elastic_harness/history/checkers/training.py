@@ -39,11 +39,11 @@ class ResumedAtParameters:
 @checker("resumed_at", ResumedAtParameters)
 def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
     """Every rank of a round resumes with so many steps done."""
-    world = history.worlds.find(asked.round)
+    world, last = history.worlds.find(asked.round), history.worlds.current
+    if last is None:
+        return unknown("no worker was observed")
     if world is None:
-        seen = [
-            each.hello_seq for last in history.worlds.rounds[-1:] for each in last.workers.values()
-        ]
+        seen = [each.hello_seq for each in last.workers.values()]
         return invalid(f"there was no round {asked.round}", seen)
     if (problem := _miscounted(history)) is not None:
         return problem
@@ -53,7 +53,7 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
             return invalid(
                 f"rank {worker.rank} resumed round {asked.round} with {worker.resumed_at_step} "
                 f"steps done, {asked.step} were expected",
-                (worker.resumed_seq or worker.hello_seq,),
+                (worker.resumed_seq,),
             )
     if not any(worker.steps for worker in ranks):
         return unknown(f"no step of round {asked.round} was observed")
@@ -66,7 +66,7 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
         return unknown(missing)
     return valid(
         f"every rank resumed round {asked.round} with {asked.step} steps done",
-        [worker.resumed_seq for worker in ranks if worker.resumed_seq],
+        [worker.resumed_seq for worker in ranks],
     )
 
 
@@ -94,7 +94,9 @@ def _miscounted(history: History) -> Verdict | None:
                         (step.seq,),
                     )
             for before, after in pairwise(worker.steps):
-                if before.step is not None and (after.step or 0) <= before.step:
+                if before.step is None or after.step is None:
+                    continue
+                if after.step <= before.step:
                     return unknown(
                         f"rank {worker.rank} reported step {after.step} after step {before.step}: "
                         "that is no count over the whole training",
@@ -130,28 +132,27 @@ class Loss:
 def losses(history: History) -> list[Loss] | None:
     """Return the steps lost at each resume, in order; None where global steps are not known."""
     found: list[Loss] = []
-    done = 0
-    done_seq: int | None = None
+    done: tuple[int, int] | None = None
     for world in history.worlds.rounds:
         stepped = [worker for worker in world.workers.values() if worker.steps]
         if not stepped:
             continue
-        resumed: list[tuple[int, int]] = []
+        begun: list[tuple[int, int]] = []
+        ended: list[tuple[int, int]] = []
         for worker in stepped:
-            if worker.resumed_at_step is None or worker.steps[-1].step is None:
+            last = worker.steps[-1]
+            if worker.resumed_at_step is None or last.step is None:
                 return None
-            resumed.append((worker.resumed_at_step, worker.resumed_seq or worker.hello_seq))
-        first, first_seq = min(resumed)
-        if done_seq is not None:
+            begun.append((worker.resumed_at_step, worker.resumed_seq))
+            ended.append((last.step, last.seq))
+        if done is not None:
+            first = min(begun)
+            again = done[0] - first[0]
             loss = Loss(
-                world=world,
-                steps=max(0, done - first),
-                unseen=max(0, first - done),
-                events=(done_seq, first_seq),
+                world=world, steps=max(0, again), unseen=max(0, -again), events=(done[1], first[1])
             )
             found.append(loss)
-        last = max((worker.steps[-1] for worker in stepped), key=lambda step: step.step or 0)
-        done, done_seq = last.step or 0, last.seq
+        done = max(ended)
     return found
 
 
@@ -215,7 +216,8 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         # One that resumes with everything done has nothing left to do.
         step, seq = worker.resumed_at_step, worker.resumed_seq
         if worker.steps:
-            step, seq = worker.steps[-1].step, worker.steps[-1].seq
+            last = worker.steps[-1]
+            step, seq = last.step, last.seq
         if step is None:
             why = NO_GLOBAL_STEP if worker.steps else "it made no step"
             vague.append(f"rank {worker.rank}: {why}")
@@ -223,12 +225,13 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
             return invalid(
                 f"rank {worker.rank} ended after step {step}, {asked.step} was expected to be the "
                 "last one",
-                (seq or worker.hello_seq,),
+                (seq,),
             )
         elif not worker.finished:
             vague.append(f"rank {worker.rank} did not end by itself, after step {step}")
-        proof.append(seq or worker.hello_seq)
-    vague += [missing] if (missing := _missing(world)) is not None else []
+        proof.append(seq)
+    if (missing := _missing(world)) is not None:
+        vague.append(missing)
     if vague:
         return unknown(vague[0], proof)
     return valid(f"all {world.world_size} ranks ended after step {asked.step}", proof)

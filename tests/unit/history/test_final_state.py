@@ -1,0 +1,180 @@
+"""Each boundary of the checkers of a final state, by the smallest history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.checkers.final_state import reference_of
+from elastic_harness.history.events import ReferenceObserved
+
+from tests.unit.history.story import Story
+from tests.unit.history.trained import Job, Row, alike, judge, seqs
+
+ONE, TWO = ("n1",), ("n1", "n2")
+
+
+def ended(*states: dict[str, Any], reference: Sequence[dict[str, Any]] | None = None) -> Story:
+    """Let ranks end with these states; `reference` is what an undisturbed run ended with."""
+    story = Story(nodes=3)
+    if reference is not None:
+        story.tell("engine", "", ReferenceObserved(world_size=len(reference), step=6, states=tuple(
+            {"pid": 1, "rank": rank, "step": 6, **told(state)}
+            for rank, state in enumerate(reference)
+        )))  # fmt: skip
+    story.round(1, [f"n{rank + 1}" for rank in range(len(states))])
+    for rank, state in enumerate(states):
+        story.step(1, rank, 6).hashed(1, rank, **{"step": 6, **told(state)})
+    return story.finish(1).end()
+
+
+def told(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state, with what is usual where nothing is said."""
+    return {**alike(0), "optimizer_sketch": (3.0, 3.0), "optimizer_norm": 4.0, **state}
+
+
+def resized(**changed: object) -> Story:
+    """Make steps in a round of one rank, then in one of two, which ends otherwise than asked."""
+    story = ended({**OTHER, **changed}, {}, reference=({}, {}))
+    shrunk = Story().round(1, ONE).resume(1, 0, 0).step(1, 0, 1).gone(1)
+    story.records[2:2] = shrunk.records[1:]
+    return story
+
+
+OTHER = {"digest": "y"}
+SAME = {"are": "same_as_uninterrupted"}
+NEAR = {**SAME, "within": 0.25}
+STATES: tuple[Row, ...] = (
+    ("parameters", "identical", lambda: ended({"is_finite": False}, {}), "invalid", "rank 0 ended"),
+    ("parameters", "identical",
+     lambda: Story().round(1, TWO).steps(1, 1, 2).hashed(1, 0, "x", is_finite=False).gone(1),
+     "unknown", "no digest of rank 0's parameters in the last round: it did not end by itself"),
+    ("parameters", "identical", lambda: Story().round(1, TWO).steps(1, 1, 2).finish(1), "unknown",
+     "none was taken: no optimizer of torch made a step"),
+    ("parameters", "identical", lambda: ended({"digest": None, "reason": "meta"}, {}), "unknown",
+     "last round: meta"),
+    ("parameters", "identical", lambda: ended({"digest": None}, {}), "unknown",
+     "last round: none was taken"),
+    ("parameters", "identical", lambda: ended({"sharded": ("parameters",)}, {}), "unknown",
+     "each rank has only its shard of the parameters"),
+    ("optimizer", "identical", lambda: ended({"sharded": ("parameters",)}, {}), "valid", ""),
+    ("parameters", "identical", lambda: ended({}), "unknown", "there was one rank at the end"),
+    ("parameters", "identical", lambda: ended({}, {}), "valid", "2 replicas ended with the same"),
+    ("parameters", "identical", lambda: ended({}, OTHER, {**OTHER, "sketch": (9.0, 9.0)}),
+     "invalid", "ranks 0 and ranks 1, 2 ended with different parameters, by 0 (relative)"),
+    # --- by a reference ---
+    ("parameters", SAME, lambda: ended({}, reference=None), "unknown", "there is no uninterrupted"),
+    ("parameters", SAME, lambda: ended({}, reference=({}, {})), "unknown",
+     "the job ended with 1 ranks, uninterrupted with 2"),
+    ("parameters", SAME, lambda: ended({}, {}, reference=({}, {})), "valid", "to the bit"),
+    ("parameters", SAME, lambda: ended({}, OTHER, reference=({}, {})), "invalid",
+     "rank 1 ended with different parameters than uninterrupted, by 0 (relative)"),
+    ("parameters", SAME, lambda: ended({"step": None}, reference=({},)), "valid", ""),
+    ("parameters", SAME, lambda: ended({"step": 5}, reference=({},)), "invalid", "after step 5"),
+    ("parameters", SAME, lambda: ended({}, reference=({"digest": None},)), "unknown",
+     "no digest of rank 0's parameters in the uninterrupted run"),
+    # The worst of all ranks, and the first of those that are equally far.
+    ("parameters", SAME, lambda: ended({**OTHER, "sketch": (1.0, 1.5)}, OTHER, reference=({}, {})),
+     "invalid", "rank 0 ended with different parameters than uninterrupted, by 0.25 (relative)"),
+    ("parameters", SAME, lambda: ended(OTHER, {**OTHER, "sketch": (1.0, 1.5)}, reference=({}, {})),
+     "invalid", "rank 1 ended with different parameters than uninterrupted, by 0.25 (relative)"),
+    ("parameters", SAME, lambda: ended(OTHER, OTHER, reference=({}, {})), "invalid", "rank 0"),
+    ("parameters", NEAR, lambda: ended({**OTHER, "sketch": (1.0, 1.5)}, reference=({},)), "valid",
+     "by 0.25 (relative), 0.25 is allowed"),
+    ("parameters", NEAR, lambda: ended({**OTHER, "sketch": (1.0, 1.51)}, reference=({},)),
+     "invalid", ", 0.25 is allowed"),
+    # Sketches that cannot be compared are of no known distance.
+    ("parameters", NEAR, lambda: ended({**OTHER, "sketch": (1.0,)}, reference=({},)), "invalid",
+     "than uninterrupted, 0.25"),
+    ("parameters", NEAR, lambda: ended({**OTHER, "sketch": ()}, reference=({},)), "invalid",
+     "than uninterrupted, 0.25"),
+    ("parameters", NEAR, lambda: ended({**OTHER, "sketch": ()}, reference=({"sketch": ()},)),
+     "invalid", "than uninterrupted, 0.25"),
+    ("parameters", NEAR, lambda: ended(OTHER, reference=({"norm": 0.0},)), "invalid",
+     "than uninterrupted, 0.25"),
+    ("optimizer", NEAR, lambda: ended({"optimizer": "p"}, reference=({},)), "valid", "by 0 (rel"),
+    ("optimizer", NEAR,
+     lambda: ended({"optimizer": "p", "optimizer_sketch": (3.0, 4.0)}, reference=({},)), "valid",
+     "by 0.25 (relative)"),
+    # Rounds of other sizes add up in another order.
+    ("parameters", SAME, resized, "unknown", "rounds of other sizes"),
+    ("parameters", {**SAME, "within": 0}, resized, "valid", ""),
+    ("parameters", {**SAME, "within": 0.1}, lambda: resized(sketch=(1.0, 1.5)), "invalid",
+     "by 0.25 (relative), 0.1 is allowed"),
+    # What else differs.
+    ("parameters", SAME, lambda: ended(OTHER, reference=({},)), "invalid", "by 0 (relative)"),
+    ("parameters", SAME, lambda: ended({**OTHER, "lr": ()}, reference=({},)), "invalid",
+     "(its learning rate is none instead of 0.1)"),
+    ("parameters", SAME, lambda: ended({**OTHER, "optimizer": "p"}, reference=({},)), "invalid",
+     "(its optimizer's state differs)"),
+    ("parameters", SAME,
+     lambda: ended({**OTHER, "random": {"cuda": "a"}}, reference=({"random": {"torch": "b"}},)),
+     "invalid", "(so do the random numbers of torch)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "make", "outcome", "reason"), STATES)
+def test_the_boundaries_of_what_is_said_of_the_final_state(
+    name: str, value: object, make: Callable[[], Story], outcome: str, reason: str
+) -> None:
+    """Of replicas, and against an uninterrupted run."""
+    verdict = judge(name, value, make())
+    assert (verdict.outcome.value, reason in verdict.reason) == (outcome, True), verdict.reason
+
+
+def test_only_what_differs_is_said_to_differ() -> None:
+    """No hints where all else is the same, and none of the optimizer about the optimizer."""
+    same = judge("parameters", SAME, ended(OTHER, reference=({},)))
+    assert same.reason.endswith("by 0 (relative)")
+    optimizer = judge("optimizer", SAME, ended({"optimizer": "p"}, reference=({},)))
+    assert optimizer.reason.endswith("by 0 (relative)")
+
+
+def test_the_records_that_prove_a_final_state_are_the_right_ones() -> None:
+    """The digests, and the reference."""
+    story = ended({"is_finite": False}, {})
+    first, second = seqs(story, "parameters_hashed")
+    assert judge("parameters", "identical", story).events == (first,)
+    alike_all = ended({}, {}, reference=({}, {}))
+    first, second = seqs(alike_all, "parameters_hashed")
+    assert judge("parameters", "identical", alike_all).events == (first, second)
+    (reference,) = seqs(alike_all, "reference_observed")
+    assert judge("parameters", SAME, alike_all).events == (reference, first, second)
+
+
+def test_only_what_is_compared_with_an_uninterrupted_run_asks_for_one() -> None:
+    """It costs as much as the run itself."""
+    for name in ("parameters", "optimizer"):
+        for value, is_needed in ((SAME, True), (NEAR, True), ("identical", False)):
+            check = bind(name, value)
+            assert check.checker.needs_reference(check.parameters) is is_needed
+    plain = bind("restarts", 1)
+    assert plain.checker.needs_reference(plain.parameters) is False
+
+
+def test_the_newest_reference_is_compared_with() -> None:
+    """A run that was made again, because its script had changed."""
+    story = ended(OTHER, reference=({},))
+    newer = ReferenceObserved(
+        world_size=1, step=6, states=({"pid": 1, "rank": 0, "step": 6, **told(OTHER)},)
+    )
+    assert judge("parameters", SAME, story.tell("engine", "", newer)).is_valid
+
+
+def test_a_run_of_which_something_is_missing_is_no_reference() -> None:
+    """One round, formed, undisturbed; each rank ended by itself, all after the same step."""
+    assert reference_of(ended({}, {}).history) is not None
+    assert reference_of(ended({"step": 5}, {}).history) is None
+    assert reference_of(Story().round(1, TWO).end().history) is None
+    unheard = Story().round(1, TWO)
+    for rank in (0, 1):
+        unheard.step(1, rank, 6).hashed(1, rank, "x", step=6)
+    assert reference_of(unheard.gone(1).end().history) is None
+    half = Story().round(1, TWO).steps(1, 6, 6).hashed(1, 0, "x", step=6).finish(1).end()
+    assert reference_of(half.history) is None
+    alone = Story().hello(1, "n1", 0, 2).step(1, 0, 6).hashed(1, 0, "x", step=6).finish(1)
+    assert reference_of(alone.end().history) is None
+    assert reference_of(ended({}).hello(2, "n1", 0, 1).history) is None
+    assert reference_of(Job(is_resumed=False).story.fault("late").history) is None
