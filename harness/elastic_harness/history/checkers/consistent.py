@@ -80,9 +80,14 @@ def consistent(history: History, _: NoParameters) -> Verdict:
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """What one process has said so far."""
+    """What one process has said so far.
+
+    `newest` is what the next record may not be earlier than. Where it resumes is seen from its
+    first step, and told before it, with a later time: a step's time is that of its end.
+    """
 
     hello: Entry[WorkerHello]
+    newest: Entry[Event]
     said: list[Entry[Event]] = field(default_factory=list)
     steps: list[Entry[StepCompleted]] = field(default_factory=list)
     gone: Entry[WorkerGone] | None = None
@@ -108,7 +113,7 @@ def _workers(history: History) -> Iterator[Contradiction]:
             if before is not None and before.gone is None:
                 what = f"the process {event.pid} said hello twice"
                 yield Contradiction(what=what, events=(before.hello.seq, entry.seq))
-            by_pid[event.pid] = _Worker(hello=Entry(entry.seq, entry.record))
+            by_pid[event.pid] = _Worker(hello=Entry(entry.seq, entry.record), newest=entry)
         elif isinstance(event, _SAID):
             worker = by_pid.get(event.pid)
             if worker is None:
@@ -139,9 +144,11 @@ def _saying(worker: _Worker, entry: Entry[Event]) -> Iterator[Contradiction]:
     ):
         what = f"{event.kind} of {who}, which had finished"
         yield Contradiction(what=what, events=(last.seq, entry.seq))
-    if entry.at < (last or hello).at - _ROUNDING_S:
+    if entry.at < worker.newest.at - _ROUNDING_S:
         what = f"{event.kind} of {who} is earlier than what it had said before"
-        yield Contradiction(what=what, events=((last or hello).seq, entry.seq))
+        yield Contradiction(what=what, events=(worker.newest.seq, entry.seq))
+    if not isinstance(event, ResumeObserved):
+        worker.newest = entry
     if isinstance(event, WorkerGone):
         worker.gone = Entry(entry.seq, entry.record)
     elif isinstance(event, GroupFormed) and event.world_size > hello.event.world_size:
