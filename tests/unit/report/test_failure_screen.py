@@ -66,7 +66,7 @@ INVALID: steps_lost: {at_most: 5}
   0.24  sealed round 1: n1, n2, n3
   0.26  round 1: ranks 0-1            round 1: ranks 2-3            round 1: ranks 4-5
   0.72                                                              round 1: step 1 done by all
-  1.93  * rank 0 did step 22
+  1.98                                                              * rank 5 did step 22
   1.99  ! crash: kill rank 3
   2.01                                ranks 2-3 gone after step 22
   2.02  round 1 ended: rank 3 failed  rank 3 failed: SIGKILL
