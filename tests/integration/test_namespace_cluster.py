@@ -385,7 +385,10 @@ def test_nodes_can_be_made_in_a_user_namespace(tmp_path: Path) -> None:
 
 
 def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
-    """A process of a node with a memory limit dies by the kernel's hand, and only it."""
+    """A process of a node with a memory limit dies by the kernel's hand, and only it.
+
+    The kernel has counted the allocations that met the limit.
+    """
     if not bench.choice.capabilities.has("memory_limit"):
         pytest.skip(bench.choice.capabilities["memory_limit"].reason)
     bench.start("n1")
@@ -395,3 +398,6 @@ def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     assert bench.finish(greedy) == -signal.SIGKILL
     modest = bench.python("n1", "b = b'x' * (16 << 20); print(len(b))")
     assert bench.output(modest) == f"{16 << 20}\n"
+    counted = wait_for(bench.loop, partial(bench.cluster.read_limits, "n1"))
+    assert counted.memory_kills == 1
+    assert counted.memory_hits > 0

@@ -45,6 +45,9 @@ _CONTROLLERS = tuple(name for _, name in FEATURES.values() if name)
 # Short enough for a worker not to notice the turns, long enough for the kernel's accounting.
 _PERIOD_US = 20_000
 _SHORTEST_QUOTA_US = 1_000
+# With version 1, by how much the limit of memory and swap is above that of memory alone: more than
+# the kernel takes at once, so that the latter is met first. Kernels count only that one (6.18).
+_SWAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,19 +276,18 @@ def limit_cpu(version: int, share: float | None) -> list[tuple[str, str]]:
 
 
 def limit_memory(version: int, size: int | None) -> list[tuple[str, str]]:
-    """Return what lets a group have `size` bytes of memory and no swap (None: all there is).
+    """Return what lets a group have `size` bytes of memory, next to no swap (None: all there is).
 
     Files with "swap" or "memsw" in their names are not there where the kernel does not count swap.
     """
     if version == 2:
         limit = "max" if size is None else str(size)
         return [("memory.max", limit), ("memory.swap.max", "max" if size is None else "0")]
-    limit = str(-1 if size is None else size)
     # The sum of both may never be below the first, so it is out of the way while that changes.
     return [
         ("memory.memsw.limit_in_bytes", "-1"),
-        ("memory.limit_in_bytes", limit),
-        ("memory.memsw.limit_in_bytes", limit),
+        ("memory.limit_in_bytes", str(-1 if size is None else size)),
+        ("memory.memsw.limit_in_bytes", str(-1 if size is None else size + _SWAP_BYTES)),
     ]
 
 
