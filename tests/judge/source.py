@@ -4,6 +4,9 @@
     python -m tests.judge.source safety judge --jobs 1      some files
     python -m tests.judge.source --sample 30 --seed 7       some changes of all files
 
+Of a fault only what decides whether it took effect, and what it excuses, is changed: how its
+parameters are read and whom it hits is no verdict.
+
 Nothing on disk is changed. Each change is tried in a process of its own, forked from one that has
 imported what the tests need save the judged packages; that process imports the changed source in
 place of the file. A change that is noticed by no test is a survivor: a test is missing, or the
@@ -81,6 +84,9 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "stops", "store", "toxic", "worker",
     )},
 }  # fmt: skip
+
+# What judges in a fault, with all functions of `faults/` that it calls.
+_JUDGES_IN_FAULTS: Final = ("inject", "excuses")
 
 # What is imported anew for every change.
 _OURS: Final = ("elastic_harness", "pytest_elastic", "tests")
@@ -222,6 +228,35 @@ def _source_of(file: str) -> str:
         return lines.read()
 
 
+def _mutants(file: str) -> list[Mutant]:
+    found = mutants_of(_source_of(file))
+    if not file.startswith("faults/"):
+        return found
+    judging = _judging_lines(file)
+    return [mutant for mutant in found if mutant.line in judging]
+
+
+def _judging_lines(file: str) -> set[int]:
+    """Return the lines of a fault's functions that judge: those that they call by name, too."""
+    functions: dict[str, list[tuple[str, ast.FunctionDef]]] = {}
+    for each in (each for each in FILES if each.startswith("faults/")):
+        for node in ast.walk(ast.parse(_source_of(each))):
+            if isinstance(node, ast.FunctionDef):
+                functions.setdefault(node.name, []).append((each, node))
+    lines: set[int] = set()
+    waiting = [found for name in _JUDGES_IN_FAULTS for found in functions[name]]
+    seen = set(_JUDGES_IN_FAULTS)
+    while waiting:
+        place, function = waiting.pop()
+        if place == file:
+            lines.update(range(function.lineno, (function.end_lineno or 0) + 1))
+        called = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(function)}
+        for name in called & functions.keys() - seen:
+            seen.add(name)
+            waiting.extend(functions[name])
+    return lines
+
+
 def _chosen(names: Sequence[str]) -> list[str]:
     files = [file for file in FILES if not names or file in names or file.split("/")[-1] in names]
     if not files:
@@ -243,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SystemExit(f"these tests fail as it is: {' '.join(paths)}")
     for file in files:
         _try_unchanged(file)
-    work = [(file, mutant) for file in files for mutant in mutants_of(_source_of(file))]
+    work = [(file, mutant) for file in files for mutant in _mutants(file)]
     if options.sample is not None:
         print(f"seed {options.seed}")
         work = random.Random(options.seed).sample(work, min(options.sample, len(work)))

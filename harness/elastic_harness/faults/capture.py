@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Generator
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -10,19 +11,16 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
     Settled,
-    Sleep,
     Steps,
+    Wait,
 )
-from elastic_harness.faults.link_fault import CLUSTER_S, PROOF_S, SomeLinks
+from elastic_harness.faults.link_fault import CLUSTER_S, SomeLinks
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.situation import Targets
 
 __all__ = ["CapturePackets"]
-
-_LOOK_S: Final = 0.2
 
 
 class CapturePackets(SomeLinks):
@@ -53,21 +51,18 @@ class CapturePackets(SomeLinks):
         started = context.capture(id, targets.links)
         yield Settled(ticket=started, within_s=CLUSTER_S, what="beginning a capture")
         path = started.result()
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + PROOF_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0
+
+        def look() -> Generator[Wait, None, int]:
             counted = context.captured(id)
             yield Settled(ticket=counted, within_s=CLUSTER_S, what="reading a capture")
-            if (packets := counted.result()) > 0:
-                return Evidence(
-                    text=f"{packets} packets so far in {path}",
-                    facts={"packets": packets, "file": path},
-                )
-        raise FaultImpossible("nothing was sent over these links")
+            return counted.result()
+
+        packets = yield from wait_for_proof(context, look)
+        if not packets:
+            raise FaultImpossible("nothing was sent over these links")
+        return Evidence(
+            text=f"{packets} packets so far in {path}", facts={"packets": packets, "file": path}
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ended = context.end_capture(id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -14,21 +14,17 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
-    Sleep,
     Steps,
+    Wait,
 )
 from elastic_harness.faults.node import NodeFault, names_of
-from elastic_harness.faults.worker import facts_of, listed, order, wait_for_answer
+from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.worker import ORDER_S, facts_of, listed, order, wait_for_answer
 from elastic_harness.scenario.fields import format_duration, parse_duration
-from elastic_harness.scenario.situation import Situation, Targets
+from elastic_harness.scenario.situation import Situation, Targets, WorkerRef
 
 __all__ = ["ClockSkew"]
 
-_PROOF_S: Final = 30.0
-# The library looks at its file once a second.
-_LOOK_S: Final = 0.25
 _SMALLEST_S: Final = 1.0
 _LARGEST_S: Final = 10 * 365 * 86_400.0
 
@@ -100,27 +96,24 @@ class ClockSkew(NodeFault):
             if not there:
                 raise FaultImpossible(f"no worker runs on {node.name} that could tell its time")
             witnesses.append(there[0])
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + _PROOF_S
-        for witness in witnesses:
-            skew = 0.0
-            # Of several skews of a node the sum is what its processes see.
-            while abs(skew - context.resources.clock_offset(witness.node)) > abs(self.by) / 2:
-                if context.now() > deadline:
-                    raise FaultImpossible(
-                        f"the time of {witness} is {skew:.1f} s off, and not "
-                        f"{context.resources.clock_offset(witness.node):g} s"
-                    )
-                given = {"do": "act", "act": "tell_time"}
-                order(context, (witness,), given, "tell the time", by=id)
-                told = yield from wait_for_answer(
-                    context, witness, "tell_time", ("ended",), by=id, within_s=_PROOF_S
-                )
-                skew = float(told) - context.resources.time_of_day()
-                try:
-                    yield Sleep(seconds=_LOOK_S)
-                except HealOrdered:
-                    deadline = 0.0
+        told: dict[WorkerRef, float] = {}
+
+        def look() -> Generator[Wait, None, bool]:
+            """Ask the witnesses; of several skews of a node the sum is what its processes see."""
+            for witness in witnesses:
+                told[witness] = yield from _ask_the_time(context, witness, id)
+            return all(
+                abs(skew - context.resources.clock_offset(witness.node)) <= abs(self.by) / 2
+                for witness, skew in told.items()
+            )
+
+        if not (yield from wait_for_proof(context, look)):
+            found = ", ".join(
+                f"{witness} is {skew:.1f} s off, and not "
+                f"{context.resources.clock_offset(witness.node):g} s"
+                for witness, skew in told.items()
+            )
+            raise FaultImpossible(f"the time of {found}")
         return Evidence(
             text=f"{listed(tuple(witnesses))} wrong by {_format_offset(self.by)}",
             facts={"by": self.by, "asked": facts_of(tuple(witnesses), {})},
@@ -131,3 +124,14 @@ class ClockSkew(NodeFault):
             context.resources.set_clock(id, node.name, None)
         yield from ()
         return f"the clock of {names_of(targets.nodes)} is right"
+
+
+def _ask_the_time(
+    context: FaultContext, witness: WorkerRef, id: str
+) -> Generator[Wait, None, float]:
+    """Return by how many seconds the time of day that a worker sees is wrong."""
+    order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time", by=id)
+    told = yield from wait_for_answer(
+        context, witness, "tell_time", ("ended",), by=id, within_s=ORDER_S
+    )
+    return float(told) - context.resources.time_of_day()

@@ -106,6 +106,10 @@ Steps = Generator[Wait, None, Evidence | str]
 class FaultContext(Protocol):
     """The world, as far as faults may touch it. Nothing here waits; pids are the global ones."""
 
+    @property
+    def patience(self) -> float:
+        """What multiplies every time that is waited for something to be seen."""
+
     def now(self) -> float:
         """Return the time, in seconds on the runner's clock."""
 

@@ -13,23 +13,17 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
     Settled,
-    Sleep,
     Steps,
     Wait,
 )
 from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
 from elastic_harness.scenario.situation import Targets
 
 __all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
 
-# Checkpoints come every so many steps: a job that does not touch its disk for longer than this is
-# not bothered by it.
-_PROOF_S: Final = 30.0
-_LOOK_S: Final = 0.1
 _LONGEST_S: Final = 60.0
 
 
@@ -106,21 +100,13 @@ class _DiskFault(NodeFault):
             ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
             yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
             ticket.result()
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + _PROOF_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0  # the last look
-            if acted := (yield from self._count(context, targets, id)):
-                counted = ", ".join(f"{node} {number}" for node, number in acted.items())
-                return Evidence(
-                    text=f"operations {self._done}: {counted}", facts={self._counter: acted}
-                )
-        raise FaultImpossible(
-            f"in force, but no operation was {self._done} on {names_of(targets.nodes)}"
-        )
+        acted = yield from wait_for_proof(context, lambda: self._count(context, targets, id))
+        if not acted:
+            raise FaultImpossible(
+                f"in force, but no operation was {self._done} on {names_of(targets.nodes)}"
+            )
+        counted = ", ".join(f"{node} {number}" for node, number in acted.items())
+        return Evidence(text=f"operations {self._done}: {counted}", facts={self._counter: acted})
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -11,12 +11,10 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
-    Sleep,
     Steps,
     Wait,
 )
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.faults.worker import (
     ORDER_S,
     WorkerFault,
@@ -28,8 +26,6 @@ from elastic_harness.faults.worker import (
 from elastic_harness.scenario.situation import Targets, WorkerRef
 
 __all__ = ["LimitFiles"]
-
-_LOOK_S: Final = 0.1
 
 
 class LimitFiles(WorkerFault):
@@ -53,20 +49,7 @@ class LimitFiles(WorkerFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         limits = yield from self._limit(context, targets, id)
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + ORDER_S
-        refused: dict[WorkerRef, str] = {}
-        while context.now() < deadline and not refused:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0  # the last look
-            for worker in targets.workers:
-                said = context.answer_of(worker.process, id)
-                if (said.get("act"), said.get("phase")) == ("watch_files", "ended"):
-                    if not context.resources.is_narrowest_for_files(id, worker.process):
-                        raise FaultImpossible(f"{worker} met the lower limit of another fault")
-                    refused[worker] = str(said["detail"])
+        refused = yield from wait_for_proof(context, lambda: _refused(context, targets, id))
         if not refused:
             raise FaultImpossible(
                 f"in force ({_as_text(limits)}), but nothing was refused: the Python code of "
@@ -115,3 +98,18 @@ class LimitFiles(WorkerFault):
 
 def _as_text(limits: Mapping[WorkerRef, int]) -> str:
     return ", ".join(f"{worker} below {limit}" for worker, limit in limits.items())
+
+
+def _refused(
+    context: FaultContext, targets: Targets, id: str
+) -> Generator[Wait, None, dict[WorkerRef, str]]:
+    """Return what workers wanted that met this limit; raises FaultImpossible for another's."""
+    yield from ()
+    refused = {}
+    for worker in targets.workers:
+        said = context.answer_of(worker.process, id)
+        if (said.get("act"), said.get("phase")) == ("watch_files", "ended"):
+            if not context.resources.is_narrowest_for_files(id, worker.process):
+                raise FaultImpossible(f"{worker} met the lower limit of another fault")
+            refused[worker] = str(said["detail"])
+    return refused

@@ -46,7 +46,7 @@ class Injector:
     """Fires and heals faults, and tells the engine what became of each.
 
     `tell` receives the engine's inputs. It may be called before `fire` or `heal` has returned, so
-    it has to queue them. `patience` multiplies what faults wait for.
+    it has to queue them.
     """
 
     def __init__(
@@ -55,14 +55,11 @@ class Injector:
         catalog: Catalog,
         scheduler: Scheduler,
         tell: Callable[[EngineInput], None],
-        *,
-        patience: float = 1.0,
     ) -> None:
         self._context = context
         self._catalog = catalog
         self._scheduler = scheduler
         self._tell = tell
-        self._patience = patience
         self._borrowed: dict[str, _Borrowed] = {}
 
     @property
@@ -87,7 +84,7 @@ class Injector:
             on_done=lambda evidence: self._tell(FaultProved(entry_id=name, evidence=evidence)),
             on_failed=lambda reason: self._tell(FaultFailed(entry_id=name, reason=reason)),
             proof=fault.proof,
-            patience=self._patience,
+            patience=self._context.patience,
         )
         self._borrowed[name] = _Borrowed(fault=fault, targets=order.targets, task=task)
         task.start()
@@ -140,7 +137,7 @@ class Injector:
             on_in_force=lambda _: None,
             on_done=lambda _: self._on_healed(name, borrowed, ""),
             on_failed=lambda reason: self._on_healed(name, borrowed, reason),
-            patience=self._patience,
+            patience=self._context.patience,
         )
         task.start()
 

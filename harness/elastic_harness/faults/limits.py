@@ -13,7 +13,6 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
     InForce,
     Settled,
     Sleep,
@@ -22,6 +21,7 @@ from elastic_harness.faults.context import (
     Wait,
 )
 from elastic_harness.faults.node import CLUSTER_S, NodeFault, names_of
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.faults.resource_context import Limited
 from elastic_harness.faults.worker import (
     ORDER_S,
@@ -40,9 +40,6 @@ __all__ = ["LimitCpu", "LimitMemory", "LimitProcesses", "OutOfMemory"]
 
 Readings = Generator[Wait, None, GroupReadings]
 
-# A job that does not meet a limit within this time is not bothered by it.
-_PROOF_S: Final = 20.0
-_LOOK_S: Final = 0.1
 # How much more than it may have a worker tries to take: the kernel first reclaims what it can.
 _GREED_BYTES: Final = 256 << 20
 _MANY_PROCESSES: Final = 1_000_000
@@ -83,24 +80,7 @@ class _Met:
             others = self._context.resources.narrowest(node.name, self._of)
             self._was_narrowest[node.name] = not others
 
-    def wait(
-        self, otherwise: str, *, at_each_look: Callable[[], Steps] | None = None
-    ) -> Generator[Wait, None, dict[str, int]]:
-        """Wait until more is counted; returns how much, by node."""
-        yield InForce.NEEDS_JOB
-        deadline = self._context.now() + _PROOF_S
-        while self._context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0  # the last look
-            if met := (yield from self._count()):
-                return met
-            if at_each_look is not None and deadline:
-                yield from at_each_look()
-        raise FaultImpossible(otherwise)
-
-    def _count(self) -> Generator[Wait, None, dict[str, int]]:
+    def count(self) -> Generator[Wait, None, dict[str, int]]:
         """Return what was counted since the look before, where this limit has held since then."""
         met = {}
         for node in self._nodes:
@@ -150,9 +130,12 @@ class LimitCpu(_NodeLimit):
         for node in targets.nodes:
             ticket = context.resources.limit(id, node.name, cpu=self.share)
             yield from _settle(ticket, f"limiting {node.name}")
-        counted = yield from met.wait(
-            f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a processor"
-        )
+        counted = yield from wait_for_proof(context, met.count)
+        if not counted:
+            raise FaultImpossible(
+                f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a "
+                "processor"
+            )
         return Evidence(
             text=f"throttled in so many periods: {_by_node(counted)}",
             facts={"throttled": counted, "share": self.share},
@@ -178,9 +161,11 @@ class LimitMemory(_NodeLimit):
         yield from met.begin()
         for node in targets.nodes:
             yield from _limit_memory(context, node.name, self.size, id)
-        counted = yield from met.wait(
-            f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
-        )
+        counted = yield from wait_for_proof(context, met.count)
+        if not counted:
+            raise FaultImpossible(
+                f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
+            )
         return Evidence(
             text=f"met the limit so many times: {_by_node(counted)}",
             facts={"memory_hits": counted, "size": self.size},
@@ -219,8 +204,10 @@ class LimitProcesses(_NodeLimit):
             yield from self._limit(context, node.name, there[node.name], id)
         seen: list[Mapping[str, int]] = []
 
-        def follow() -> Steps:
+        def look() -> Generator[Wait, None, dict[str, int]]:
             """Leave no room where processes have ended that were counted."""
+            if counted := (yield from met.count()):
+                return counted
             seen.append((yield from _processes(context, targets.nodes)))
             if len(seen) == _LOOKS_AT_PROCESSES:
                 for name, limit in there.items():
@@ -228,12 +215,13 @@ class LimitProcesses(_NodeLimit):
                         there[name] = most
                         yield from self._limit(context, name, most, id)
                 seen.clear()
-            return ""
+            return {}
 
-        counted = yield from met.wait(
-            f"nobody on {names_of(targets.nodes)} tried to start more processes",
-            at_each_look=follow,
-        )
+        counted = yield from wait_for_proof(context, look)
+        if not counted:
+            raise FaultImpossible(
+                f"nobody on {names_of(targets.nodes)} tried to start more processes"
+            )
         return Evidence(
             text=f"refused so many processes: {_by_node(counted)}",
             facts={"processes_refused": counted},

@@ -12,14 +12,12 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
     Settled,
-    Sleep,
     Steps,
     Wait,
 )
 from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.proof import PROOF_S, wait_for_proof
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.traffic import CLASSES, check_class, port_class
@@ -30,7 +28,6 @@ from pytest_elastic.errors import UsageError
 
 __all__ = [
     "CLUSTER_S",
-    "PROOF_S",
     "LinkFault",
     "SomeLinks",
     "TrafficClass",
@@ -41,11 +38,7 @@ __all__ = [
 ]
 
 CLUSTER_S: Final = 15.0
-# A job that says nothing for this long over a cut link does not notice the cut. Agents of any
-# launcher in use beat every 5 s or more often.
-PROOF_S: Final = 15.0
-# How often counters are read: at first at once, later as often as costs nothing with 64 nodes.
-_FIRST_LOOK_S: Final = 0.1
+# How far apart the looks at the counters of many links come: this costs nothing with 64 nodes.
 _SLOWEST_LOOK_S: Final = 1.0
 # Classes of traffic that are quiet while steps are taken.
 _STORES: Final = ("rendezvous", "store")
@@ -95,16 +88,14 @@ class LinkFault(Fault):
         ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
         yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
         ticket.result()
-        yield InForce.NEEDS_JOB
-        deadline, pause_s = context.now() + self.proof_s, _FIRST_LOOK_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=pause_s)
-            except HealOrdered:
-                deadline = 0.0
-            pause_s = min(1.5 * pause_s, _SLOWEST_LOOK_S)
-            if acted := (yield from _read(context, targets.links, id)):
-                return self._evidence(acted, len(targets.links))
+        acted = yield from wait_for_proof(
+            context,
+            lambda: _read(context, targets.links, id),
+            within_s=self.proof_s,
+            slowest_look_s=_SLOWEST_LOOK_S,
+        )
+        if acted:
+            return self._evidence(acted, len(targets.links))
         what = f"nothing of {self.traffic}" if self.traffic else "nothing"
         quiet = " (a round talks to its stores while it forms)" if self.traffic in _STORES else ""
         raise FaultImpossible(

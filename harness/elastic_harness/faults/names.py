@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, ClassVar, Final
+from collections.abc import Generator
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -11,14 +12,13 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
     Settled,
-    Sleep,
     Steps,
+    Wait,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.link_fault import CLUSTER_S, PROOF_S, two_sides
+from elastic_harness.faults.link_fault import CLUSTER_S, two_sides
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.network.names import NameChange
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import SelectionEmpty
@@ -26,8 +26,6 @@ from elastic_harness.scenario.situation import Situation, Targets
 from pytest_elastic.errors import UsageError
 
 __all__ = ["ConfuseNames"]
-
-_LOOK_S: Final = 0.2
 
 
 def _address(value: str) -> str:
@@ -90,32 +88,24 @@ class ConfuseNames(Fault):
             shown = ticket.result()
             if still := [name for name in about if name in shown]:
                 raise FaultImpossible(f"{node} still reads {shown[still[0]]} for {still[0]}")
-        yield InForce.NEEDS_JOB
-        return (yield from self._wait_for_lookup(context, targets, id))
+        asked = yield from wait_for_proof(context, lambda: _lookups(context, targets, id))
+        if not asked:
+            raise FaultImpossible("in force, but no process of these nodes looked up these names")
+        text = ", ".join(
+            f"{node} asked for {name} ({number}x)"
+            for node, names in asked.items()
+            for name, number in names.items()
+        )
+        return Evidence(
+            text=f"{text}, and the answer is {self._answer}",
+            facts={"asked": asked, "answer": self._answer},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.restore_names(id)
         yield Settled(ticket=ticket, within_s=CLUSTER_S, what="restoring names")
         ticket.result()
         return "names as before"
-
-    def _wait_for_lookup(self, context: FaultContext, targets: Targets, id: str) -> Steps:
-        deadline = context.now() + PROOF_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0
-            for node in dict.fromkeys(node for node, _ in targets.links):
-                ticket = context.names_asked(node)
-                yield Settled(ticket=ticket, within_s=CLUSTER_S, what="asking a name service")
-                if asked := ticket.result().get(id):
-                    names = ", ".join(f"{name} ({number}x)" for name, number in asked.items())
-                    return Evidence(
-                        text=f"{node} asked for {names}, and the answer is {self._answer}",
-                        facts={"asked": {node: dict(asked)}, "answer": self._answer},
-                    )
-        raise FaultImpossible("in force, but no process of these nodes looked up these names")
 
     @property
     def _answer(self) -> str:
@@ -129,3 +119,16 @@ class ConfuseNames(Fault):
             is_missing=self.missing,
             slow_s=0.0 if self.slow is None else self.slow,
         )
+
+
+def _lookups(
+    context: FaultContext, targets: Targets, owner: str
+) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+    """Return how often processes have asked for the names that `owner` lies about, by node."""
+    asked = {}
+    for node in dict.fromkeys(node for node, _ in targets.links):
+        ticket = context.names_asked(node)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="asking a name service")
+        if names := ticket.result().get(owner):
+            asked[node] = dict(names)
+    return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -11,14 +12,13 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    HealOrdered,
-    InForce,
     Settled,
-    Sleep,
     Steps,
+    Wait,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.link_fault import CLUSTER_S, PROOF_S
+from elastic_harness.faults.link_fault import CLUSTER_S
+from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.network.toxiproxy_stream import Toxic
 from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES
 from elastic_harness.network.toxiproxy_values import checked_attributes
@@ -28,7 +28,6 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
 
-_LOOK_S: Final = 0.1
 _BITS_PER_KILOBYTE: Final = 8000
 _MILLI, _MICRO = 1e3, 1e6
 
@@ -96,20 +95,18 @@ class AddToxic(Fault):
         ticket = context.add_toxic(id, self.proxy, toxic)
         yield Settled(ticket=ticket, within_s=CLUSTER_S, what="adding a toxic")
         ticket.result()
-        yield InForce.NEEDS_JOB
-        deadline = context.now() + PROOF_S
-        while context.now() < deadline:
-            try:
-                yield Sleep(seconds=_LOOK_S)
-            except HealOrdered:
-                deadline = 0.0
-            met = context.toxic_met(self.proxy, toxic.name, toxic.direction)
-            if met > 0:
-                return Evidence(
-                    text=f"{met} reads of connections through '{self.proxy}' met the toxic",
-                    facts={"met": met, "proxy": self.proxy},
-                )
-        raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
+
+        def look() -> Generator[Wait, None, int]:
+            yield from ()
+            return context.toxic_met(self.proxy, toxic.name, toxic.direction)
+
+        met = yield from wait_for_proof(context, look)
+        if not met:
+            raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
+        return Evidence(
+            text=f"{met} reads of connections through '{self.proxy}' met the toxic",
+            facts={"met": met, "proxy": self.proxy},
+        )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         ticket = context.remove_toxics(id)

@@ -148,7 +148,7 @@ class Run:
             on_lost=self._on_cluster_lost,
             toxiproxy=toxiproxy,
         )
-        self._injector = Injector(self._stage, catalog, loop, self._tell, patience=setup.patience)
+        self._injector = Injector(self._stage, catalog, loop, self._tell)
         self._logs = LogWatch(
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )

@@ -249,6 +249,11 @@ class Stage(StageStops, StageNetwork):
 
     # FaultContext: processes
 
+    @property
+    def patience(self) -> float:
+        """What multiplies every time that is waited for something to be seen."""
+        return self._plan.patience
+
     def now(self) -> float:
         """Return the loop's time."""
         return self._loop.now()

@@ -152,6 +152,8 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
 
     # --- FaultContext --------------------------------------------------------------------------
 
+    patience = 1.0
+
     def now(self) -> float:
         return self.time.now()
 

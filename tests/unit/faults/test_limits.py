@@ -31,7 +31,7 @@ def test_a_limit_that_nobody_meets_is_no_fault() -> None:
     """An idle node does not notice."""
     world = World()
     world.fire("cpu_limit", "n2")
-    world.pass_time(25)
+    world.pass_time(31)
     assert world.story[-1] == "failed: nobody on n2 wanted more than 20% of a processor"
 
 

@@ -30,7 +30,7 @@ def test_a_cut_that_nobody_noticed_has_failed() -> None:
     """It stays until it is healed, all the same."""
     world = World()
     world.fire("partition", "n2")
-    world.pass_time(16)
+    world.pass_time(32)
     assert world.story[-1].startswith("failed: in force, but nothing that it could act on was sent")
     assert "x" in world.injector.in_force
     world.heal()
@@ -233,7 +233,7 @@ def test_one_class_of_traffic_is_hit_and_proven_by_itself() -> None:
     assert world.links == {}
     assert world.places[("n1", "n2"), "store"] == LinkPolicy(up=False)
     world.send("n1", "n2")
-    world.pass_time(20)
+    world.pass_time(32)
     assert world.story[-1] == (
         "failed: in force, but nothing of store that it could act on was sent over these links "
         "(a round talks to its stores while it forms)"

@@ -58,7 +58,7 @@ def test_a_toxic_that_met_nothing_has_failed() -> None:
     """The job does not use the proxy, or not any more."""
     world = World()
     world.fire("toxic", {"proxy": "db", "type": "noop"})
-    world.pass_time(20)
+    world.pass_time(31)
     assert world.story[-1] == "failed: nothing went through the proxy 'db' downstream"
 
 
