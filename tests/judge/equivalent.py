@@ -269,4 +269,42 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
         new="for rank, (state, other) in enumerate(zip(states, wanted, strict=False)):",
         why="another number of ranks was looked for before",
     ),
+    *(
+        Equivalent(
+            file=file,
+            old=old,
+            new="<=".join(old.rsplit("<", 1)),
+            why="whether it is looked once more at the very moment of a deadline is no matter",
+        )
+        for file, old in (
+            ("faults/proof", "while not is_last and context.now() < deadline:"),
+            ("faults/stall", "while context.now() < deadline:"),
+            (
+                "faults/worker",
+                (
+                    "while (code := context.exit_code_of(process)) is None and "
+                    "context.now() < deadline:"
+                ),
+            ),
+            (
+                "faults/foreign_bytes",
+                (
+                    "while context.visits(id).closed < context.visits(id).wanted and "
+                    "context.now() < until:"
+                ),
+            ),
+        )
+    ),
+    Equivalent(
+        file="faults/stall",
+        old="if turns < _TURNS:",
+        new="if turns <= _TURNS:",
+        why="after the third turn the fault is proven, and what is said then is not told",
+    ),
+    Equivalent(
+        file="faults/toxic",
+        old="**checked_attributes(self.type, self._attributes(), all_of_them=True),",
+        new="**checked_attributes(self.type, self._attributes(), all_of_them=False),",
+        why="what goes together was checked when the file was read",
+    ),
 )

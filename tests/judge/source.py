@@ -79,9 +79,9 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "scenario/planned_clauses": _CLAUSES,
     "scenario/conditions": _CLAUSES,
     **{f"faults/{name}": _FAULTS for name in (
-        "clock", "command", "degrade", "disk", "evidence", "file_limit", "files", "foreign_bytes",
-        "gpu", "limits", "link_fault", "membership", "names", "network", "node", "pause", "stall",
-        "stops", "store", "toxic", "worker",
+        "capture", "clock", "command", "degrade", "disk", "evidence", "file_limit", "files",
+        "foreign_bytes", "gpu", "limits", "link_fault", "membership", "names", "network", "node",
+        "pause", "proof", "stall", "stops", "store", "toxic", "worker",
     )},
 }  # fmt: skip
 

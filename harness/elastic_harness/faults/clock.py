@@ -92,10 +92,10 @@ class ClockSkew(NodeFault):
         witnesses = []
         for node in targets.nodes:
             context.resources.set_clock(id, node.name, self.by)
-            there = [worker for worker in targets.peers if worker.node == node.name]
-            if not there:
+            there = (worker for worker in targets.peers if worker.node == node.name)
+            if (witness := next(there, None)) is None:
                 raise FaultImpossible(f"no worker runs on {node.name} that could tell its time")
-            witnesses.append(there[0])
+            witnesses.append(witness)
         told: dict[WorkerRef, float] = {}
 
         def look() -> Generator[Wait, None, bool]:

@@ -88,21 +88,20 @@ class GpuSleep(GpuFault):
     name = "gpu_sleep"
     proof = "the device's own events: the kernel took at least half of `lasts`"
 
-    lasts: Seconds = Field(default=2.0, gt=0, le=600.0)
+    lasts: Seconds = Field(default=2.0, ge=0.001, le=600.0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         milliseconds = int(self.lasts * 1000)
-        argument = max(1, milliseconds)
         yield from _have_done(
-            context, targets, "gpu_sleep", until="began", by=id, argument=argument
+            context, targets, "gpu_sleep", until="began", by=id, argument=milliseconds
         )
         took = []
         given = {"do": "act", "act": "gpu_slept"}
         order(context, targets.workers, given, "use its GPU", by=id)
         for worker in targets.workers:
-            limit_s = ORDER_S + 4 * self.lasts
+            within_s = ORDER_S + 4 * self.lasts
             text = yield from wait_for_answer(
-                context, worker, "gpu_slept", ("ended",), by=id, within_s=limit_s
+                context, worker, "gpu_slept", ("ended",), by=id, within_s=within_s
             )
             if float(text) < _LEAST_SHARE * milliseconds:
                 raise FaultImpossible(f"{worker}: the kernel took {text} ms of {milliseconds} ms")

@@ -211,9 +211,9 @@ class LimitProcesses(_NodeLimit):
             seen.append((yield from _processes(context, targets.nodes)))
             if len(seen) == _LOOKS_AT_PROCESSES:
                 for name, limit in there.items():
-                    if (most := max(each[name] for each in seen)) < limit:
-                        there[name] = most
-                        yield from self._limit(context, name, most, id)
+                    there[name] = min(limit, max(each[name] for each in seen))
+                    if there[name] != limit:
+                        yield from self._limit(context, name, there[name], id)
                 seen.clear()
             return {}
 

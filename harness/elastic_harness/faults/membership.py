@@ -80,13 +80,12 @@ class JoinNodes(Fault):
         return Targets(new_nodes=tuple(names))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
         tickets = []
         for number, name in enumerate(targets.new_nodes):
-            if number and self.stagger:
+            if number:
                 yield Sleep(seconds=self.stagger)
             tickets.append((name, context.start_node(name, keep_disk=False)))
-            if not number:
-                yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
         for name, ticket in tickets:
             yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
             ticket.result()
@@ -142,8 +141,7 @@ def _start_again(
     context: FaultContext, targets: Targets, downtime_s: float, *, keep_disk: bool
 ) -> Steps:
     yield InForce.NEEDS_JOB  # the old one is gone: what is left takes a while
-    if downtime_s:
-        yield Sleep(seconds=downtime_s)
+    yield Sleep(seconds=downtime_s)
     tickets = [
         (node.name, context.start_node(node.name, keep_disk=keep_disk)) for node in targets.nodes
     ]

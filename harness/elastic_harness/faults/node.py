@@ -24,7 +24,7 @@ from elastic_harness.faults.context import (
     Wait,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.faults.worker import name_of_end, told_end
+from elastic_harness.faults.worker import name_of_end, signal_and_watch, told_end
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
 from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, Targets
@@ -44,6 +44,7 @@ __all__ = [
 # The cluster's own deadline for one operation is shorter: this is for a cluster that is stuck.
 CLUSTER_S: Final = 15.0
 _DEATH_S: Final = 5.0
+_LOOK_S: Final = 0.05
 
 
 class NodeFault(Fault):
@@ -75,14 +76,7 @@ class KillAgent(NodeFault):
     proof = "SIGKILL was delivered, and the launcher has ended by it"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        killed = {}
-        for node in targets.nodes:
-            launcher = context.launcher_of(node.name)
-            if launcher is None or not context.watch_end(launcher):
-                raise FaultImpossible(f"no launcher runs on {node.name}")
-            if not context.signal(launcher, signal.SIGKILL):
-                raise FaultImpossible(f"the launcher on {node.name} had ended already")
-            killed[node.name] = launcher
+        killed = _signal_launchers(context, targets.nodes, signal.SIGKILL)
         yield IN_FORCE
         yield Until(
             condition=lambda: not any(context.is_alive(each) for each in killed.values()),
@@ -152,24 +146,16 @@ class PreemptNode(NodeFault):
     notice: Seconds = 30.0
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = _tell_to_go(context, targets.nodes)
+        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         over_at = context.now() + self.notice
-
-        def have_left() -> bool:
-            return all(context.launcher_of(name) is None for name in launchers)
-
-        yield Until(
-            condition=lambda: have_left() or context.now() >= over_at,
-            within_s=self.notice + 1.0,
-            otherwise="the notice has no end",
-        )
-        if have_left():
-            codes = yield from _how_they_left(context, launchers)
-            if None not in codes.values():
-                # The run may end before the power goes: a launcher that left in time has obeyed.
-                yield Proved(evidence=_evidence_of_leaving(codes))
-            yield Sleep(seconds=max(over_at - context.now(), 0.0))
+        while (left_s := over_at - context.now()) > 0:
+            if _have_left(context, launchers):
+                codes = yield from _how_they_left(context, launchers)
+                if None not in codes.values():
+                    # The run may end before the power goes: a launcher that left has obeyed.
+                    yield Proved(evidence=_evidence_of_leaving(codes))
+            yield Sleep(seconds=min(left_s, _LOOK_S))
         ended = yield from end_nodes(context, targets.nodes, context.power_cut)
         return Evidence(
             text=f"{', '.join(ended)} gone, {self.notice:g} s after SIGTERM",
@@ -197,11 +183,10 @@ class LeaveNode(NodeFault):
         return replace(found, peers=workers)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = _tell_to_go(context, targets.nodes)
+        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
-        nodes = [node.name for node in targets.nodes]
         yield Until(
-            condition=lambda: all(context.launcher_of(name) is None for name in nodes),
+            condition=lambda: _have_left(context, launchers),
             within_s=self.within,
             otherwise=lambda: self._who_stayed(context, targets),
         )
@@ -236,7 +221,7 @@ def _how_they_left(
     codes: dict[str, int | None] = {}
     for name, launcher in launchers.items():
         code = codes[name] = yield from told_end(context, launcher)
-        if code is not None and code < 0 and code != -signal.SIGTERM:
+        if code not in (None, -signal.SIGTERM) and code < 0:
             raise FaultImpossible(
                 f"the launcher on {name} was told to leave, but it ended with {name_of_end(code)}"
             )
@@ -287,14 +272,20 @@ def end_nodes(
     return [name for name, _ in tickets]
 
 
-def _tell_to_go(context: FaultContext, nodes: tuple[NodeRef, ...]) -> dict[str, ProcessRef]:
-    """Send SIGTERM to the launchers of nodes, and return them."""
+def _signal_launchers(
+    context: FaultContext, nodes: tuple[NodeRef, ...], signum: int
+) -> dict[str, ProcessRef]:
+    """Send a signal to the launchers of nodes, and return them."""
     told = {}
     for node in nodes:
         launcher = context.launcher_of(node.name)
-        if launcher is None or not context.watch_end(launcher):
+        if launcher is None:
             raise FaultImpossible(f"no launcher runs on {node.name}")
-        if not context.signal(launcher, signal.SIGTERM):
+        if not signal_and_watch(context, launcher, signum):
             raise FaultImpossible(f"the launcher on {node.name} had ended already")
         told[node.name] = launcher
     return told
+
+
+def _have_left(context: FaultContext, launchers: Mapping[str, ProcessRef]) -> bool:
+    return all(context.launcher_of(name) is None for name in launchers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -38,14 +39,15 @@ Running = tuple[str, ProcessRef]
 # The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
 _STOP_S: Final = 5.0
 # What is stopped by turns is seen so in the first ones, unless signals do nothing to it.
-_TURNS_S: Final = 10.0
 _TURNS: Final = 3
+_MOST_TRIES: Final = 50
 STOPPED: Final = frozenset({"T", "t"})
 # Peers finish the step they are in, then wait for the rank that does not come. A machine on which a
 # step takes longer than the first of these needs a longer `limit` anyway.
 _PEERS_STOP_S: Final = 20.0
 _PEERS_STILL_S: Final = 1.0
-_LOOK_S: Final = 0.1
+# What /proc says of a process that has ended, if anything.
+_ENDED: Final = frozenset({"", "Z", "X"})
 
 
 class HangWorker(WorkerFault):
@@ -120,22 +122,19 @@ class HangWorker(WorkerFault):
 
 def _see_peers_wait(context: FaultContext, targets: Targets) -> Steps:
     """Wait until no peer has completed a step for a while, though all of them live."""
-    deadline = context.now() + _PEERS_STOP_S
-    seen, still_since = [-1] * len(targets.peers), context.now()
-    while context.now() - still_since < _PEERS_STILL_S:
-        if context.now() > deadline:
-            raise FaultImpossible(
-                f"{listed(targets.workers)} stays away, and its peers go on completing steps: "
-                "nothing they do waits for it"
-            )
-        states = {context.process_state(peer.process) for peer in targets.peers}
-        if not states - STOPPED - {"", "Z", "X"}:
-            raise FaultImpossible("every peer has ended or is stopped: none waits in a collective")
+    deadline = context.now() + _PEERS_STOP_S * context.patience
+    while context.now() < deadline:
         steps = [context.steps_of(peer.process) for peer in targets.peers]
-        if steps != seen:
-            seen, still_since = steps, context.now()
-        yield Sleep(seconds=_LOOK_S)
-    return ""
+        yield Sleep(seconds=_PEERS_STILL_S)
+        states = {context.process_state(peer.process) for peer in targets.peers}
+        if not states - STOPPED - _ENDED:
+            raise FaultImpossible("every peer has ended or is stopped: none waits in a collective")
+        if steps == [context.steps_of(peer.process) for peer in targets.peers]:
+            return ""
+    raise FaultImpossible(
+        f"{listed(targets.workers)} stays away, and its peers go on completing steps: nothing they "
+        "do waits for it"
+    )
 
 
 class SlowWorker(WorkerFault):
@@ -221,9 +220,8 @@ def run_by_turns(
     """
     yield InForce.NEEDS_JOB
     turns = 0
-    deadline = context.now() + _TURNS_S + 6 * period_s
     try:
-        while True:
+        for tried in itertools.count(1):
             ran = [each for _, each in running if context.process_state(each) not in STOPPED]
             there = [each for node, each in running if context.stop(owner, node, each)]
             if not there:
@@ -232,7 +230,7 @@ def run_by_turns(
             is_stopped = all(context.process_state(each) in STOPPED for each in there)
             turns += is_stopped and all(each in ran for each in there)
             context.let_go_on(owner)
-            if turns < _TURNS and context.now() > deadline:
+            if turns < _TURNS and tried == _MOST_TRIES:
                 raise FaultImpossible(
                     f"{who} was told to stop, and {turns} times it was seen to run and then to stop"
                 )

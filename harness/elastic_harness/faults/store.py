@@ -26,7 +26,7 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.stall import Running, run_by_turns, stop_and_see
-from elastic_harness.faults.worker import name_of_end, told_end
+from elastic_harness.faults.worker import name_of_end, signal_and_watch, told_end
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 from elastic_harness.scenario.situation import ProcessRef, Situation, Targets
@@ -103,7 +103,7 @@ class KillStore(StoreFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = self._holders(context)
         for process in holders:
-            if not context.watch_end(process) or not context.signal(process, signal.SIGKILL):
+            if not signal_and_watch(context, process, signal.SIGKILL):
                 raise FaultImpossible(f"{process.pid} had ended before SIGKILL was sent")
         yield IN_FORCE
         yield Until(

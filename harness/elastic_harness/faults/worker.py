@@ -41,8 +41,8 @@ __all__ = [
     "name_of_end",
     "order",
     "see_end",
+    "signal_and_watch",
     "told_end",
-    "until_gone",
     "wait_for_answer",
 ]
 
@@ -120,8 +120,7 @@ class KillWorker(WorkerFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         number = signal.Signals[self.signal]
         for worker in targets.workers:
-            is_there = context.watch_end(worker.process)
-            if not is_there or not context.signal(worker.process, number):
+            if not signal_and_watch(context, worker.process, number):
                 raise FaultImpossible(f"{worker} had ended before {self.signal} was sent")
         yield IN_FORCE
         if self.signal not in _CANNOT_BE_REFUSED:
@@ -302,8 +301,17 @@ def see_end(
 
     It has been watched since it was to end (`watch_end`).
     """
-    yield until_gone(context, (worker,), within_s)
+    yield Until(
+        condition=lambda: not context.is_alive(worker.process),
+        within_s=within_s,
+        otherwise=f"still alive after {within_s:g} s: {worker}",
+    )
     return (yield from told_end(context, worker.process))
+
+
+def signal_and_watch(context: FaultContext, process: ProcessRef, signum: int) -> bool:
+    """Send a signal to a process, and watch how it ends (`told_end`); False when it had ended."""
+    return context.watch_end(process) and context.signal(process, signum)
 
 
 def told_end(context: FaultContext, process: ProcessRef) -> Generator[Wait, None, int | None]:
@@ -383,15 +391,6 @@ def _end(
     return Evidence(
         text=f"began to {act} as ordered: {ends_of(ends)}",
         facts={"ordered": dict(given), "acknowledged": True, "workers": facts_of((*ends,), ends)},
-    )
-
-
-def until_gone(context: FaultContext, workers: tuple[WorkerRef, ...], within_s: float) -> Until:
-    """Return the wait for the end of workers."""
-    return Until(
-        condition=lambda: not any(context.is_alive(worker.process) for worker in workers),
-        within_s=within_s,
-        otherwise=f"still alive after {within_s:g} s: one of {listed(workers)}",
     )
 
 

@@ -35,8 +35,9 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
     """Nodes n1 … with a launcher and a worker each; every operation takes 10 ms.
 
     `broken` names operations that the cluster refuses, `stuck` those it never answers. In a world
-    that is `numb` everything is answered, and nothing comes of it. `ends_instead` is how processes
-    end, by pid, whatever signal they are sent.
+    that is `numb` everything is answered, and nothing comes of it; of nodes in `numb_nodes`, too.
+    `ends_instead` is how processes end, by pid, whatever signal they are sent. How one ended is
+    told of those that were watched, `told_after_s` later; one of `ends_when_watched` is gone then.
     """
 
     def __init__(self, nodes: int = 3, *, numb: bool = False) -> None:
@@ -49,6 +50,10 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
         self.launchers: dict[str, int] = {}
         self.ends: dict[int, PlayedProcess] = {}
         self.tells_ends = True
+        self.told_after_s = 0.0
+        self.watched: set[int] = set()
+        self.ends_when_watched: set[int] = set()
+        self.numb_nodes: set[str] = set()
         self.ends_instead: dict[int, int] = {}
         self.up: list[str] = []
         self.frozen: set[str] = set()
@@ -191,11 +196,18 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
         return True
 
     def watch_end(self, process: ProcessRef) -> bool:
-        return process.pid in self.processes
+        if process.pid not in self.processes:
+            return False
+        self.watched.add(process.pid)
+        if process.pid in self.ends_when_watched:
+            self._die(process.pid)
+        return True
 
     def exit_code_of(self, process: ProcessRef) -> int | None:
         ended = self.ends.get(process.pid)
-        return ended.exit_code if ended is not None and self.tells_ends else None
+        if ended is None or process.pid not in self.watched or not self.tells_ends:
+            return None
+        return ended.exit_code if self.now() >= ended.ended_at + self.told_after_s else None
 
     def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
         found = self.processes.get(process.pid) or self.ends.get(process.pid)
@@ -294,6 +306,7 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
     def _die(self, pid: int, code: int = -9) -> None:
         if (ended := self.processes.pop(pid, None)) is not None:
             ended.exit_code = code
+            ended.ended_at = self.now()
             self.ends[pid] = ended
 
     def _pause_node(self, node: str, on_done: Callable[[ClusterError | None], None]) -> None:
@@ -321,6 +334,8 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
                 self.processes[pid].state = state
 
     def _take_down(self, node: str) -> None:
+        if node in self.numb_nodes:
+            return
         self.up.remove(node)
         self._stops.forget(node)
         self.frozen.discard(node)
@@ -328,6 +343,8 @@ class World(StageStops, PlayedStrangers, PlayedNetwork):
         self._die(1000 + int(node[1:]))
 
     def _bring_up(self, node: str) -> None:
+        if node in self.numb_nodes:
+            return
         self.up.append(node)
         pid = 500 + len(self.log) * 50 + int(node[1:])
         self.launchers[node] = pid

@@ -22,4 +22,5 @@ class PlayedProcess:
     has_probe: bool = True
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     exit_code: int | None = None
+    ended_at: float = 0.0
     steps: int = 0

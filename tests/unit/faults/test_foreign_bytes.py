@@ -45,6 +45,23 @@ def test_a_store_that_hangs_up_has_taken_it_too() -> None:
     assert "3 closed by the store, 0 still open" in world.story[-1]
 
 
+def test_a_store_is_given_a_moment_to_hang_up() -> None:
+    """And not more: one that does not is told so after half a second."""
+    world = world_with_a_store()
+    world.fire("foreign_bytes", {"node": "n3"})
+    world.pass_time(0.3)
+    assert world.story == []
+    world.hangs_up = True
+    world.pass_time(0.1)
+    assert "3 closed by the store, 0 still open" in world.story[-1]
+    world = world_with_a_store()
+    world.fire("foreign_bytes", {"node": "n3"})
+    world.pass_time(0.45)
+    assert world.story == []
+    world.pass_time(0.15)
+    assert "0 closed by the store, 3 still open" in world.story[-1]
+
+
 def test_silence_is_proven_by_connections_that_were_accepted() -> None:
     """There are no bytes to be taken."""
     world = world_with_a_store()
