@@ -12,13 +12,12 @@ Where one side has a token and the other none, or another one, both hear why in 
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import socket
 from collections.abc import Callable
 
-from pytest_elastic.channel import MAX_FRAME_BYTES, Channel, JsonObject, read_object
+from pytest_elastic.channel import MAX_FRAME_BYTES, Channel, JsonObject, read_object, write_object
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 
@@ -129,7 +128,7 @@ class AgentChannel:
         if self._credentials is None:
             self._channel.send(message)
             return
-        body = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        body = write_object(message)
         parts = self._signed_parts(body, self._sent, is_caller=self._is_caller)
         self._sent += 1
         self._channel.send({"mac": self._credentials.sign(*parts), "body": body})

@@ -13,6 +13,7 @@ import array
 import errno
 import json
 import os
+import re
 import socket
 import struct
 from collections import deque
@@ -29,11 +30,13 @@ __all__ = [
     "host_to_look_up",
     "listen",
     "read_object",
+    "write_object",
 ]
 
 # JSON values have no useful static type; whoever receives a message checks it at its border.
 JsonObject = Mapping[str, Any]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LENGTH = struct.Struct(">I")
 _CHUNK = 256 * 1024
 # A frame above this is hostile or a bug: the largest honest one is a roster of 10 000 nodes (2 MB).
@@ -104,9 +107,14 @@ class Channel:
         """
         if self.is_closed or self._close_when_flushed:
             return
-        text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-        # An environment may hold bytes that are no text: they travel as the surrogates they are.
-        body = text.encode(errors="surrogatepass")
+        # To our own processes bytes of an environment that are no text go as they are.
+        body = (
+            json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(
+                errors="surrogatepass"
+            )
+            if self._is_unix
+            else write_object(message).encode()
+        )
         assert not fds or self._is_unix, "descriptors travel over Unix sockets only"
         assert len(body) <= _LENGTH_MASK, f"a message of {len(body)} bytes is no message"
         owned = [os.dup(fd) for fd in fds]
@@ -208,7 +216,7 @@ class Channel:
         self._inbox += data
         while not self.is_closed and (frame := self._next_frame()) is not None:
             body, fds = frame
-            message = read_object(body)
+            message = read_object(body, of_stranger=not self._is_unix)
             if message is None:
                 for fd in fds:
                     os.close(fd)
@@ -254,13 +262,34 @@ class Channel:
         return body, fds
 
 
-def read_object(text: bytes | str) -> JsonObject | None:
-    """Return the JSON object that a text stands for; None for anything else, however deep."""
+def write_object(message: JsonObject) -> str:
+    """Return what `read_object` of another node takes: bytes that were no text stand as escapes."""
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    if text.isascii():
+        return text
+    # They are in texts only, where a backslash is written as two.
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)
+
+
+def read_object(text: bytes | str, *, of_stranger: bool = True) -> JsonObject | None:
+    """Return the JSON object that a text stands for; None for anything else, however deep.
+
+    A stranger's must be text throughout: half of a surrogate pair can be read, and not written.
+    """
     try:
         value = json.loads(text)
+        if of_stranger and _may_hide_surrogates(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _may_hide_surrogates(text: bytes | str) -> bool:
+    """Tell whether a text has an escape, or what a surrogate begins with in UTF-8 (U+D000 too)."""
+    if isinstance(text, str):
+        return "\\u" in text or not text.isascii()
+    return b"\\u" in text or b"\xed" in text
 
 
 def host_to_look_up(host: str) -> str | bytes:

@@ -36,6 +36,7 @@ from pytest_elastic.events.model import (
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.loop import Loop
 from pytest_elastic.plain import as_object
+from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.departure import leave_timeout_s
 from pytest_elastic.rendezvous.driver import NodeRendezvous
@@ -130,7 +131,7 @@ class _Launch:
     def __init__(self, config: LaunchConfig) -> None:
         self._config = config
         self._loop = Loop()
-        self._name = config.node_name or socket.gethostname()
+        self._name = config.node_name or printable(socket.gethostname())
         self._incarnation = secrets.token_hex(8)
         self._sink = make_sink(config.events or "", watcher=self._loop)
         self._plan = ProgramPlan(
@@ -348,9 +349,8 @@ class _Launch:
     def _report(self, over: ports.JobOver) -> None:
         self._is_explained = True
         self.outcome = self.outcome.over(over)
-        text = describe_outcome(over)
-        if text is not None:
-            self._say(text)
+        if lines := describe_outcome(over):
+            self._say(*lines)
             self._pass_on(over)
 
     def _pass_on(self, over: ports.JobOver) -> None:
@@ -381,10 +381,10 @@ class _Launch:
         except OSError as error:
             self._say(f"cannot write the reason to {target}: {error.strerror}")
 
-    def _say(self, text: str) -> None:
+    def _say(self, *lines: str) -> None:
         """Write to the console; whoever read it may have gone, and a job does not end by that."""
         with contextlib.suppress(OSError):
-            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+            os.write(2, "".join(f"{printable(line)}\n" for line in lines).encode())
 
 
 def _plain(config: LaunchConfig) -> dict[str, object]:

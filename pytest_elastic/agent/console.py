@@ -1,9 +1,12 @@
 """What a person at the console reads: a line for each turn of events, a screen at a failure.
 
-Pure text. The lines go to stderr, so that a job's own output stays what it was.
+Pure text. The lines go to stderr, so that a job's own output stays what it was. What is in them may
+come from anywhere: who prints them makes them harmless.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.model import Failure
@@ -136,14 +139,14 @@ def _describe_reach(event: events.EndpointsReached) -> str:
     return text
 
 
-def describe_outcome(over: JobOver) -> str | None:
-    """Return what a person should read when the job is over, or None when all went well."""
+def describe_outcome(over: JobOver) -> Sequence[str]:
+    """Return the lines that a person should read when the job is over: none when all went well."""
     if over.result in ("succeeded", "drained"):
-        return None
+        return ()
     lines = [_RULE, f"the job {_VERBS[over.result]}: {over.reason}"]
     if over.first_failure is not None:
         lines += ["", *_failure_lines(over.first_failure)]
-    return "\n".join((*lines, _RULE))
+    return (*lines, _RULE)
 
 
 _VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be joined"}
@@ -169,10 +172,5 @@ def _failure_lines(failure: Failure) -> list[str]:
     traceback = failure.traceback.rstrip().splitlines()
     if len(traceback) > _MAX_TRACEBACK_LINES:
         traceback = ["...", *traceback[-_MAX_TRACEBACK_LINES:]]
-    said = [f"  {_harmless(line)}" for line in (*message, *traceback)]
+    said = [f"  {line.expandtabs(4)}" for line in (*message, *traceback)]
     return [f"first failure: {describe_failure(failure)}", *said]
-
-
-def _harmless(line: str) -> str:
-    """Return a line of a worker's without what would move the cursor or change its colours."""
-    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in line)

@@ -34,6 +34,7 @@ from pytest_elastic.config import parse_endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
+from pytest_elastic.printed import printable
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import NodeRendezvous
@@ -70,7 +71,7 @@ class TorchrunHandler:
         address = own_address(local_addr, [place], said="--local-addr")
         self._listener = listen(address, 0)
         self._node = Node(
-            name=socket.gethostname(),
+            name=printable(socket.gethostname()),
             incarnation=secrets.token_hex(8),
             address=address,
             port=int(self._listener.getsockname()[1]),
@@ -319,7 +320,7 @@ def _say(event: events.Event) -> None:
             text = f"lost node {event.member}: {event.detail}"
         case _:
             return
-    sys.stderr.write(f"[pytest-elastic] {text}\n")
+    sys.stderr.write(f"[pytest-elastic] {printable(text)}\n")
 
 
 def _max_restarts_of_torchrun() -> int:

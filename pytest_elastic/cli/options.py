@@ -38,6 +38,7 @@ from pytest_elastic.config import (
     parse_signals,
 )
 from pytest_elastic.errors import UsageError
+from pytest_elastic.printed import printable
 from pytest_elastic.rdzv_conf import parse_backend_conf
 from pytest_elastic.workers.logs import parse_streams
 from pytest_elastic.workers.logs_plugin import check_plugin
@@ -111,7 +112,7 @@ def parse_run_command(
 
 def _in_one_line(message: str) -> str:
     """Return a complaint that quotes what a user gave, whatever that was."""
-    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+    plain = printable(message)
     half = _MAX_COMPLAINT // 2
     return plain if len(plain) <= _MAX_COMPLAINT else f"{plain[:half]} ... {plain[-half:]}"
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from pytest_elastic.events.model import EVENT_KINDS, Event, Record
 from pytest_elastic.plain import field_names
+from pytest_elastic.printed import without_surrogates
 
 __all__ = ["FORMAT", "UnknownEvent", "decode_record", "encode_record", "kind_of", "read_records"]
 
@@ -58,17 +59,20 @@ def encode_record(record: Record, *, seq: int | None = None) -> str:
     if record.incarnation:
         line["incarnation"] = record.incarnation
     line |= {"kind": kind_of(event), "event": fields}
-    return json.dumps(line, separators=(",", ":"), ensure_ascii=False, default=str)
+    # In ASCII: it can be written anywhere, whatever is in it, and shown on any terminal.
+    return json.dumps(line, separators=(",", ":"), default=str).replace("\x7f", "\\u007f")
 
 
 def decode_record(line: str | bytes) -> Record | None:
     """Return the record that a line stands for, or None when it is not one of ours or torn."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or not isinstance(values.get("v"), int):
         return None
+    if _has_escapes(line):
+        values = _as_text(values)
     kind, at, fields = values.get("kind"), values.get("at"), values.get("event", {})
     if not isinstance(kind, str) or not isinstance(fields, dict):
         return None
@@ -118,6 +122,21 @@ def _frozen(value: JsonValue) -> JsonValue:
     """Return a JSON value with its arrays as tuples, as events hold them."""
     if isinstance(value, list):
         return tuple(_frozen(each) for each in value)
+    return value
+
+
+def _has_escapes(line: str | bytes) -> bool:
+    return "\\u" in line if isinstance(line, str) else b"\\u" in line
+
+
+def _as_text(value: JsonValue) -> JsonValue:
+    """Return a JSON value whose texts can be encoded: bytes that were no UTF-8 stand as escapes."""
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, list):
+        return [_as_text(each) for each in value]
+    if isinstance(value, dict):
+        return {without_surrogates(key): _as_text(each) for key, each in value.items()}
     return value
 
 

@@ -89,7 +89,7 @@ class FileSink:
 
     def send(self, record: Record) -> None:
         """Append the record."""
-        line = (encode_record(record) + "\n").encode()
+        line = _line(record)
         try:
             if os.write(self._fd, line) != len(line):
                 self.dropped += 1
@@ -139,7 +139,7 @@ class SocketSink:
         if len(self._queue) >= self._max_queued_lines:
             self._queue.popleft()
             self.dropped += 1
-        self._queue.append((encode_record(record) + "\n").encode())
+        self._queue.append(_line(record))
         self._drain()
 
     def flush(self, timeout_s: float) -> None:
@@ -209,6 +209,10 @@ class SocketSink:
                 self._watcher.unwatch(sock.fileno())
             sock.close()
             self._not_before = time.monotonic() + _RECONNECT_S
+
+
+def _line(record: Record) -> bytes:
+    return (encode_record(record) + "\n").encode()
 
 
 def make_sink(url: str, *, watcher: Watcher | None = None) -> Sink:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_elastic.printed import without_surrogates
+
 __all__ = ["WorkerError", "forward_error_file", "read_error_file", "write_error_file"]
 
 # A traceback of a very deep recursion is a tenth of this.
@@ -114,10 +116,12 @@ def _text(value: object) -> str:
 
 
 def _beginning(text: str) -> str:
+    text = without_surrogates(text)
     return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ... (cut)"
 
 
 def _end(text: str) -> str:
+    text = without_surrogates(text)
     return text if len(text) <= _MAX_TRACEBACK else f"(cut) ... {text[-_MAX_TRACEBACK:]}"
 
 

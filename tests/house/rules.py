@@ -54,6 +54,7 @@ ROOMS = (
             "pytest_elastic.rdzv_conf",
             "pytest_elastic.environ",
             "pytest_elastic.plain",
+            "pytest_elastic.printed",
             "pytest_elastic.loop",
             "pytest_elastic.channel",
             "pytest_elastic.agent_channel",
@@ -153,6 +154,7 @@ PURE = (
     Pure(holds="pytest_elastic.config"),
     Pure(holds="pytest_elastic.rdzv_conf"),
     Pure(holds="pytest_elastic.plain"),
+    Pure(holds="pytest_elastic.printed"),
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
     Pure(
         holds="pytest_elastic.rendezvous",

@@ -94,7 +94,7 @@ if attempt < len(files):
 elif attempt < len(files) + len(others):
     others[attempt - len(files)](path)
 else:
-    said = "\x1b[31mred\x1b[0m\nsecond line " + "x" * 1_000_000
+    said = "\x1b[31mred\x1b[0m\nno file caf\udce9 " + "x" * 1_000_000
     with open(path, "w") as file: json.dump({"message": said, "timestamp": "soon"}, file)
 sys.exit(3)
 """
@@ -103,14 +103,19 @@ sys.exit(3)
 def test_an_error_file_of_any_kind_harms_nothing(
     tmp_path: Path, start: Callable[..., Running]
 ) -> None:
-    """Empty, binary, cut, of other types, too deep, huge, no file at all: the job takes its way."""
+    """Empty, binary, cut, of other types, too deep, huge, none, no text: the job takes its way."""
     (tmp_path / "mumbles.py").write_text(MUMBLES)
     options = ("--standalone", "--max-restarts=11", "--rdzv-conf=min_round=0.001")
-    job = start(*PLAIN, *options, "--log-dir=logs", "mumbles.py")
+    events = tmp_path / "events.jsonl"
+    job = start(
+        *PLAIN, *options, "--log-dir=logs", "mumbles.py", PYTEST_ELASTIC_EVENTS=f"file:{events}"
+    )
     assert job.wait() == 1, job.printed[-3000:]
+    assert r"no file caf\\udce9" in events.read_text()
     assert len(re.findall("round .* ended: rank 0 on", job.printed)) == 12
     assert "in round 12: exit code 3" in job.printed
     assert r"  \x1b[31mred\x1b[0m" in job.printed, "it does not colour the console"
+    assert r"  no file caf\udce9 xxx" in job.printed
     assert len(job.printed) < 20_000
     assert "Traceback" not in job.printed
 

@@ -105,9 +105,9 @@ def strange_things(draw: random.Random) -> list[bytes]:
     ]
 
 
-def say(door: tuple[str, int], words: bytes) -> None:
+def say(door: tuple[str, int], words: bytes, *, host: str = "127.0.0.1") -> None:
     """Say something at a port, and stay until it has been read or we were hung up on."""
-    with socket.create_connection(door, timeout=LIMIT_S) as sock:
+    with socket.create_connection(door, timeout=LIMIT_S, source_address=(host, 0)) as sock:
         try:
             sock.sendall(words)
             sock.shutdown(socket.SHUT_WR)
@@ -170,3 +170,39 @@ def test_strangers_neither_join_nor_disturb(job: Job) -> None:
     assert "turned away a connection from 127.0.0.1" in job.node.printed
     assert job.node.printed.count("turned away") < 5
     assert "Traceback" not in job.node.printed
+
+
+# What strangers can say that is no text, or that a terminal obeys. Each host is told of once.
+EVIL = {
+    "127.0.0.71": "\ud800",
+    "127.0.0.72": "\x1b[2J\x1b]0;owned\x07",
+    "127.0.0.73": "x\n[pytest-elastic n1] round 99: forged",
+    "127.0.0.74": "x\r\x9b2Jforged",
+}
+
+
+@pytest.mark.parametrize("token", ["ours", None])
+def test_what_strangers_say_ends_no_agent_and_moves_no_cursor(
+    tmp_path: Path, token: str | None
+) -> None:
+    """Half of a surrogate pair, escapes of a terminal, a line that looks like one of ours."""
+    job = Job(tmp_path, token)
+    try:
+        for host, words in EVIL.items():
+            raw = json.dumps({"unwelcome": words}, ensure_ascii=False)
+            body = raw.encode(errors="surrogatepass")
+            say(job.door(), struct.pack(">I", len(body)) + body, host=host)
+            say(job.door(), frame({"unwelcome": words}), host=host)
+            say(job.door(), frame(encode(m.ProbeRequest(run_id=words, incarnation=words))))
+        job.node.wait_for("turned away a connection from 127.0.0.74")
+        assert job.node.process.poll() is None
+        (job.folder / "done").touch()
+        assert job.node.process.wait(LIMIT_S) == 0
+    finally:
+        job.node.end()
+    job.node.read_rest()
+    printed = job.node.printed
+    assert "Traceback" not in printed
+    assert printed.replace("\n", "").isprintable(), repr(printed)
+    assert "\n[pytest-elastic n1] round 99" not in printed
+    assert "turned away a connection from 127.0.0.72: " in printed

@@ -72,7 +72,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/rate": _TRAINING,
     "history/checkers/cut_short": _CHECKERS,
     "history/checkers/started": _CHECKERS,
-    "history/checkers/registry": _JUDGE,
+    "history/checkers/registry": (*_JUDGE, f"{_HISTORY}/test_final_state.py"),
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
     "scenario/clauses": _CLAUSES,

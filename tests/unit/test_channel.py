@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_elastic.channel import Channel, JsonObject, connect
+from pytest_elastic.channel import Channel, JsonObject, connect, read_object, write_object
 from pytest_elastic.loop import Loop
+from pytest_elastic.printed import without_surrogates
 
 
 def test_descriptors_arrive_with_the_message_they_were_sent_with() -> None:
@@ -80,3 +84,32 @@ def test_what_is_no_address_cannot_be_dialled(host: str, port: int) -> None:
     loop.close()
     assert not connected
     assert [error.errno for error in failed] == [errno.EINVAL]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x\udfff", "\udce9\ud83d"])
+def test_half_of_a_surrogate_pair_is_no_text_of_a_stranger(text: str) -> None:
+    """Raw or as an escape, as a key or deep inside: it could not be written down, nor printed."""
+    for fields in ({"a": text}, {text: 1}, {"a": [{"b": [text]}]}):
+        escaped = json.dumps(fields)
+        raw = json.dumps(fields, ensure_ascii=False)
+        assert read_object(escaped) is None
+        assert read_object(escaped.encode()) is None
+        assert read_object(raw) is None
+        assert read_object(raw.encode(errors="surrogatepass")) is None
+        own = read_object(raw.encode(errors="surrogatepass"), of_stranger=False)
+        assert own == fields, "an environment may hold bytes that are no text"
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "\ud55c\uae00", "\U0001f600", "a\\udce9", "\x1b"])
+def test_all_that_is_text_may_be_said(text: str) -> None:
+    """Letters of any alphabet, pairs that are whole, a backslash, control characters."""
+    fields = {"a": text}
+    for said in (json.dumps(fields), json.dumps(fields, ensure_ascii=False)):
+        assert read_object(said) == read_object(said.encode()) == fields
+
+
+@given(st.text(st.characters(categories=None)))
+def test_what_a_node_writes_another_one_reads(text: str) -> None:
+    """Whatever it was: what is no text arrives as escapes."""
+    plain = without_surrogates(text)
+    assert read_object(write_object({"a": text, text: 1})) == {"a": plain, plain: 1}

@@ -109,8 +109,7 @@ class History:
         if self._path is not None:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (kept open)
-            # What UTF-8 cannot hold is escaped, as JSON can be.
-            line = (encode_record(record, seq=entry.seq) + "\n").encode("utf-8", "backslashreplace")
+            line = (encode_record(record, seq=entry.seq) + "\n").encode()
             self._file.write(line)
             self._lines.update(line)
         return entry

@@ -129,3 +129,27 @@ def test_no_json_makes_the_reader_fail(value: object, key: str) -> None:
     line[key] = value
     decode_record(json.dumps(line))
     decode_record(json.dumps(value))
+
+
+# Any text that Python can hold, halves of surrogate pairs included.
+ANY_TEXT = st.text(st.characters(categories=None))
+
+
+@given(text=ANY_TEXT)
+def test_any_text_can_be_written_shown_and_read_back_as_text(text: str) -> None:
+    """What is no text stands as escapes then."""
+    event = NodeSpared(round=1, reason=text)
+    told = dataclasses.replace(record(event), node=text, run_id=text)
+    line = encode_record(told)
+    assert line.isascii()
+    assert line.isprintable()
+    found = decode_record(line.encode())
+    assert found is not None
+    assert found.node.encode() == text.encode(errors="backslashreplace")
+    assert isinstance(found.event, NodeSpared)
+    assert found.event.reason == found.node == found.run_id
+
+
+def test_a_line_that_is_too_deep_is_no_record() -> None:
+    """A stranger may write it into a file of ours."""
+    assert decode_record('{"v":1,"event":' + '{"a":' * 100_000) is None

@@ -192,3 +192,29 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     for url in ("tcp:1.2.3.4:5", "unix:", "file", f"file:{tmp_path}"):
         with pytest.raises(UsageError, match="events"):
             make_sink(url)
+
+
+@pytest.mark.parametrize("kind", ["file", "unix"])
+def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
+    """Half of a surrogate pair cannot be encoded: a sink that raised would end its agent."""
+    path = str(tmp_path / "events")
+    record = Record(
+        at=0.0,
+        source="agent",
+        node="caf\udce9",
+        run_id="\x1b[2J",
+        event=WorkersHeld(round=7, reason="\ud800\n"),
+    )
+    if kind == "file":
+        with closing(make_sink(f"file:{path}")) as sink:
+            sink.send(record)
+            assert sink.dropped == 0
+        assert numbers(Path(path).read_bytes()) == [7]
+        return
+    with listener(path) as server, closing(make_sink(f"unix:{path}")) as sink:
+        sink.send(record)
+        sink.flush(DEADLINE_S)
+        sock, _ = server.accept()
+        sink.close()
+        with sock:
+            assert numbers(read_all(sock)) == [7]

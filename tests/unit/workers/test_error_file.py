@@ -54,6 +54,15 @@ def test_a_file_that_cannot_be_understood_says_nothing(tmp_path: Path, content: 
     assert read_error_file(str(path)) is None
 
 
+def test_bytes_that_are_no_text_are_shown_as_escapes(tmp_path: Path) -> None:
+    """A file name in the message of an exception, as Python holds it: it goes to every node."""
+    path = tmp_path / "error.json"
+    extra = {"py_callstack": "at caf\udce9", "timestamp": "1"}
+    path.write_text(json.dumps({"message": {"message": "no caf\udce9", "extraInfo": extra}}))
+    error = read_error_file(str(path))
+    assert error == WorkerError(message="no caf\\udce9", traceback="at caf\\udce9", timestamp=1)
+
+
 def test_odd_values_inside_do_no_harm(tmp_path: Path) -> None:
     """What is not of the expected type is left out or shown as it is."""
     path = tmp_path / "error.json"

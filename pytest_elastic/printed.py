@@ -1,0 +1,20 @@
+"""Text from outside, fit to be printed: nobody knows what workers, nodes and strangers will say."""
+
+from __future__ import annotations
+
+__all__ = ["printable", "without_surrogates"]
+
+
+def printable(text: str) -> str:
+    r"""Return a text as one line that can be encoded, moves no cursor and changes no colour.
+
+    What cannot be printed is written as in Python's source: `\n`, `\t`, `\x1b`, `\udce9`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def without_surrogates(text: str) -> str:
+    r"""Return a text that can be encoded: bytes that were no UTF-8 stand as `\udce9`."""
+    return text.encode("utf-8", "backslashreplace").decode()
