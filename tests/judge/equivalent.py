@@ -95,8 +95,8 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
     ),
     Equivalent(
         file="history/checkers/consistent",
-        old="if entry.at < (last or hello).at - _ROUNDING_S:",
-        new="if entry.at <= (last or hello).at - _ROUNDING_S:",
+        old="if entry.at < worker.newest.at - _ROUNDING_S:",
+        new="if entry.at <= worker.newest.at - _ROUNDING_S:",
         why="a rounding of floats has no side of its own",
     ),
     Equivalent(

@@ -152,6 +152,14 @@ def _outcome_of_survivor(file: str, mutant: Mutant) -> str:
     return "equivalent" if is_named else "survived"
 
 
+def _refuse_stale_names(files: Sequence[str], work: Sequence[tuple[str, Mutant]]) -> None:
+    """Raise SystemExit where what is named as making no difference is no change of a file."""
+    changes = {(file, _plain(mutant.old), _plain(mutant.new)) for file, mutant in work}
+    for each in EQUIVALENT:
+        if each.file in files and (each.file, each.old, each.new) not in changes:
+            raise SystemExit(f"{each.file}: equivalent.py names a change that is none: {each.old}")
+
+
 def _plain(lines: str) -> str:
     return " ".join(lines.split())
 
@@ -279,6 +287,7 @@ def main(arguments: Sequence[str]) -> int:
     for file in files:
         _try_unchanged(file)
     work = [(file, mutant) for file in files for mutant in _mutants(file)]
+    _refuse_stale_names(files, work)
     if options.sample is not None:
         print(f"seed {options.seed}")
         work = random.Random(options.seed).sample(work, min(options.sample, len(work)))
