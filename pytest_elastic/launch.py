@@ -6,7 +6,6 @@ socket, a rendezvous and an agent, in one event loop.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import socket
@@ -51,6 +50,7 @@ from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
 from pytest_elastic.rendezvous.wire import encode
 from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.affinity import choose_cpus
+from pytest_elastic.workers.console import Console, drain_consoles
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
 from pytest_elastic.workers.messages import InheritFolder
@@ -60,6 +60,8 @@ __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "se
 
 # The last records of an agent are the ones that say why it ended.
 _FLUSH_S = 1.0
+# How long the end of a launch waits for a console that takes no more.
+_DRAIN_S = 2.0
 
 
 def launch(
@@ -134,11 +136,13 @@ class _Launch:
         self._name = config.node_name or printable(socket.gethostname())
         self._incarnation = secrets.token_hex(8)
         self._sink = make_sink(config.events or "", watcher=self._loop)
+        self._stdout, self._stderr = Console(self._loop, 1), Console(self._loop, 2)
         self._plan = ProgramPlan(
             config,
             self._loop,
             os.environ,
             os.getcwd(),
+            consoles=(self._stdout, self._stderr),
             say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
         )
         self._credentials = credentials_of(config)
@@ -187,6 +191,9 @@ class _Launch:
         finally:
             keeper.dismiss()
             self._plan.close()
+            drain_consoles(self._loop, (self._stdout, self._stderr), _DRAIN_S)
+            self._stdout.close()
+            self._stderr.close()
             self._sink.flush(_FLUSH_S)
             self._sink.close()
             signals.end(process_ends=process_ends)
@@ -382,9 +389,7 @@ class _Launch:
             self._say(f"cannot write the reason to {target}: {error.strerror}")
 
     def _say(self, *lines: str) -> None:
-        """Write to the console; whoever read it may have gone, and a job does not end by that."""
-        with contextlib.suppress(OSError):
-            os.write(2, "".join(f"{printable(line)}\n" for line in lines).encode())
+        self._stderr.write_lines("".join(f"{printable(line)}\n" for line in lines))
 
 
 def _plain(config: LaunchConfig) -> dict[str, object]:

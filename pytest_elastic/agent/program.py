@@ -12,11 +12,12 @@ from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
 from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.workers.console import Console
 from pytest_elastic.workers.file_timer import FileTimer, file_timer_path
 from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
 from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.tee import Console, Tee, TeeStream, tee_streams
+from pytest_elastic.workers.tee import Tee, TeeStream, tee_streams
 
 __all__ = ["ProgramPlan", "command_line"]
 
@@ -53,6 +54,7 @@ class ProgramPlan:
         environ: Mapping[str, str],
         cwd: str,
         *,
+        consoles: tuple[Console, Console],
         say: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -71,7 +73,7 @@ class ProgramPlan:
         self._plugin: LogsPlugin | None = None
         self._cpus: Sequence[Sequence[int]] | None = None
         self._error_files: dict[tuple[int, int], str | None] = {}  # of the last round
-        self._consoles: tuple[Console, Console] | None = None
+        self._consoles = consoles
         self._streams: list[TeeStream] = []
         self._tee: Tee | None = None
         self._say = say
@@ -219,7 +221,7 @@ class ProgramPlan:
 
     def _add_streams(self, files: WorkerLogs, rank: int) -> None:
         if files.tee.stdout or files.tee.stderr:
-            stdout, stderr = self._open_consoles()
+            stdout, stderr = self._consoles
             prefix = self._prefix(rank, files.local_rank)
             self._streams += tee_streams(
                 files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr
@@ -236,16 +238,11 @@ class ProgramPlan:
                     TeeStream(
                         path=path,
                         prefix=self._prefix(worker.rank, worker.local_rank),
-                        console=self._open_consoles()[index],
+                        console=self._consoles[index],
                         filters=filters,
                         filtered=filtered or None,
                     )
                 )
-
-    def _open_consoles(self) -> tuple[Console, Console]:
-        if self._consoles is None:
-            self._consoles = (Console(self._loop, 1), Console(self._loop, 2))
-        return self._consoles
 
     def _prefix(self, rank: int, local_rank: int) -> str:
         config = self._config

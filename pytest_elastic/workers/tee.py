@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.workers.console import Console
 from pytest_elastic.workers.logs import LogSettings, WorkerLogs
 
-__all__ = ["Console", "Tee", "TeeStream", "tee_streams"]
+__all__ = ["Tee", "TeeStream", "tee_streams"]
 
 # How long a burst of writes is gathered before it is shown: a person sees no difference, and a
 # worker that prints all the time wakes the agent 20 times a second and not thousands.
@@ -29,60 +28,7 @@ _MAX_BEHIND = 4 * 1024 * 1024
 _KEEP_WHEN_SKIPPING = 64 * 1024
 # A "line" without an end, such as a progress bar that uses carriage returns only.
 _MAX_LINE = 64 * 1024
-# Waiting for the console beyond this: files are not read on until it has taken some.
-_MAX_QUEUED = 1024 * 1024
-# A pipe that select calls writable takes this much without blocking (PIPE_BUF).
-_WRITE = 4096
-_RETRY_S = 0.02
 _IN_MODIFY = 0x2
-
-
-class Console:
-    """A descriptor of the console, written without ever waiting for whoever reads it."""
-
-    def __init__(self, loop: Loop, fd: int) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._queue: deque[bytes] = deque()
-        self._queued = 0
-        self._timer: Timer | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Tell whether nothing more should be written for now."""
-        return self._queued > _MAX_QUEUED
-
-    def write(self, data: bytes) -> None:
-        """Queue `data` and write what the other side takes now."""
-        if data:
-            self._queue.append(data)
-            self._queued += len(data)
-            self._flush()
-
-    def drain(self, timeout_s: float) -> None:
-        """Write what is queued, waiting at most `timeout_s` for the other side."""
-        deadline = self._loop.now() + timeout_s
-        while self._queue and (left_s := deadline - self._loop.now()) > 0:
-            select.select([], [self._fd], [], left_s)
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._queue and select.select([], [self._fd], [], 0)[1]:
-            data = self._queue.popleft()
-            try:
-                written = os.write(self._fd, data[:_WRITE])
-            except BlockingIOError:
-                written = 0
-            except OSError:
-                # Nobody reads any more; the files still have everything.
-                written = len(data)
-            self._queued -= written
-            if written < len(data):
-                self._queue.appendleft(data[written:])
-            if not written:
-                break
-        if self._queue and (self._timer is None or self._timer.is_cancelled):
-            self._timer = self._loop.call_at(self._loop.now() + _RETRY_S, self._flush)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +106,8 @@ class Tee:
             self._loop.watch(self._inotify, on_readable=self._grown)
         self._read_later()
 
-    def finish(self, timeout_s: float = 2.0) -> None:
-        """Show the rest and stop: the workers are gone. Waits that long for a slow console."""
+    def finish(self) -> None:
+        """Show the rest and stop: the workers are gone. What finds no room waits in the console."""
         for tail in self._tails:
             if tail.fd < 0:
                 continue
@@ -172,8 +118,6 @@ class Tee:
                 self._show(tail, [bytes(tail.line)])
             os.close(tail.fd)
             tail.fd = -1
-        for console in {id(t.stream.console): t.stream.console for t in self._tails}.values():
-            console.drain(timeout_s)
         self._stop_watching()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,0 +1,134 @@
+"""The console of an agent: written without ever waiting for whoever reads it.
+
+A terminal that was stopped (Ctrl-S), a log shipper that is stuck: their pipes are full, and a write
+would stop the agent with its workers and its lease. What finds no room waits here, up to a bound.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections import deque
+from collections.abc import Sequence
+
+from pytest_elastic.loop import Loop, Timer
+
+__all__ = ["Console", "drain_consoles"]
+
+# Waiting for the console beyond this: files are not read on until it has taken some.
+_MAX_QUEUED = 1024 * 1024
+# A pipe that poll calls writable takes this much without blocking (PIPE_BUF).
+_WRITE = 4096
+_RETRY_S = 0.02
+
+
+class Console:
+    """A descriptor of the console, which stays the caller's."""
+
+    def __init__(self, loop: Loop, fd: int) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._own_fd: int | None = None
+        self._was_written = False
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._left_out = 0
+        self._timer: Timer | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether nothing more should be written for now."""
+        return self._queued > _MAX_QUEUED
+
+    @property
+    def has_more(self) -> bool:
+        """Tell whether something still waits for the other side."""
+        return bool(self._queue)
+
+    def write(self, data: bytes) -> None:
+        """Queue `data` and write what the other side takes now."""
+        if data:
+            if not self._was_written:
+                self._was_written = True
+                self._own_fd = _open_without_waiting(self._fd)
+            self._queue.append(data)
+            self._queued += len(data)
+            self.flush()
+
+    def write_lines(self, text: str) -> None:
+        """Write a few lines; where nobody reads, they are left out, and how many is said later."""
+        if self.is_full:
+            self._left_out += text.count("\n")
+            return
+        if self._left_out:
+            text = f"[pytest-elastic: {self._left_out} lines were left out here]\n{text}"
+            self._left_out = 0
+        self.write(text.encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        """Write what the other side takes now."""
+        while self._queue and _ready([self], 0.0):
+            data = self._queue.popleft()
+            try:
+                written = os.write(self.fileno(), data[:_WRITE])
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                # Nobody reads any more; the files still have everything.
+                written = len(data)
+            self._queued -= written
+            if written < len(data):
+                self._queue.appendleft(data[written:])
+            if not written:
+                break
+        if self._queue and (self._timer is None or self._timer.is_cancelled):
+            self._timer = self._loop.call_at(self._loop.now() + _RETRY_S, self.flush)
+
+    def close(self) -> None:
+        """Give up what still waits; harmless when it is closed."""
+        self._queue.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._own_fd is not None:
+            os.close(self._own_fd)
+            self._own_fd = None
+
+    def fileno(self) -> int:
+        """Return the descriptor that is written."""
+        return self._fd if self._own_fd is None else self._own_fd
+
+
+def drain_consoles(loop: Loop, consoles: Sequence[Console], timeout_s: float) -> None:
+    """Write what still waits, until all is written or `timeout_s` is over: nothing else goes on."""
+    deadline = loop.now() + timeout_s
+    while waiting := [console for console in consoles if console.has_more]:
+        if not _ready(waiting, deadline - loop.now()):
+            return
+        for console in waiting:
+            console.flush()
+
+
+def _ready(consoles: Sequence[Console], timeout_s: float) -> bool:
+    """Wait at most so long until one of them takes something; one that is closed takes all."""
+    poll = select.poll()
+    for console in consoles:
+        poll.register(console.fileno(), select.POLLOUT)
+    return bool(poll.poll(max(timeout_s, 0.0) * 1000))
+
+
+def _open_without_waiting(fd: int) -> int | None:
+    """Return a descriptor of ours for the same pipe or terminal, on which no write waits.
+
+    The flag belongs to what is open, which others share: workers, or a shell. Others may fill a
+    pipe between a look at it and a write, so that the look alone is not enough. Where no such
+    descriptor can be had (a socket, a terminal of another user), the look has to do.
+    """
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            return os.open(f"/proc/self/fd/{fd}", flags)
+    except OSError:
+        pass
+    return None
