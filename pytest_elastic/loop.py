@@ -51,14 +51,27 @@ class Timer:
             callback()
 
 
+class _Watch:
+    """What is watched on a descriptor, from its first `watch` to `unwatch`.
+
+    The kernel gives the number of a closed descriptor to the next one that is opened: an event that
+    is dealt with later in the same turn belongs to this, and not to the number.
+    """
+
+    __slots__ = ("on_readable", "on_writable")
+
+    def __init__(self) -> None:
+        self.on_readable: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+
+
 class Loop:
     """A single-threaded event loop; construct it in the process (after the fork) that runs it."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or BootClock()
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[], None]] = {}
-        self._writers: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, _Watch] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
@@ -87,22 +100,22 @@ class Loop:
 
         A descriptor with an error or a hang-up counts as ready for whatever is watched.
         """
-        known = fd in self._readers or fd in self._writers
-        self._set(self._readers, fd, on_readable)
-        self._set(self._writers, fd, on_writable)
         events = (select.EPOLLIN if on_readable else 0) | (select.EPOLLOUT if on_writable else 0)
         if not events:
-            if known:
-                self._epoll.unregister(fd)
-        elif known:
+            self.unwatch(fd)
+            return
+        if fd in self._watched:
             self._epoll.modify(fd, events)
         else:
             self._epoll.register(fd, events)
+            self._watched[fd] = _Watch()
+        self._watched[fd].on_readable = on_readable
+        self._watched[fd].on_writable = on_writable
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; call it before closing the descriptor. Harmless when it is not watched."""
-        if self._readers.pop(fd, None) or self._writers.pop(fd, None):
-            self._writers.pop(fd, None)
+        if (watch := self._watched.pop(fd, None)) is not None:
+            watch.on_readable = watch.on_writable = None
             self._epoll.unregister(fd)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
@@ -141,17 +154,17 @@ class Loop:
         """Wait at most `timeout_s` for something to happen, and serve what is ready then."""
         wait_s = self._wait_s(timeout_s)
         try:
-            ready = self._epoll.poll(wait_s)
+            ready = [(self._watched[fd], events) for fd, events in self._epoll.poll(wait_s)]
         except InterruptedError:
             ready = []
         self._run_due_timers()
-        for fd, events in ready:
+        for watch, events in ready:
             if self._stopping:
                 return
-            if events & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
-                reader()
-            if events & ~select.EPOLLIN and (writer := self._writers.get(fd)):
-                writer()
+            if events & ~select.EPOLLOUT and watch.on_readable:
+                watch.on_readable()
+            if events & ~select.EPOLLIN and watch.on_writable:
+                watch.on_writable()
         for _ in range(len(self._soon)):
             if self._stopping:
                 return
@@ -184,12 +197,3 @@ class Loop:
         now = self.now()
         while self._timers and self._timers[0][0] <= now and not self._stopping:
             heapq.heappop(self._timers)[2]._fire()  # noqa: SLF001 (same module)
-
-    @staticmethod
-    def _set(
-        table: dict[int, Callable[[], None]], fd: int, callback: Callable[[], None] | None
-    ) -> None:
-        if callback is None:
-            table.pop(fd, None)
-        else:
-            table[fd] = callback
