@@ -75,7 +75,8 @@ class LaunchConfig:
     or "default". `node_name` is None unless the user named the node. `error_file` is where whoever
     started this agent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are
     what the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
-    the file in which nodes find each other, if it is not the endpoint's store.
+    the file in which nodes find each other, if it is not the endpoint's store. `warnings` are
+    sentences for a person: what the user said that has no effect.
     """
 
     run_id: str
@@ -114,6 +115,7 @@ class LaunchConfig:
     handler_conf: Mapping[str, str] = field(default_factory=dict)
     registry_file: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
     @property
     def endpoint(self) -> Endpoint:

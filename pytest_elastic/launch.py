@@ -216,6 +216,8 @@ class _Launch:
             is_name_explicit=config.node_name is not None,
             role=config.role,
         )
+        for warning in config.warnings:
+            self._say(f"[pytest-elastic {self._name}] {warning}")
         self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
         self._emit(
             AgentStarted(pid=os.getpid(), address=address, port=port, slots=config.nproc_per_node)

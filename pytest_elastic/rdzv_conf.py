@@ -6,8 +6,7 @@ Pure, as `config` is: text in, checked values out, or a `UsageError` that says w
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_elastic.errors import UsageError
@@ -66,8 +65,14 @@ _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-def parse_rdzv_conf(text: str, *, backend: str = "c10d") -> RendezvousConf:
-    """Return the settings of a "key=value,key=value" text; unknown keys are refused by name."""
+def parse_rdzv_conf(
+    text: str, *, backend: str = "c10d", on_unknown: Callable[[str], None] | None = None
+) -> RendezvousConf:
+    """Return the settings of a "key=value,key=value" text.
+
+    A key that is not known is told to `on_unknown`, in a sentence, and has no effect, as torchrun
+    does it; without `on_unknown` it is refused (UsageError), as any value that is wrong.
+    """
     values: dict[str, str] = {}
     for key, value in _conf_items(text):
         if key in _ETCD_SETTINGS:
@@ -78,19 +83,19 @@ def parse_rdzv_conf(text: str, *, backend: str = "c10d") -> RendezvousConf:
             known = sorted({*_CONF_FIELDS, *(_ETCD_V3_SETTINGS if backend == "etcd-v3" else ())})
             close = difflib.get_close_matches(key, known, n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
-            raise UsageError(
-                f"--rdzv-conf has no setting {key!r}; known are {', '.join(known)}." + guess
-            )
+            if on_unknown is None:
+                raise UsageError(
+                    f"--rdzv-conf has no setting {key!r}; known are {', '.join(known)}." + guess
+                )
+            on_unknown(f"--rdzv-conf has no setting {key!r}: it has no effect." + guess)
+            continue
         values[key] = value
     fields: dict[str, float | bool | str] = {}
     for key, value in values.items():
         name = _CONF_FIELDS[key]
         if name is not None:
             fields[name] = _conf_value(key, name, value)
-        elif key == "rank":
-            if not re.fullmatch(r"\d{1,9}", value):
-                raise UsageError(f"--rdzv-conf rank={value}: expected a whole number of at least 0")
-        else:
+        elif key == "keep_alive_max_attempt":
             _conf_number(key, value)
     if "lease" not in values and (
         "keep_alive_interval" in values or "keep_alive_max_attempt" in values
@@ -118,14 +123,17 @@ _ETCD_V3_SETTINGS = ("protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", 
 _HANDLER_TIMEOUT_S = "900"
 
 
-def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping[str, str]]:
+def parse_backend_conf(
+    text: str, backend: str, *, on_unknown: Callable[[str], None]
+) -> tuple[RendezvousConf, Mapping[str, str]]:
     """Return what `--rdzv-conf` says to us, and what to a handler that is not ours.
 
-    Of handlers, only torch's own settings are known by name.
+    Of handlers, only torch's own settings are known by name. `on_unknown` is told of keys of ours
+    that are not known.
     """
     values = dict(_conf_items(text))
     if backend in ("c10d", "static"):
-        conf = parse_rdzv_conf(text)
+        conf = parse_rdzv_conf(text, on_unknown=on_unknown)
         if backend == "c10d" and conf.store_type == "file":
             _refuse_quorum(values, "store_type=file: the file says who decides")
         return conf, {}
@@ -138,7 +146,8 @@ def parse_backend_conf(text: str, backend: str) -> tuple[RendezvousConf, Mapping
                     f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
                 )
         _refuse_quorum(values, "etcd-v3: etcd says who decides")
-        return replace(parse_rdzv_conf(ours, backend=backend), quorum="granted"), theirs
+        conf = parse_rdzv_conf(ours, backend=backend, on_unknown=on_unknown)
+        return replace(conf, quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)
     for key in values:
         if known is not None and key not in known:
@@ -160,7 +169,8 @@ def _refuse_quorum(values: Mapping[str, str], why: str) -> None:
 
 
 def _conf_items(text: str) -> Iterator[tuple[str, str]]:
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    # Quotes that a shell did not take away, because they were quoted themselves.
+    for item in filter(None, (part.strip() for part in text.strip().strip("\"'").split(","))):
         key, separator, value = (part.strip() for part in item.partition("="))
         if not separator or not key or not value:
             raise UsageError(

@@ -55,7 +55,6 @@ def worker_environ(
         "PYTEST_ELASTIC_ROUND": str(assignment.round),
         "PYTEST_ELASTIC_TERM": str(assignment.term),
     }
-    environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if ranks.local_world_size > 1:
         # As torchrun: with several workers on a host, each would otherwise start a thread per core.
         environ.setdefault("OMP_NUM_THREADS", "1")

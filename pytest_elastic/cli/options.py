@@ -130,7 +130,12 @@ def _parse(
         )
     backend, endpoints, is_host, run_id = meeting_point(values, max_nodes)
     with values.blamed("rdzv_conf"):
-        conf, handler_conf = parse_backend_conf(values.text("rdzv_conf"), backend)
+        said, warnings = values.name("rdzv_conf"), []
+        conf, handler_conf = parse_backend_conf(
+            values.text("rdzv_conf"),
+            backend,
+            on_unknown=lambda text: warnings.append(text.replace("--rdzv-conf", said, 1)),
+        )
     check_can_be_found(backend, endpoints, conf, min_nodes)
     if is_host is not None and conf.is_host is None:
         conf = replace(conf, is_host=is_host)
@@ -141,6 +146,7 @@ def _parse(
         visible_device(environ, workers - 1)
     return LaunchConfig(
         run_id=run_id,
+        warnings=tuple(warnings),
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         nproc_per_node=workers,

@@ -64,7 +64,6 @@ def folder(tmp_path: Path) -> Path:
             "--rdzv-backend=c10d --rdzv-endpoint=a,b --rdzv-conf=is_host=1 hello.py",
             "does not say which of several endpoints this node shall host",
         ),
-        ("--rdzv-conf=leese=1 hello.py", "--rdzv-conf has no setting 'leese'"),
         ("--rdzv-conf=lease=soon hello.py", "--rdzv-conf lease=soon: expected a number of seconds"),
         ("--rdzv-conf=lease=0.1 hello.py", "lease must be at least twice the beat interval"),
         ("--redirects=7 hello.py", "--redirects=7 names no streams"),
@@ -88,6 +87,13 @@ def test_a_command_that_cannot_be_meant_is_refused_at_once(
     assert ended.out == ""
     assert "Traceback" not in ended.err
     ended.expect_no_line_of_ours()
+
+
+def test_a_setting_that_is_not_known_is_warned_of_and_the_job_runs(folder: Path) -> None:
+    """A command that works with torchrun goes on to work."""
+    ended = run("--standalone", "--rdzv-conf='leese=1,lease=3'", "hello.py", cwd=folder)
+    assert ended.code == 0, ended.err
+    assert "--rdzv-conf has no setting 'leese': it has no effect. Did you mean" in ended.err
 
 
 def test_a_mistake_in_a_variable_is_told_by_the_variables_name(folder: Path) -> None:
