@@ -19,7 +19,7 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
-from pytest_elastic.backends.own_address import own_address
+from pytest_elastic.backends.own_address import own_address, why_doubtful
 from pytest_elastic.channel import listen
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
@@ -216,7 +216,10 @@ class _Launch:
             is_name_explicit=config.node_name is not None,
             role=config.role,
         )
-        for warning in config.warnings:
+        doubt = ""
+        if config.max_nodes > 1 and not config.local_addr and config.registry_file is None:
+            doubt = why_doubtful(address, config.endpoints)
+        for warning in filter(None, (*config.warnings, doubt)):
             self._say(f"[pytest-elastic {self._name}] {warning}")
         self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
         self._emit(

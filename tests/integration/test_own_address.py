@@ -1,0 +1,152 @@
+"""The address under which a node is known to the others, on machines as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.client import wait_for
+from elastic_harness.network.names import NameChange
+
+from pytest_elastic.backends.own_address import interface_addresses, own_address, why_doubtful
+from pytest_elastic.config import Endpoint
+from pytest_elastic.errors import UsageError
+from tests.cluster_bench import LIMIT_S, Bench
+
+ASK = """
+import json, sys
+from pytest_elastic.backends.own_address import own_address, why_doubtful
+from pytest_elastic.config import Endpoint
+endpoints = [Endpoint(host=host, port=29400) for host in sys.argv[1:]]
+address = own_address(None, endpoints, said="--local-addr")
+print(json.dumps([address, why_doubtful(address, endpoints)]))
+"""
+DEBIANS_HOSTS = {"n1": NameChange(address="127.0.1.1")}
+
+
+@pytest.fixture(scope="module")
+def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One server for all tests of this file, with nothing preloaded."""
+    try:
+        choose_cluster("namespace")
+    except UsageError as error:
+        pytest.skip(error.message)
+    made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+    """Lend the server, with two nodes, and look for what the test left."""
+    for lent in cluster_bench.borrow(tmp_path):
+        lent.start("n1", "n2")
+        yield lent
+
+
+def ask(bench: Bench, node: str, *endpoints: str) -> tuple[str, str]:
+    """Return the address that a node takes for its own, and what is doubtful about it."""
+    address, doubt = json.loads(bench.output(bench.python(node, ASK, *endpoints)))
+    return address, doubt
+
+
+def test_a_node_whose_name_is_127_0_1_1_is_known_by_an_address_that_others_reach(
+    bench: Bench,
+) -> None:
+    """Debian writes that into /etc/hosts; what was guessed is said, with all there is."""
+    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    wait_for(bench.loop, changes, within_s=LIMIT_S)
+    address, doubt = ask(bench, "n1", "n1")
+    assert address == "10.77.0.1"
+    assert doubt == (
+        "n1 is 127.0.1.1 on this machine, so that its way to the others had to be guessed: it is "
+        "known to them as 10.77.0.1, of 10.77.0.1 (--local-addr gives another)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "expected"),
+    [
+        (("n1",), "10.77.0.1"),
+        (("n2",), "10.77.0.1"),
+        (("10.77.0.2",), "10.77.0.1"),
+        (("n1", "n2"), "10.77.0.1"),
+        (("127.0.0.1", "n2"), "10.77.0.1"),
+        (("nobody.invalid",), "10.77.0.1"),
+        ((), "10.77.0.1"),
+        (("127.0.0.1",), "127.0.0.1"),
+        (("localhost",), "127.0.0.1"),
+        (("127.5.0.1", "LOCALHOST."), "127.0.0.1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_it_is_the_one_towards_where_nodes_meet(
+    bench: Bench, endpoints: tuple[str, ...], expected: str
+) -> None:
+    """A loopback address only by the user's own word; and nothing is doubtful then."""
+    address, doubt = ask(bench, "n1", *endpoints)
+    assert address == expected or (address, endpoints) == ("::1", ("localhost",))
+    assert doubt == ""
+
+
+def test_a_machine_without_a_network_says_that_nobody_can_reach_it(tmp_path: Path) -> None:
+    """It takes part all the same: the others may be on this machine."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("no network can be left here")
+    alone = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", ASK, "somebody.invalid"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        cwd=tmp_path,
+    )
+    address, doubt = json.loads(alone.stdout)
+    assert address == "127.0.0.1"
+    assert doubt.startswith("this node is known to the others as 127.0.0.1, which no other machine")
+
+
+def test_ipv6_alone_is_an_address_too(bench: Bench) -> None:
+    """Of a machine that has no other; where nodes meet at IPv6, that is taken."""
+    endpoint = [Endpoint(host="::1", port=29400)]
+    assert own_address(None, endpoint, said="x") == "::1"
+    assert why_doubtful("::1", endpoint) == ""
+    assert why_doubtful("::1", [Endpoint(host="n2", port=29400)]) != ""
+
+
+def test_the_interfaces_of_this_machine_are_found() -> None:
+    """Those that the kernel would use, and none that only this machine reaches."""
+    found = interface_addresses()
+    assert all(not each.startswith(("127.", "fe80")) for each in found)
+    towards = own_address(None, [], said="x")
+    assert towards in found or towards == "127.0.0.1"
+
+
+def test_who_says_an_address_is_believed() -> None:
+    """And told if it is none."""
+    assert own_address("127.0.0.1", [Endpoint(host="n1", port=1)], said="x") == "127.0.0.1"
+    with pytest.raises(UsageError, match=r"--local-addr=nowhere\.invalid: no such address"):
+        own_address("nowhere.invalid", [], said="--local-addr")
+
+
+LAUNCH = (
+    *(sys.executable, "-m", "pytest_elastic", "run", "--nnodes=2", "--rdzv-backend=c10d"),
+    *("--rdzv-endpoint=n1:29400", "--rdzv-conf=join_timeout=30,min_round=0.1"),
+    *("--worker-start=exec", "--no-python", "true"),
+)
+
+
+def test_a_job_forms_at_a_host_that_takes_its_own_name_for_127_0_1_1(bench: Bench) -> None:
+    """The host publishes an address that the other node can dial."""
+    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    wait_for(bench.loop, changes, within_s=LIMIT_S)
+    nodes = [bench.run(node, *LAUNCH) for node in ("n1", "n2")]
+    assert [bench.finish(node) for node in nodes] == [0, 0], bench.printed()
