@@ -18,6 +18,7 @@ __all__ = [
     "InternalError",
     "RendezvousError",
     "StoreUnreachable",
+    "Unavailable",
     "UsageError",
     "WorkerFailed",
 ]
@@ -60,6 +61,12 @@ class RendezvousError(ElasticError):
 
 class StoreUnreachable(RendezvousError):
     """The rendezvous endpoint could not be reached, or does not speak the store's protocol."""
+
+
+class Unavailable(ElasticError):
+    """What this machine has does not answer: nothing that another command line would change."""
+
+    exit_code = 3
 
 
 class InternalError(ElasticError):

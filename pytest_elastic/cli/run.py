@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_elastic.cli.devices import count_devices
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
-from pytest_elastic.errors import ElasticError, InternalError, UsageError
+from pytest_elastic.errors import ElasticError, InternalError
 
 if TYPE_CHECKING:
     from pytest_elastic.boot.role import Program, Role
     from pytest_elastic.workers.keeper_client import AdoptedKeeper
 
 __all__ = ["LauncherRole", "launcher_role", "main", "read_config"]
-
-# What a kernel shows when an accelerator is there at all; asking torch takes seconds.
-_ACCELERATOR_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
-_ACCELERATOR_MODULES = {"gpu": "cuda", "xpu": "xpu", "auto": "accelerator"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +41,7 @@ def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
 
 def read_config(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
     """Return the settings that a command line asks for; raises UsageError."""
-    return parse_run_command(argv, environ, count_devices=_count_devices)
+    return parse_run_command(argv, environ, count_devices=count_devices)
 
 
 class LauncherRole:
@@ -82,29 +78,3 @@ def launcher_role(argv: Sequence[str]) -> LauncherRole:
     """Return the role that plays a command line such as `-m pytest_elastic run train.py`."""
     words = list(argv)
     return LauncherRole(words[words.index("run") + 1 :])
-
-
-def _count_devices(kind: str) -> int:
-    if kind == "cpu":
-        return len(os.sched_getaffinity(0))
-    count = _count_accelerators(kind) if any(map(os.path.exists, _ACCELERATOR_FILES)) else 0
-    if count:
-        return count
-    if kind == "auto":
-        return len(os.sched_getaffinity(0))
-    raise UsageError(f"--nproc-per-node={kind}: torch finds no such device on this machine")
-
-
-def _count_accelerators(kind: str) -> int:
-    """Ask torch, in a process of its own: this one shall neither import it nor touch a device."""
-    module = f"torch.{_ACCELERATOR_MODULES[kind]}"
-    code = f"import torch; print({module}.device_count() if {module}.is_available() else 0)"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-        )
-        return int(done.stdout)
-    except (subprocess.SubprocessError, ValueError) as error:
-        raise UsageError(
-            f"--nproc-per-node={kind}: torch could not be asked for its devices: {error}"
-        ) from error

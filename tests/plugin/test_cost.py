@@ -12,7 +12,7 @@ from tests.plugin.place import Place
 LIMIT_MS = 30.0
 
 # What may not be there before it is used, and what nobody else brings.
-HEAVY = ("elastic_harness", "pydantic", "yaml", "torch", "numpy", "jinja2", "cloudpickle", "rich")
+HEAVY = ("elastic_harness", "pydantic", "yaml", "torch", "numpy", "jinja2", "cloudpickle")
 
 
 def test_a_run_without_elastic_tests_loads_none_of_what_costs(place: Place) -> None:
