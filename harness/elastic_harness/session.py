@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
@@ -318,6 +319,14 @@ def _make_socket_dir(scratch: str) -> str:
     It cannot be the run's own directory, whose path may be longer than a socket's can be.
     """
     os.makedirs(scratch, mode=0o700, exist_ok=True)
+    # Its name can be guessed, and where it lies anybody may make a folder.
+    found = os.lstat(scratch)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(
+            f"{scratch} is not a folder that only you can write in: somebody else has made it",
+            hint="Remove it, or set TMPDIR to a folder of your own.",
+        )
     folder = tempfile.mkdtemp(prefix="run-", dir=scratch)
     if len(os.fsencode(os.path.join(folder, "observe"))) >= _MAX_SOCKET_PATH:
         raise UsageError(

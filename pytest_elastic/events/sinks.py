@@ -84,7 +84,8 @@ class FileSink:
 
     def __init__(self, path: str) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o644)
+        # Command lines and environments are in it.
+        self._fd = os.open(path, flags, 0o600)
         self.dropped = 0
 
     def send(self, record: Record) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,8 +106,9 @@ def _load(path: str) -> dict[str, Any] | None:
 
 
 def _replace(path: str, content: Mapping[str, Any]) -> None:
-    unfinished = f"{path}.{os.getpid()}"
-    with open(unfinished, "w", encoding="utf-8") as file:
+    unfinished = f"{path}.{secrets.token_hex(8)}"
+    # "x": never into what a stranger has put there.
+    with open(unfinished, "x", encoding="utf-8") as file:
         json.dump(content, file)
     os.replace(unfinished, path)
 

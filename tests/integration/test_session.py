@@ -15,7 +15,7 @@ from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planner import make_plan
-from elastic_harness.session import HarnessSession, OpenRun
+from elastic_harness.session import HarnessSession, OpenRun, _make_socket_dir
 
 from pytest_elastic.errors import UsageError
 
@@ -148,3 +148,26 @@ def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
     assert "TMPDIR" in (refused.value.hint or "")
     session.close()
     assert [path for path in long.iterdir() if path.name.startswith("pytest-elastic")] == []
+
+
+@pytest.mark.parametrize("how", ["another user's", "writable for all", "a link"])
+def test_a_run_is_not_put_into_a_folder_that_somebody_else_has_made(
+    tmp_path: Path, how: str
+) -> None:
+    """Its name can be guessed, and whoever owns it could exchange what is in it."""
+    scratch = tmp_path / "pytest-elastic-1-2-3"
+    if how == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        scratch.symlink_to(tmp_path / "elsewhere")
+    else:
+        scratch.mkdir(mode=0o700)
+    if how == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("takes root to give a folder away")
+        os.chown(scratch, 65534, 65534)
+    elif how == "writable for all":
+        scratch.chmod(0o777)
+    with pytest.raises(UsageError, match="somebody else has made it") as refused:
+        _make_socket_dir(str(scratch))
+    assert "TMPDIR" in (refused.value.hint or "")
+    assert not any(scratch.iterdir())

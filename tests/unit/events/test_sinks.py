@@ -218,3 +218,11 @@ def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
         sink.close()
         with sock:
             assert numbers(read_all(sock)) == [7]
+
+
+def test_a_file_of_events_is_the_users_own(tmp_path: Path) -> None:
+    """Command lines and environments are in it."""
+    path = tmp_path / "events"
+    with closing(make_sink(f"file:{path}")) as sink:
+        sink.send(told(1))
+    assert path.stat().st_mode & 0o777 == 0o600

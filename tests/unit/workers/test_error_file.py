@@ -85,3 +85,15 @@ def test_a_root_cause_is_passed_on_with_its_exit_code(tmp_path: Path) -> None:
     assert forward_error_file(source, target, -11)
     assert read_error_file(target) == WorkerError(message="m", error_code=-11)
     assert not forward_error_file(str(tmp_path / "missing"), target, 1)
+
+
+def test_an_error_is_never_written_where_a_link_of_somebody_else_leads(tmp_path: Path) -> None:
+    """In a folder for all, whose names can be guessed."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "error.json"
+    for name in (f"error.json.{os.getpid()}", "error.json"):
+        (tmp_path / name).symlink_to(victim)
+    write_error_file(str(path), WorkerError(message="m"))
+    assert victim.read_text() == "precious"
+    assert read_error_file(str(path)) == WorkerError(message="m")
