@@ -12,6 +12,7 @@ import pytest
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
+from elastic_harness.history.events import HarnessFailed, RunClosed
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planner import make_plan
@@ -171,3 +172,17 @@ def test_a_run_is_not_put_into_a_folder_that_somebody_else_has_made(
         _make_socket_dir(str(scratch))
     assert "TMPDIR" in (refused.value.hint or "")
     assert not any(scratch.iterdir())
+
+
+def test_nothing_is_written_down_behind_the_end_of_a_run(
+    start: Start, session: HarnessSession
+) -> None:
+    """It is stopped while its launcher is being started, which fails then: that is no failure."""
+    stopped = [start("forever").stop("enough") for _ in range(3)]
+    assert start("briefly").wait().outcome == "succeeded"
+    for result in stopped:
+        kinds = [type(entry.event) for entry in result.history]
+        assert kinds[-1] is RunClosed, kinds
+        assert HarnessFailed not in kinds
+        assert not result.problems
+    session.close()

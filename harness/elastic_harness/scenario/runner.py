@@ -258,11 +258,13 @@ class Run:
         return self._stage
 
     def _on_begun(self, problem: ElasticError | None) -> None:
-        if problem is not None:
+        # A run that is ended while its launchers are being started takes their nodes away.
+        if problem is not None and self._end is None:
             self._abort(f"the job could not be started: {problem}")
 
     def _on_cluster_lost(self, reason: str) -> None:
-        self._abort(f"the cluster was lost: {reason}")
+        if not self._is_finished:
+            self._abort(f"the cluster was lost: {reason}")
 
     # Facts into the history, and from there into the engine
 
