@@ -114,12 +114,15 @@ def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(tmp_path:
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "SLURM_JOB_NODELIST": address(97),
         "SLURM_JOB_ID": "4711",
+        "HOME": str(tmp_path),
     }
     # As the scheduler does: the step's processes are signalled, not the script's shell.
     job = Running(tmp_path, "bash", "-c", "exec ./job", environ=environ)
     try:
         # A node that was late for the first round comes with another.
         job.wait_for(" 4 0\n", times=4)
+        (token,) = tmp_path.glob(".elastic-4711.token")
+        assert token.stat().st_mode & 0o777 == 0o600
         together = len(job.printed)
         (srun,) = children_of(job.process.pid)
         os.kill(srun, signal.SIGTERM)
@@ -128,6 +131,7 @@ def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(tmp_path:
         job.end()
     assert sorted(re.findall(r"saved (\d)", job.printed[together:])) == ["0", "1", "2", "3"]
     assert re.findall(r"srun: (\d+)", job.printed) == ["143"] * 4, job.printed
+    assert not token.exists()
 
 
 class Pod:
@@ -161,11 +165,19 @@ def pods(tmp_path: Path) -> Iterator[list[Pod]]:
     assert words[:2] == ["pytest-elastic", "run"]
     assert words[-1] == "train.py"
     (tmp_path / "train.py").write_text(STAYS)
-    place = address(98)
+    place, token = address(98), tmp_path / "token"
+    (mount,), (volume,) = container["volumeMounts"], template["volumes"]
+    assert mount["name"] == volume["name"]
+    token.touch(volume["secret"]["defaultMode"])
+    token.write_text("a token as long as openssl makes one")
     changed = [
-        word.replace("train-0.train:", f"{place}:").replace("=gpu", "=1") for word in words[2:-1]
+        word.replace("train-0.train:", f"{place}:")
+        .replace("=gpu", "=1")
+        .replace(f"{mount['mountPath']}/token", str(token))
+        for word in words[2:-1]
     ]
     assert f"--rdzv-endpoint={place}:29400" in changed
+    assert f"--rdzv-token-file={token}" in changed
     started = [
         Pod(
             tmp_path,
