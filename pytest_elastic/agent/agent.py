@@ -24,6 +24,7 @@ from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
 from pytest_elastic.workers.logs import full_disk_of
+from pytest_elastic.workers.process_tree import describe_process
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Agent", "Keeper", "WorkerPlan"]
@@ -224,7 +225,9 @@ class Agent:
 
     def _exit(self, command: m.Exit) -> None:
         self._exit_code = command.code
-        self._on_event(AgentExited(exit_code=command.code, reason=command.reason))
+        left = "; ".join(filter(None, map(describe_process, command.stuck)))
+        reason = f"{command.reason} ({left})" if left else command.reason
+        self._on_event(AgentExited(exit_code=command.code, reason=reason))
         assert self._rendezvous is not None, "an agent exits after it has begun"
         self._rendezvous.close(self._loop.stop)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from typing_extensions import assert_never
 
@@ -32,10 +32,14 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
-__all__ = ["PASSED_ON", "AgentMachine"]
+__all__ = ["PASSED_ON", "UNKILLABLE_S", "AgentMachine"]
 
 # SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
 KILL_TIMEOUT_S = 10.0
+# A process that gives back the memory of a GPU may take the most of a minute to be gone.
+UNKILLABLE_S = 60.0
+# After yet another signal from somebody who waits.
+_HURRIED_S = 2.0
 
 # What schedulers send as a hint (Slurm's --signal): the program decides what to do about it, while
 # torchrun ends the job.
@@ -105,7 +109,7 @@ class AgentMachine:
             case m.GroupVanished():
                 self._on_group_vanished(given, now)
             case m.LeaseExpired(round=round_):
-                self._on_lease_expired(round_)
+                self._on_lease_expired(round_, now)
             case m.KeeperGone(reason=reason, has_begun=has_begun):
                 self._on_keeper_gone(reason, "lost" if has_begun else "refused")
             case m.StoreReady():
@@ -143,7 +147,7 @@ class AgentMachine:
             case ports.LeaseExtended(until=until):
                 self._out.append(m.SetLease(until=until))
             case ports.Fence(round=round_, reason=reason):
-                self._on_fence(round_, reason)
+                self._on_fence(round_, reason, now)
             case ports.Spared():
                 if self.phase in (Phase.JOINING, Phase.SPARE):
                     self._become(Phase.SPARE)
@@ -210,7 +214,7 @@ class AgentMachine:
         self._continue(group)
         self._emit(events.WorkersReleased(round=round_))
 
-    def _on_fence(self, round_: int, reason: str) -> None:
+    def _on_fence(self, round_: int, reason: str, now: float) -> None:
         group = self._group
         if group is None or group.round != round_:
             self._ask(ports.WorkersGone(round=round_))
@@ -222,8 +226,7 @@ class AgentMachine:
             self._finish_round(group)
             return
         self._tell_lease_lost(group, reason)
-        group.is_ending = True
-        self._out.append(m.Kill(round=round_))
+        self._kill(group, now)
 
     def _on_job_over(self, notice: ports.JobOver, now: float) -> None:
         if notice.result == "drained":
@@ -234,8 +237,7 @@ class AgentMachine:
         grace_s = 0.0
         if group is not None and not group.is_gone:
             if notice.result in ("lost", "refused"):
-                group.is_ending = True
-                self._out.append(m.Kill(round=group.round))
+                self._kill(group, now)
             else:
                 grace_s = self._shutdown_timeout_s
                 self._end_group(group, grace_s, signal.SIGTERM, now)
@@ -250,6 +252,7 @@ class AgentMachine:
         group = self._running(given.round)
         if group is None:
             return
+        group.pids = given.pids
         self._emit(
             events.WorkersStarted(
                 round=given.round,
@@ -324,7 +327,7 @@ class AgentMachine:
         if self.phase is Phase.DRAINING:
             self._leave_by = now + self._leave_timeout_s
 
-    def _on_lease_expired(self, round_: int) -> None:
+    def _on_lease_expired(self, round_: int, now: float) -> None:
         group = self._running(round_)
         if group is None:
             return
@@ -343,7 +346,7 @@ class AgentMachine:
                 round=round_,
             )
             self._ask(ports.GroupFailed(round=round_, failures=(failure,), is_lease_over=True))
-        group.is_ending = True
+        group.was_killed(now, within_s=UNKILLABLE_S)  # by the keeper
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
 
@@ -371,8 +374,7 @@ class AgentMachine:
         if self._drain_signal is not None or self._ending is not None:
             # The second signal: no more patience.
             if group is not None and has_workers:
-                group.is_ending = True
-                self._out.append(m.Kill(round=group.round))
+                self._kill(group, now, within_s=_HURRIED_S if group.is_killed else UNKILLABLE_S)
             else:
                 self._leave_by = now
                 self._on_time(now)
@@ -390,9 +392,10 @@ class AgentMachine:
     def _on_time(self, now: float) -> None:
         group = self._group
         if group is not None and not group.is_gone:
-            if group.is_kill_due(now):
-                group.was_killed()
-                self._out.append(m.Kill(round=group.round))
+            if group.is_stuck(now):
+                self._give_up(group, now)
+            elif group.is_kill_due(now):
+                self._kill(group, now)
             elif group.are_groups_due(now):
                 group.groups_were_told()
                 self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
@@ -420,6 +423,15 @@ class AgentMachine:
         if group.has_ended:
             group.end_leftovers(now)
 
+    def _kill(self, group: WorkerGroup, now: float, *, within_s: float = UNKILLABLE_S) -> None:
+        group.was_killed(now, within_s=within_s)
+        self._out.append(m.Kill(round=group.round))
+
+    def _give_up(self, group: WorkerGroup, now: float) -> None:
+        """Leave with what cannot be killed: this node is of no use, and others wait for it."""
+        lost = _stuck(group, now)
+        self._ending = lost if self._ending is None else replace(self._ending, deadline=now)
+
     def _continue(self, group: WorkerGroup) -> None:
         group.is_held = False
         self._out.append(m.Signal(round=group.round, signal=signal.SIGCONT, to="all"))
@@ -439,9 +451,16 @@ class AgentMachine:
             self._exit(ending)
 
     def _exit(self, ending: _Ending) -> None:
+        group = self._group
+        is_stuck = group is not None and not group.is_gone
+        if group is not None and is_stuck and ending.result == "drained":
+            ending = _stuck(group, ending.deadline)
         self._become(Phase.DONE if ending.result in ("succeeded", "drained") else Phase.FAILED)
         self._has_exited = True
-        self._out.append(m.Exit(code=ending.code, result=ending.result, reason=ending.reason))
+        stuck = group.pids_left if group is not None and is_stuck else ()
+        self._out.append(
+            m.Exit(code=ending.code, result=ending.result, reason=ending.reason, stuck=stuck)
+        )
 
     def _running(self, round_: int) -> WorkerGroup | None:
         group = self._group
@@ -459,3 +478,8 @@ class AgentMachine:
         """Return one line about the machine, for logs and transcripts."""
         running: Iterable[str] = () if self.running_round is None else (f"r{self.running_round}",)
         return " ".join((self._node, self.phase.value, *running))
+
+
+def _stuck(group: WorkerGroup, now: float) -> _Ending:
+    reason = f"processes of round {group.round} have outlived SIGKILL"
+    return _Ending(code=_EXIT_CODES["lost"], result="lost", reason=reason, deadline=now)

@@ -6,6 +6,7 @@ signal, the time); commands are for the driver in `agent.agent` to perform.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.events.model import Event
@@ -201,11 +202,12 @@ class Emit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """End the agent. `result` is one of JobOver's."""
+    """End the agent. `result` is one of JobOver's; `stuck` are workers that have not ended."""
 
     code: int
     result: str
     reason: str
+    stuck: Sequence[int] = ()
 
 
 AgentCommand = Ask | Start | Signal | Kill | SetLease | OpenWorkerStore | Close | Emit | Exit

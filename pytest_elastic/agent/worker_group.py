@@ -6,6 +6,7 @@ the grace is over, and at its end everything is killed. Here is when; the machin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous.model import Assignment
@@ -36,6 +37,8 @@ class WorkerGroup:
     _stop_began_at: float = field(default=0.0, init=False)
     _groups_at: float | None = field(default=None, init=False)  # when whole groups are told
     _kill_at: float | None = field(default=None, init=False)
+    _gone_by: float | None = field(default=None, init=False)  # once SIGKILL was ordered
+    pids: Sequence[int] = ()  # by local rank
 
     @property
     def round(self) -> int:
@@ -89,12 +92,30 @@ class WorkerGroup:
         """Take note that this step was done."""
         self._groups_at = None
 
-    def was_killed(self) -> None:
-        """Take note that no step is left."""
+    def was_killed(self, now: float, *, within_s: float) -> None:
+        """Take note that all were killed: no step is left, and they are gone `within_s` seconds."""
+        self.is_ending = True
         self._groups_at = self._kill_at = None
+        if self._gone_by is None or now + within_s < self._gone_by:
+            self._gone_by = now + within_s
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether SIGKILL was ordered for all."""
+        return self._gone_by is not None
+
+    def is_stuck(self, now: float) -> bool:
+        """Return whether something has outlived SIGKILL for longer than it may."""
+        return self._gone_by is not None and now >= self._gone_by
+
+    @property
+    def pids_left(self) -> tuple[int, ...]:
+        """The processes of workers that have not ended; what those have started is not known."""
+        return tuple(pid for rank, pid in enumerate(self.pids) if rank not in self.exit_codes)
 
     def wake_at(self) -> float | None:
         """Return when the next step is due, or None."""
         if self.is_gone:
             return None
-        return min((at for at in (self._groups_at, self._kill_at) if at is not None), default=None)
+        moments = (self._groups_at, self._kill_at, self._gone_by)
+        return min((at for at in moments if at is not None), default=None)

@@ -21,6 +21,7 @@ __all__ = [
     "children_of",
     "command_of",
     "descendants",
+    "describe_process",
     "is_zombie",
     "process_group",
     "processor_ticks",
@@ -79,6 +80,21 @@ def start_time(pid: int) -> int | None:
     """Return when `pid` started, in clock ticks since boot: with it, a pid is unambiguous."""
     fields = _stat(pid)
     return None if fields is None else int(fields[19])
+
+
+def describe_process(pid: int) -> str:
+    """Return a process with its state and what it waits for in the kernel; "" if it has ended.
+
+    What it waits for is told to its user and to root only.
+    """
+    fields = _stat(pid)
+    if fields is None or is_zombie(pid):
+        return ""
+    waits_in = ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/wchan", encoding="ascii") as file:
+        waits_in = file.read().strip("0\n")
+    where = f", waits in {waits_in}" if waits_in else ""
+    return f"pid {pid} is in state {fields[0].decode()}{where}: {command_of(pid):.80}"
 
 
 def is_zombie(pid: int) -> bool:

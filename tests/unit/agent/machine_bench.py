@@ -84,5 +84,8 @@ class Bench:
     def exits(self) -> list[tuple[int, str]]:
         return [(o.code, o.result) for o in self.orders if isinstance(o, m.Exit)]
 
+    def stuck(self) -> list[tuple[int, ...]]:
+        return [tuple(o.stuck) for o in self.orders if isinstance(o, m.Exit)]
+
     def has_killed(self) -> bool:
         return any(isinstance(order, m.Kill) for order in self.orders)

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.machine import UNKILLABLE_S
 from pytest_elastic.agent.phases import Phase
 from pytest_elastic.agent.worker_group import GROUP_GRACE_S
 from pytest_elastic.events import model as events
@@ -340,3 +341,76 @@ def test_a_spare_starts_when_it_is_promoted() -> None:
     bench.run_round(2)
     phases.append(bench.machine.phase)
     assert phases == [Phase.SPARE, Phase.RUNNING]
+
+
+# --- what SIGKILL does not end -----------------------------------------------------------------
+
+
+def stuck(bench: Bench) -> None:
+    """Have a round stopped whose workers outlive SIGKILL."""
+    bench.run_round()
+    bench.exit(0, 1)
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="rank 0 failed"))
+    bench.pass_time(GRACE_S + 1)
+    assert bench.has_killed()
+
+
+def test_a_node_whose_workers_outlive_a_kill_leaves_after_a_minute() -> None:
+    """In uninterruptible sleep (a disk, a driver) nothing ends them: others wait for this node."""
+    bench = Bench()
+    stuck(bench)
+    bench.pass_time(UNKILLABLE_S - 2)
+    assert not bench.exits()
+    bench.pass_time(2)
+    assert bench.exits() == [(3, "lost")]
+    assert bench.stuck() == [(101,)]
+
+
+def test_a_fence_changes_nothing_about_how_long_that_may_take() -> None:
+    """The coordinator has given the node up meanwhile; it was killed before."""
+    bench = Bench()
+    stuck(bench)
+    bench.notice(ports.Fence(round=1, reason="evicted"))
+    bench.pass_time(UNKILLABLE_S)
+    assert bench.exits() == [(3, "lost")]
+
+
+def test_a_lease_that_ran_out_is_no_other_case() -> None:
+    """The keeper has killed them, and they are still there."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.LeaseExpired(round=1))
+    bench.pass_time(UNKILLABLE_S - 1)
+    assert not bench.exits()
+    bench.pass_time(2)
+    assert bench.exits() == [(3, "lost")]
+    assert bench.stuck() == [(100, 101)]
+
+
+def test_whoever_signals_once_more_is_not_kept_waiting() -> None:
+    """The first asks to leave, the second kills, the third gives up what is stuck."""
+    bench = Bench()
+    bench.run_round()
+    term = m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM")
+    bench.give(term)
+    bench.give(term)
+    assert bench.has_killed()
+    bench.pass_time(5)
+    assert not bench.exits()
+    bench.give(term)
+    bench.pass_time(3)
+    assert bench.exits() == [(3, "lost")]
+    assert bench.stuck() == [(100, 101)]
+    assert bench.machine.wake_at() is None
+
+
+def test_a_kill_that_ends_them_in_time_is_a_stop_as_any_other() -> None:
+    """Memory of a GPU may take the most of a minute to be given back."""
+    bench = Bench()
+    stuck(bench)
+    bench.pass_time(UNKILLABLE_S - 5)
+    bench.exit(1, -9)
+    bench.give(m.GroupVanished(round=1, killed=(101,)))
+    assert ports.WorkersGone(round=1) in bench.asked()
+    bench.pass_time(UNKILLABLE_S)
+    assert not bench.exits()

@@ -16,7 +16,7 @@ def steps(group: WorkerGroup) -> list[tuple[float, str]]:
         if at is None:
             break
         if group.is_kill_due(at):
-            group.was_killed()
+            group.was_killed(at, within_s=60)
             taken.append((at, "all are killed"))
         elif group.are_groups_due(at):
             group.groups_were_told()
