@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 from elastic_harness import leaks
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
@@ -25,6 +26,7 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.network.link_model import LinkPolicy, Pair
 
+from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
 LIMIT_S = 60.0
@@ -194,3 +196,14 @@ class Bench:
     def is_lost(self) -> bool:
         """Tell whether the server has ended by itself."""
         return any(isinstance(event, ServerLost) for event in self.events)
+
+
+def namespace_bench(folder: Path, *, preload: Sequence[str] = ()) -> Iterator[Bench]:
+    """Yield a bench of nodes in namespaces, for a fixture; skip where there can be none."""
+    try:
+        choose_cluster("namespace")
+    except UsageError as error:
+        pytest.skip(error.message)
+    made = Bench("namespace", folder, preload=preload)
+    yield made
+    made.close()

@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 
-from pytest_elastic.errors import UsageError
-from tests.cluster_bench import LIMIT_S, Bench
+from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
 BOTH = [("n1", "n2"), ("n2", "n1")]
 
@@ -26,13 +24,7 @@ BOTH = [("n1", "n2"), ("n2", "n1")]
 @pytest.fixture(scope="module")
 def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One server for all tests of this file, with nothing preloaded."""
-    try:
-        choose_cluster("namespace")
-    except UsageError as error:
-        pytest.skip(error.message)
-    made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
-    yield made
-    made.close()
+    yield from namespace_bench(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture

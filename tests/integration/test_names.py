@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.network.names import NameChange
 
-from pytest_elastic.errors import UsageError
-from tests.cluster_bench import LIMIT_S, Bench
+from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
 LOOK = """
 import socket, sys, time
@@ -29,13 +27,7 @@ print(sys.argv[1], found, time.monotonic() - began >= 0.3)
 @pytest.fixture(scope="module")
 def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One server for all tests of this file, with nothing preloaded."""
-    try:
-        choose_cluster("namespace")
-    except UsageError as error:
-        pytest.skip(error.message)
-    made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
-    yield made
-    made.close()
+    yield from namespace_bench(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture

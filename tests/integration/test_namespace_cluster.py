@@ -15,14 +15,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.cluster.cluster import GATEWAY, ClusterError, NodeSpec
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 
-from pytest_elastic.errors import UsageError
-from tests.cluster_bench import Bench
+from tests.cluster_bench import Bench, namespace_bench
 
 CUT = LinkPolicy(up=False)
 # Long against anything that happens on a healthy link here (0.1 ms), short against a test.
@@ -32,13 +30,7 @@ SILENCE_S = 0.3
 @pytest.fixture(scope="module")
 def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One server, with torch, for all tests of this file."""
-    try:
-        choose_cluster("namespace")
-    except UsageError as error:
-        pytest.skip(error.message)
-    made = Bench("namespace", tmp_path_factory.mktemp("cluster"))
-    yield made
-    made.close()
+    yield from namespace_bench(tmp_path_factory.mktemp("cluster"), preload=("torch",))
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.network.names import NameChange
 
 from pytest_elastic.backends.own_address import interface_addresses, own_address, why_doubtful
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
-from tests.cluster_bench import LIMIT_S, Bench
+from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
 ASK = """
 import json, sys
@@ -35,13 +34,7 @@ DEBIANS_HOSTS = {"n1": NameChange(address="127.0.1.1")}
 @pytest.fixture(scope="module")
 def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One server for all tests of this file, with nothing preloaded."""
-    try:
-        choose_cluster("namespace")
-    except UsageError as error:
-        pytest.skip(error.message)
-    made = Bench("namespace", tmp_path_factory.mktemp("cluster"), preload=())
-    yield made
-    made.close()
+    yield from namespace_bench(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture
