@@ -1,7 +1,7 @@
 """What a person at the console reads: a line for each turn of events, a screen at a failure.
 
-Pure text. The lines go to stderr, so that a job's own output stays what it was. What is in them may
-come from anywhere: who prints them makes them harmless.
+Pure text. The lines go to stderr, so that a job's own output stays what it was. They may
+quote text from anywhere: the caller makes it printable.
 """
 
 from __future__ import annotations

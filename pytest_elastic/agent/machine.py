@@ -38,7 +38,7 @@ __all__ = ["PASSED_ON", "UNKILLABLE_S", "AgentMachine"]
 KILL_TIMEOUT_S = 10.0
 # A process that gives back the memory of a GPU may take the most of a minute to be gone.
 UNKILLABLE_S = 60.0
-# After yet another signal from somebody who waits.
+# After another signal that comes when they were killed already.
 _HURRIED_S = 2.0
 
 # What schedulers send as a hint (Slurm's --signal): the program decides what to do about it, while

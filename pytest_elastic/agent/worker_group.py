@@ -93,7 +93,7 @@ class WorkerGroup:
         self._groups_at = None
 
     def was_killed(self, now: float, *, within_s: float) -> None:
-        """Take note that all were killed: no step is left, and they are gone `within_s` seconds."""
+        """Take note that all were killed: they have to be gone `within_s` seconds from now."""
         self.is_ending = True
         self._groups_at = self._kill_at = None
         if self._gone_by is None or now + within_s < self._gone_by:

@@ -62,17 +62,23 @@ def _ask_torch(kind: str, limit_s: float) -> int:
             timeout=limit_s,
             check=True,
         )
-        return int(done.stdout.split()[-1])
     except subprocess.TimeoutExpired as error:
         raise Unavailable(
             f"--nproc-per-node={kind}: torch did not say within {limit_s:g} s how many devices "
             "there are: a driver does not answer",
             hint="`nvidia-smi`, or what your devices have in its place, may say more.",
         ) from error
-    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+    except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", "") or str(error)
-        raise UsageError(
-            f"--nproc-per-node={kind}: torch could not be asked for its devices: "
-            f"{said.strip().splitlines()[-1]}",
-            hint="Give a number, or mend what `python -c 'import torch'` says.",
-        ) from error
+        raise _no_answer(kind, said.strip().splitlines()[-1]) from error
+    answer = "".join(done.stdout.split()[-1:])
+    if not answer.isdecimal():
+        raise _no_answer(kind, f"a number was expected, and it printed {answer!r:.80}")
+    return int(answer)
+
+
+def _no_answer(kind: str, why: str) -> UsageError:
+    return UsageError(
+        f"--nproc-per-node={kind}: torch could not be asked for its devices: {why}",
+        hint="Give a number, or mend what `python -c 'import torch'` says.",
+    )

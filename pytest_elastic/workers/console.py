@@ -1,4 +1,4 @@
-"""The console of an agent: written without ever waiting for whoever reads it.
+"""The console of an agent: written without ever waiting for its reader.
 
 A terminal that was stopped (Ctrl-S), a log shipper that is stuck: their pipes are full, and a write
 would stop the agent with its workers and its lease. What finds no room waits here, up to a bound.

@@ -65,7 +65,7 @@ def freezer() -> Iterator[Freezer]:
 def test_a_launcher_leaves_a_worker_that_cannot_be_killed_and_names_it(
     tmp_path: Path, freezer: Freezer
 ) -> None:
-    """Once whoever waits has signalled a third time; else after a minute."""
+    """Two seconds after a signal that comes when they were killed; without one, after a minute."""
     (tmp_path / "stays.py").write_text(STAYS)
     words = ("--standalone", "--worker-start=exec", "--shutdown-timeout=0.5", "stays.py")
     with Running(*words, cwd=tmp_path) as job:

@@ -155,7 +155,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
 def test_a_run_is_not_put_into_a_folder_that_somebody_else_has_made(
     tmp_path: Path, how: str
 ) -> None:
-    """Its name can be guessed, and whoever owns it could exchange what is in it."""
+    """Its name can be guessed, and its owner could replace what is in it."""
     scratch = tmp_path / "pytest-elastic-1-2-3"
     if how == "a link":
         (tmp_path / "elsewhere").mkdir()

@@ -103,8 +103,11 @@ def test_a_driver_that_does_not_answer_is_no_mistake_of_the_users(
     ("more", "said"),
     [
         ("raise OSError('libcuda.so.1: cannot open shared object file')", "OSError: libcuda.so.1"),
-        ("accelerator.device_count = staticmethod(lambda: 'many')", "invalid literal"),
-        ("import os; os._exit(0)", "list index out of range|could not be asked"),
+        (
+            "accelerator.device_count = staticmethod(lambda: 'many')",
+            "a number was expected, and it printed 'many'",
+        ),
+        ("import os; os._exit(0)", "a number was expected, and it printed"),
     ],
 )
 def test_a_torch_that_cannot_be_asked_is_told_with_its_words(

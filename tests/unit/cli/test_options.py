@@ -166,7 +166,7 @@ def test_filters_are_texts_between_commas(script: str) -> None:
 def test_a_setting_that_is_not_known_has_no_effect_and_that_is_said(
     script: str, backend: str, conf: str, warnings: Sequence[str]
 ) -> None:
-    """As torchrun takes it; a misspelt one is found by whoever reads the first line."""
+    """As torchrun takes it; the warning is how a user finds a misspelt one."""
     config = parse(f"--rdzv-backend={backend}", "--nnodes=1", "--rdzv-conf", conf, script)
     assert len(config.warnings) == len(warnings)
     for warning, part in zip(config.warnings, warnings, strict=True):
