@@ -404,6 +404,17 @@ def test_whoever_signals_once_more_is_not_kept_waiting() -> None:
     assert bench.machine.wake_at() is None
 
 
+def test_a_node_that_may_leave_and_cannot_end_its_workers_says_so() -> None:
+    """Told that it may go, it has not gone in order: that is no exit code of a signal."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.notice(ports.JobOver(result="drained", reason="left"))
+    bench.pass_time(GRACE_S + UNKILLABLE_S)
+    assert bench.exits() == [(3, "lost")]
+    assert bench.stuck() == [(100, 101)]
+
+
 def test_a_kill_that_ends_them_in_time_is_a_stop_as_any_other() -> None:
     """Memory of a GPU may take the most of a minute to be given back."""
     bench = Bench()

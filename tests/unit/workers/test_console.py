@@ -68,6 +68,7 @@ def test_a_pipe_that_others_fill_is_not_waited_for(loop: Loop) -> None:
     console = Console(loop, writing)
     console.write(b"first\n")
     assert os.get_blocking(writing)
+    assert not os.get_blocking(console.fileno())
     others = threading.Thread(target=lambda: os.write(writing, b"." * (1 << 20)), daemon=True)
     others.start()
     began = loop.now()
