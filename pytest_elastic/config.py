@@ -40,6 +40,8 @@ DEFAULT_PRELOAD = ("torch", "torch._dynamo")
 
 # torchrun's default of --shutdown-timeout.
 DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
+# Of --failure-grace. Who waits in a collective for a peer that has failed never handles a signal.
+DEFAULT_FAILURE_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ class LaunchConfig:
     log_line_prefix: str | None = None
     logs_specs: str | None = None
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
+    failure_grace_s: float = DEFAULT_FAILURE_GRACE_S
     signals: Sequence[int] = ()
     worker_start: str = "auto"
     preload: Sequence[str] = DEFAULT_PRELOAD

@@ -94,6 +94,7 @@ def settings_of(config: LaunchConfig) -> Settings:
         max_nodes=config.max_nodes,
         max_restarts=config.max_restarts,
         shutdown_timeout_s=config.shutdown_timeout_s,
+        failure_grace_s=config.failure_grace_s,
         endpoints=config.endpoints,
     )
 
@@ -160,6 +161,8 @@ class _Launch:
             node=self._name,
             address=address,
             shutdown_timeout_s=config.shutdown_timeout_s,
+            failure_grace_s=config.failure_grace_s,
+            kill_timeout_s=config.rendezvous.kill_timeout_s,
             leave_timeout_s=leave_timeout_s(settings_of(config)),
             worker_start=config.worker_start,
             plan=self._plan,
@@ -332,6 +335,7 @@ class _Launch:
             conf=config.handler_conf,
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
+            failure_grace_s=config.failure_grace_s,
             on_notice=agent.on_notice,
             on_event=self._emit,
         )

@@ -27,6 +27,7 @@ class RendezvousConf:
     newcomer_window_s: float = 1.0
     linger_s: float = 5.0
     store_timeout_s: float = 1.0
+    kill_timeout_s: float = 60.0
     is_host: bool | None = None
     quorum: str = "auto"
     store_type: str = "tcp"
@@ -44,6 +45,7 @@ _CONF_FIELDS: dict[str, str | None] = {
     "newcomer_window": "newcomer_window_s",
     "linger": "linger_s",
     "store_timeout": "store_timeout_s",
+    "kill_timeout": "kill_timeout_s",
     "read_timeout": None,  # a store is asked from a process that is not waited for
     "is_host": "is_host",
     "quorum": "quorum",

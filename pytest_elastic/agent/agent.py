@@ -63,6 +63,8 @@ class Agent:
         node: str,
         address: str,
         shutdown_timeout_s: float,
+        failure_grace_s: float,
+        kill_timeout_s: float,
         leave_timeout_s: float,
         worker_start: str,
         plan: WorkerPlan,
@@ -76,7 +78,11 @@ class Agent:
         self._on_event = on_event
         self._on_over = on_over
         self._machine = AgentMachine(
-            node=node, shutdown_timeout_s=shutdown_timeout_s, leave_timeout_s=leave_timeout_s
+            node=node,
+            shutdown_timeout_s=shutdown_timeout_s,
+            failure_grace_s=failure_grace_s,
+            kill_timeout_s=kill_timeout_s,
+            leave_timeout_s=leave_timeout_s,
         )
         self._rendezvous: ports.Rendezvous | None = None
         self._keeper: Keeper | None = None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
@@ -32,12 +32,8 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
-__all__ = ["PASSED_ON", "UNKILLABLE_S", "AgentMachine"]
+__all__ = ["PASSED_ON", "AgentMachine"]
 
-# SIGKILL cannot end a process in uninterruptible sleep; the keeper goes on trying without us.
-KILL_TIMEOUT_S = 10.0
-# A process that gives back the memory of a GPU may take the most of a minute to be gone.
-UNKILLABLE_S = 60.0
 # After another signal that comes when they were killed already.
 _HURRIED_S = 2.0
 
@@ -50,21 +46,36 @@ _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ending:
-    """How the agent will exit, once no worker is left or at the deadline."""
+    """How the agent will exit, once no worker is left or what is left cannot be killed."""
 
     code: int
     result: str
     reason: str
-    deadline: float
 
 
 class AgentMachine:
-    """Decides for one node. `step` is the only way to change it."""
+    """Decides for one node. `step` is the only way to change it.
 
-    def __init__(self, *, node: str, shutdown_timeout_s: float, leave_timeout_s: float) -> None:
+    Durations in seconds: `failure_grace_s` is what workers may take to end after one of them
+    failed, `shutdown_timeout_s` otherwise; `kill_timeout_s`, what SIGKILL may take (a process that
+    gives back the memory of a GPU takes the most of a minute); `leave_timeout_s`, what the
+    rendezvous may take to let this node go.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        shutdown_timeout_s: float,
+        failure_grace_s: float,
+        kill_timeout_s: float,
+        leave_timeout_s: float,
+    ) -> None:
         self.phase = Phase.JOINING
         self._node = node
         self._shutdown_timeout_s = shutdown_timeout_s
+        self._failure_grace_s = failure_grace_s
+        self._kill_timeout_s = kill_timeout_s
         self._leave_timeout_s = leave_timeout_s
         self._group: WorkerGroup | None = None
         self._ending: _Ending | None = None
@@ -76,7 +87,7 @@ class AgentMachine:
     def step(self, given: m.AgentInput, now: float) -> tuple[m.AgentCommand, ...]:
         """Take one input at `now` (seconds, CLOCK_BOOTTIME); return what to do, in order."""
         self._handle(given, now)
-        self._exit_when_possible(now)
+        self._exit_when_possible()
         out, self._out = tuple(self._out), []
         return out
 
@@ -86,7 +97,6 @@ class AgentMachine:
             return None
         moments = (
             None if self._group is None else self._group.wake_at(),
-            None if self._ending is None else self._ending.deadline,
             self._leave_by,
         )
         return min((at for at in moments if at is not None), default=None)
@@ -196,7 +206,7 @@ class AgentMachine:
             self._become(Phase.STOPPING)
         if group.is_gone:
             self._finish_round(group)
-        else:
+        elif self.phase is not Phase.DRAINING:  # there they have their own grace, and its end
             self._end_group(group, notice.grace_s, signal.SIGTERM, now)
 
     def _on_hold(self, round_: int, reason: str) -> None:
@@ -234,19 +244,12 @@ class AgentMachine:
         else:
             code = _EXIT_CODES[notice.result]
         group = self._group
-        grace_s = 0.0
         if group is not None and not group.is_gone:
             if notice.result in ("lost", "refused"):
                 self._kill(group, now)
             else:
-                grace_s = self._shutdown_timeout_s
-                self._end_group(group, grace_s, signal.SIGTERM, now)
-        self._ending = _Ending(
-            code=code,
-            result=notice.result,
-            reason=notice.reason,
-            deadline=now + grace_s + KILL_TIMEOUT_S,
-        )
+                self._end_group(group, self._shutdown_timeout_s, signal.SIGTERM, now)
+        self._ending = _Ending(code=code, result=notice.result, reason=notice.reason)
 
     def _on_started(self, given: m.Started) -> None:
         group = self._running(given.round)
@@ -306,7 +309,7 @@ class AgentMachine:
         self._ask(ports.GroupFailed(round=group.round, failures=(failure,)))
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
-        self._end_group(group, self._shutdown_timeout_s, signal.SIGTERM, now)
+        self._end_group(group, self._failure_grace_s, signal.SIGTERM, now)
 
     def _on_group_vanished(self, given: m.GroupVanished, now: float) -> None:
         group = self._running(given.round)
@@ -346,7 +349,7 @@ class AgentMachine:
                 round=round_,
             )
             self._ask(ports.GroupFailed(round=round_, failures=(failure,), is_lease_over=True))
-        group.was_killed(now, within_s=UNKILLABLE_S)  # by the keeper
+        group.was_killed(now, within_s=self._kill_timeout_s)  # by the keeper
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
 
@@ -362,7 +365,7 @@ class AgentMachine:
         """
         if self._group is not None:
             self._group.is_gone = True
-        self._exit(_Ending(code=_EXIT_CODES[result], result=result, reason=reason, deadline=0.0))
+        self._exit(_Ending(code=_EXIT_CODES[result], result=result, reason=reason))
 
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
         group = self._group
@@ -374,7 +377,7 @@ class AgentMachine:
         if self._drain_signal is not None or self._ending is not None:
             # The second signal: no more patience.
             if group is not None and has_workers:
-                self._kill(group, now, within_s=_HURRIED_S if group.is_killed else UNKILLABLE_S)
+                self._kill(group, now, within_s=_HURRIED_S if group.is_killed else None)
             else:
                 self._leave_by = now
                 self._on_time(now)
@@ -402,12 +405,10 @@ class AgentMachine:
                 if not group.is_held:
                     self._continue(group)
         if self._leave_by is not None and now >= self._leave_by and self._ending is None:
-            assert self._drain_signal is not None, "only a draining agent has a time to leave by"
             self._ending = _Ending(
-                code=128 + self._drain_signal,
+                code=128 + (self._drain_signal or signal.SIGTERM),
                 result="drained",
                 reason="left without being told that it may: nobody answered",
-                deadline=now,
             )
 
     def _end_group(self, group: WorkerGroup, grace_s: float, signum: int, now: float) -> None:
@@ -423,14 +424,23 @@ class AgentMachine:
         if group.has_ended:
             group.end_leftovers(now)
 
-    def _kill(self, group: WorkerGroup, now: float, *, within_s: float = UNKILLABLE_S) -> None:
-        group.was_killed(now, within_s=within_s)
+    def _kill(self, group: WorkerGroup, now: float, *, within_s: float | None = None) -> None:
+        group.was_killed(now, within_s=self._kill_timeout_s if within_s is None else within_s)
         self._out.append(m.Kill(round=group.round))
 
     def _give_up(self, group: WorkerGroup, now: float) -> None:
-        """Leave with what cannot be killed: this node is of no use, and others wait for it."""
-        lost = _stuck(group, now)
-        self._ending = lost if self._ending is None else replace(self._ending, deadline=now)
+        """Leave with what cannot be killed: this node is of no use, and others wait for it.
+
+        They may go on without it: what was killed runs no code of the user's any more.
+        """
+        group.was_given_up()
+        if self._ending is not None or self.phase is Phase.DRAINING:
+            self._ending = self._ending or _stuck(group)
+            return
+        reason = f"{_stuck(group).reason}, so it cannot run another one"
+        self._ask(ports.DrainRequested(reason=reason, grace_s=0.0))
+        self._ask(ports.WorkersGone(round=group.round))
+        self._leave_by = now + self._leave_timeout_s
 
     def _continue(self, group: WorkerGroup) -> None:
         group.is_held = False
@@ -443,18 +453,18 @@ class AgentMachine:
         if self.phase is Phase.STOPPING:
             self._become(Phase.JOINING)
 
-    def _exit_when_possible(self, now: float) -> None:
-        ending = self._ending
+    def _exit_when_possible(self) -> None:
+        ending, group = self._ending, self._group
         if ending is None or self._has_exited:
             return
-        if self.running_round is None or now >= ending.deadline:
+        if group is None or group.is_gone or group.is_given_up:
             self._exit(ending)
 
     def _exit(self, ending: _Ending) -> None:
         group = self._group
         is_stuck = group is not None and not group.is_gone
         if group is not None and is_stuck and ending.result == "drained":
-            ending = _stuck(group, ending.deadline)
+            ending = _stuck(group)
         self._become(Phase.DONE if ending.result in ("succeeded", "drained") else Phase.FAILED)
         self._has_exited = True
         stuck = group.pids_left if group is not None and is_stuck else ()
@@ -480,6 +490,6 @@ class AgentMachine:
         return " ".join((self._node, self.phase.value, *running))
 
 
-def _stuck(group: WorkerGroup, now: float) -> _Ending:
+def _stuck(group: WorkerGroup) -> _Ending:
     reason = f"processes of round {group.round} have outlived SIGKILL"
-    return _Ending(code=_EXIT_CODES["lost"], result="lost", reason=reason, deadline=now)
+    return _Ending(code=_EXIT_CODES["lost"], result="lost", reason=reason)

@@ -30,6 +30,7 @@ class WorkerGroup:
     assignment: Assignment
     exit_codes: dict[int, int] = field(default_factory=dict)
     is_gone: bool = False
+    is_given_up: bool = False  # it has outlived SIGKILL
     is_held: bool = False
     is_ending: bool = False  # exits from here on are our doing
     is_lease_lost: bool = False  # which is told once, whoever notices it first
@@ -103,6 +104,11 @@ class WorkerGroup:
     def is_killed(self) -> bool:
         """Whether SIGKILL was ordered for all."""
         return self._gone_by is not None
+
+    def was_given_up(self) -> None:
+        """Take note that nobody waits for it any more."""
+        self._groups_at = self._kill_at = self._gone_by = None
+        self.is_given_up = True
 
     def is_stuck(self, now: float) -> bool:
         """Return whether something has outlived SIGKILL for longer than it may."""

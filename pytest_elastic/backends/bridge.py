@@ -71,11 +71,14 @@ ALLOWED: dict[Phase, frozenset[Phase]] = {
 class BridgeMachine:
     """Decides for one node; `step` is the only way to change it."""
 
-    def __init__(self, *, node: Node, max_restarts: int, shutdown_timeout_s: float) -> None:
+    def __init__(
+        self, *, node: Node, max_restarts: int, shutdown_timeout_s: float, failure_grace_s: float
+    ) -> None:
         self.phase = Phase.OPENING
         self._node = node
         self._max_restarts = max_restarts
         self._shutdown_timeout_s = shutdown_timeout_s
+        self._failure_grace_s = failure_grace_s
         self._assignment: Assignment | None = None
         self._used = 0
         self._failure: Failure | None = None  # of our workers, in the last round
@@ -252,10 +255,10 @@ class BridgeMachine:
         elif self.phase is Phase.SEALED:
             return  # it starts, and is stopped the orderly way
         elif news.broken is not None:
-            self._stop(news.broken)
+            self._stop(news.broken, self._failure_grace_s)
         elif news.waiting and not news.is_some_done:
             noun = "node waits" if news.waiting == 1 else "nodes wait"
-            self._stop(f"{news.waiting} {noun} to join")
+            self._stop(f"{news.waiting} {noun} to join", self._shutdown_timeout_s)
 
     def _on_group_failed(self, failed: ports.GroupFailed) -> None:
         if self.phase is not Phase.RUNNING or failed.round != self._round:
@@ -272,14 +275,12 @@ class BridgeMachine:
         how = first.signal_name or f"exit code {first.exit_code}"
         reason = f"rank {first.rank} on {first.node} failed ({how})"
         self._ask("break_round", reason=reason)
-        self._stop(reason)
+        self._stop(reason, self._failure_grace_s)
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, grace_s: float) -> None:
         self._become(Phase.STOPPING)
         self._why_ended = reason
-        self._notify(
-            ports.StopWorkers(round=self._round, grace_s=self._shutdown_timeout_s, reason=reason)
-        )
+        self._notify(ports.StopWorkers(round=self._round, grace_s=grace_s, reason=reason))
 
     def _on_workers_gone(self, round_: int) -> None:
         if round_ != self._round:

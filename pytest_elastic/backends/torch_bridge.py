@@ -45,6 +45,7 @@ class TorchBridge:
         conf: Mapping[str, str],
         max_restarts: int,
         shutdown_timeout_s: float,
+        failure_grace_s: float,
         on_notice: Callable[[ports.Notice], None],
         on_event: Callable[[Event], None],
     ) -> None:
@@ -54,7 +55,10 @@ class TorchBridge:
         self._on_notice = on_notice
         self._on_event = on_event
         self._machine = BridgeMachine(
-            node=node, max_restarts=max_restarts, shutdown_timeout_s=shutdown_timeout_s
+            node=node,
+            max_restarts=max_restarts,
+            shutdown_timeout_s=shutdown_timeout_s,
+            failure_grace_s=failure_grace_s,
         )
         self._inputs: deque[v.BridgeInput] = deque()
         self._asked: dict[int, str] = {}

@@ -129,6 +129,7 @@ class TorchrunHandler:
             max_nodes=parameters.max_nodes,
             max_restarts=max_restarts,
             shutdown_timeout_s=_STOP_S,
+            failure_grace_s=_STOP_S,
         )
         return cls(
             settings,

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_elastic.config import DEFAULT_PORT, DEFAULT_PRELOAD, DEFAULT_SHUTDOWN_TIMEOUT_S
+from pytest_elastic.config import (
+    DEFAULT_FAILURE_GRACE_S,
+    DEFAULT_PORT,
+    DEFAULT_PRELOAD,
+    DEFAULT_SHUTDOWN_TIMEOUT_S,
+)
 
 __all__ = ["OPTIONS", "STATIC_PORT", "Option"]
 
@@ -187,8 +192,17 @@ OPTIONS = (
         flags=("--shutdown-timeout",),
         metavar="SECONDS",
         default=None,
-        help="how long workers may take to end, on every path "
+        help="how long workers may take to end, where nothing has failed "
         f"({DEFAULT_SHUTDOWN_TIMEOUT_S:g}, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+    ),
+    Option(
+        flags=("--failure-grace",),
+        is_ours=True,
+        metavar="SECONDS",
+        default=None,
+        help="how long the others may take to end after a worker failed or a node was lost: they "
+        "may wait for it in a collective, where no signal is handled "
+        f"({DEFAULT_FAILURE_GRACE_S:g}, and at most --shutdown-timeout)",
     ),
     Option(
         flags=("--virtual-local-rank",),

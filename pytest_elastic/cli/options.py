@@ -29,6 +29,7 @@ from pytest_elastic.cli.option_table import OPTIONS
 from pytest_elastic.cli.script import check_script, local_rank_option
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
+    DEFAULT_FAILURE_GRACE_S,
     DEFAULT_SHUTDOWN_TIMEOUT_S,
     LaunchConfig,
     ProgramConfig,
@@ -144,6 +145,7 @@ def _parse(
     workers = _nproc(values, count_devices)
     if values.is_set("virtual_local_rank"):
         visible_device(environ, workers - 1)
+    shutdown_timeout_s = _shutdown_timeout(values, environ)
     return LaunchConfig(
         run_id=run_id,
         warnings=tuple(warnings),
@@ -168,7 +170,8 @@ def _parse(
         stderr_filters=parse_filters(values.text("duplicate_stderr_filters")),
         log_line_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         logs_specs=_logs_specs(values),
-        shutdown_timeout_s=_shutdown_timeout(values, environ),
+        shutdown_timeout_s=shutdown_timeout_s,
+        failure_grace_s=_failure_grace(values, shutdown_timeout_s),
         signals=signals,
         worker_start=values.text("worker_start"),
         preload=tuple(filter(None, values.text("preload").split(","))),
@@ -298,10 +301,21 @@ def _shutdown_timeout(values: Values, environ: Mapping[str, str]) -> float:
         name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
     if given is None:
         return DEFAULT_SHUTDOWN_TIMEOUT_S
+    return _seconds(name, given)
+
+
+def _failure_grace(values: Values, shutdown_timeout_s: float) -> float:
+    given = values.optional("failure_grace")
+    if given is None:
+        return min(DEFAULT_FAILURE_GRACE_S, shutdown_timeout_s)
+    return _seconds(values.name("failure_grace"), given)
+
+
+def _seconds(name: str, text: str) -> float:
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{name}={given}: expected a number of seconds from 0")
+        raise UsageError(f"{name}={text}: expected a number of seconds from 0")
     return seconds

@@ -44,14 +44,17 @@ class Budget:
 class EndedRound:
     """A committed round that is over.
 
-    `roster` holds incarnations in rank order. `cause` is a sentence. `lost_or_gained` is None, or
-    a sentence on the member that went or came since it was committed, whoever is in the next one.
+    `roster` holds incarnations in rank order. `cause` is a sentence; `is_failure`: it is a worker
+    that failed. `lost_or_gained` is None, or a sentence on the member that went or came since it
+    was committed, whoever is in the next one. `evicted`: who was alive, and too slow.
     """
 
     round: int
     roster: Sequence[str]
     cause: str
     lost_or_gained: str | None = None
+    is_failure: bool = False
+    evicted: frozenset[str] = frozenset()
 
 
 def judge(
@@ -71,7 +74,7 @@ def judge(
         return Verdict.FREE, "no round has ended yet"
     if ended.lost_or_gained is not None:
         return Verdict.FREE, f"round {ended.round} is free: {ended.lost_or_gained}"
-    if set(ended.roster) != set(next_roster):
+    if _has_changed(ended, set(next_roster)):
         return Verdict.FREE, f"round {ended.round} is free: the next one has other members"
     if budget.used >= budget.max_restarts:
         return Verdict.JOB_FAILS, (
@@ -83,3 +86,14 @@ def judge(
         f"round {ended.round} costs restart {budget.used + 1} of {budget.max_restarts}: "
         f"{ended.cause}"
     )
+
+
+def _has_changed(ended: EndedRound, following: set[str]) -> bool:
+    """Tell whether other members make the round free.
+
+    A failed one is free only without one of its members: a node that waits, or is slow to stop,
+    has not made the worker fail.
+    """
+    if ended.is_failure:
+        return bool(set(ended.roster) - following - ended.evicted)
+    return set(ended.roster) != following

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_elastic.rendezvous.peer import Peer
 
-__all__ = ["Back", "Came", "Change", "Suspected", "Went"]
+__all__ = ["Back", "Came", "Change", "Departed", "Suspected", "Went"]
+
+Departed = Literal["lost", "left", "evicted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +37,15 @@ class Suspected:
 class Went:
     """A member is a member no more. `safe_at`: its workers may run until then; None: they do not.
 
-    `may_return`: its agent may still be alive, and ask.
+    `may_return`: its agent may still be alive, and ask. `how`: it was lost, it left, or it was
+    evicted: alive, but not doing in time what it was told.
     """
 
     peer: Peer
     reason: str
     safe_at: float | None
     may_return: bool
+    how: Departed
 
 
 Change = Came | Back | Suspected | Went

@@ -50,6 +50,7 @@ from pytest_elastic.rendezvous.objection import objection_in
 from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.reachability import Reachability
+from pytest_elastic.rendezvous.round import Cause
 from pytest_elastic.rendezvous.running import Running
 from pytest_elastic.rendezvous.sealing import Sealing
 from pytest_elastic.rendezvous.vocabulary import (
@@ -314,7 +315,8 @@ class CoordinatorMachine:
         committed = self._running.round
         assert committed is not None, "there is a committed round while it runs"
         for peer in self._leaving.overdue(now):
-            committed.stop_because(f"{peer.node.name} leaves and its grace is over")
+            reason = f"{peer.node.name} leaves and its grace is over"
+            committed.stop_because(reason, Cause.CHANGE)
         self._running.look_for_newcomers(self._gathering.may_join, now)
         if committed.stop_reason is not None:
             self._sealing.count_idle(has_run=self._running.stop(now))
@@ -448,7 +450,7 @@ class CoordinatorMachine:
             return
         self._sealing.break_off(self._own_leave)
         if self._running.round is not None:
-            self._running.round.stop_because(self._own_leave)
+            self._running.round.stop_because(self._own_leave, Cause.CHANGE)
 
     def _hands_over(self, own: Peer, now: float) -> bool:
         """Leave, and name who follows, if anybody can: nobody has to wait for a lease (R4)."""

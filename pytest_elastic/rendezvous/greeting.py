@@ -21,6 +21,7 @@ _OPTIONS = {
     "max_nodes": _NODES,
     "max_restarts": "--max-restarts",
     "shutdown_timeout_s": "--shutdown-timeout",
+    "failure_grace_s": "--failure-grace",
     "endpoints": "--rdzv-endpoint",
     "last_call_s": "--rdzv-conf last_call_timeout",
     "quorum": "--rdzv-conf quorum (or, without it, what follows from --nnodes and --rdzv-endpoint)",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
+from pytest_elastic.rendezvous.changes import Back, Came, Change, Departed, Suspected, Went
 from pytest_elastic.rendezvous.greeting import difference, free_name, resumes
 from pytest_elastic.rendezvous.liveness import GrantedLease, kill_s
 from pytest_elastic.rendezvous.mandate import Mandate
@@ -344,15 +344,16 @@ class Membership:
                 pass  # it may come back while its lease lasts
 
     def evict(self, peer: Peer, reason: str, now: float) -> None:
-        """Give up a member that does not do what it is told."""
-        self._drop(peer, "evicted", reason, self._lease_end(peer), now)
+        """Give up a member that is alive, and does not do in time what it is told."""
+        self._drop(peer, "evicted", reason, self._lease_end(peer), now, how="evicted")
 
     def let_go(self, peer: Peer, reason: str, now: float) -> None:
         """Let a member go that asked to leave."""
         self._out.send(peer, m.LeaveGranted(term=self._term, reason=reason))
         self._out.emit(events.MemberLeft(member=peer.node.name, reason=reason))
         gone = f"{peer.node.name} left ({reason})"
-        self._forget(peer, Went(peer=peer, reason=gone, safe_at=None, may_return=False), now)
+        change = Went(peer=peer, reason=gone, safe_at=None, may_return=False, how="left")
+        self._forget(peer, change, now)
 
     def _lease_end(self, peer: Peer) -> float:
         granted_until = peer.lease.granted_until
@@ -360,7 +361,16 @@ class Membership:
             granted_until = peer.inherited_until
         return granted_until + self._settings.drift_s
 
-    def _drop(self, peer: Peer, cause: str, detail: str, safe_at: float | None, now: float) -> None:
+    def _drop(
+        self,
+        peer: Peer,
+        cause: str,
+        detail: str,
+        safe_at: float | None,
+        now: float,
+        *,
+        how: Departed = "lost",
+    ) -> None:
         order = m.Evicted(term=self._term, round=peer.round, reason=detail)
         self._out.send(peer, order)
         self._out.emit(events.MemberLost(member=peer.node.name, cause=cause, detail=detail))
@@ -369,6 +379,7 @@ class Membership:
             reason=f"{peer.node.name} was lost: {detail}",
             safe_at=safe_at if peer.has_workers else None,
             may_return=cause != "tombstone",
+            how=how,
         )
         self._forget(peer, change, now)
 

@@ -65,8 +65,11 @@ class Settings:
 
     All durations in seconds. `beat_interval_s` and `lease_s`: see R6. `last_call_s`: how long a
     first round below max_nodes stays open (R1). `join_timeout_s`: how long a job waits below
-    min_nodes. `shutdown_timeout_s`: grace between stop and kill. `min_round_s`: shortest round that
-    counts as progress (R3) and shortest time between rounds made for newcomers (R7).
+    min_nodes. `shutdown_timeout_s`: grace between stop and kill; `failure_grace_s`: the same where a
+    worker failed or a member was lost, as others may wait for it in a collective (R2).
+    `kill_timeout_s`: what killed processes may take to be gone before a member is evicted (R2).
+    `min_round_s`: shortest round that counts as progress (R3) and shortest time between rounds made
+    for newcomers (R7).
     `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
     `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
     clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
@@ -85,6 +88,8 @@ class Settings:
     last_call_s: float = 30.0
     join_timeout_s: float = 600.0
     shutdown_timeout_s: float = 30.0
+    failure_grace_s: float = 3.0
+    kill_timeout_s: float = 60.0
     min_round_s: float = 5.0
     newcomer_window_s: float = 1.0
     linger_s: float = 5.0

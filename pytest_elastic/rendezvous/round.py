@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from pytest_elastic.rendezvous.budget import EndedRound, Verdict
 from pytest_elastic.rendezvous.heritage import Heritage
@@ -13,7 +14,15 @@ from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ordering import rank_order
 from pytest_elastic.rendezvous.peer import Peer
 
-__all__ = ["CommittedRound", "SealedRound", "by_claim", "choose_roster", "inherited_round"]
+__all__ = ["Cause", "CommittedRound", "SealedRound", "by_claim", "choose_roster", "inherited_round"]
+
+
+class Cause(Enum):
+    """Why a round is over, as far as it matters for what follows."""
+
+    FAILURE = "a worker failed"
+    LOSS = "a member was lost"
+    CHANGE = "a member leaves, or nodes came"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +72,8 @@ class CommittedRound:
     """The newest committed round, until the next one is committed.
 
     `unfinished` are the members that have not reported success; `holding`, those whose workers are
-    not known to be gone; `absent`, those that are members no more. All are incarnations.
+    not known to be gone; `absent`, those that are members no more, of whom some were `evicted`
+    while they were alive. All are incarnations.
     `unexplained`: a sentence, if an earlier coordinator had stopped it for a reason that went with
     that one; it is free then, unless a member that comes back tells of a failure.
     """
@@ -77,9 +87,11 @@ class CommittedRound:
     unfinished: set[str]
     holding: set[str]
     absent: set[str] = field(default_factory=set)
+    evicted: set[str] = field(default_factory=set)
     first_failure: Failure | None = None
     has_success: bool = False
     stop_reason: str | None = None
+    stop_cause: Cause | None = None
     stopped_at: float = 0.0
     lost_or_gained: str | None = None
     is_inherited: bool = False
@@ -90,10 +102,10 @@ class CommittedRound:
         """The number of the round."""
         return self.commit.round
 
-    def stop_because(self, reason: str) -> None:
+    def stop_because(self, reason: str, cause: Cause) -> None:
         """Note why the round is over; the first reason stands."""
         if self.stop_reason is None:
-            self.stop_reason = reason
+            self.stop_reason, self.stop_cause = reason, cause
 
     def why_ended(self) -> str:
         """Say why it is over, and why that is free if there is another reason for it."""
@@ -113,6 +125,8 @@ class CommittedRound:
             roster=tuple(peer.node.incarnation for peer in self.roster),
             cause=self.stop_reason or "it ended",
             lost_or_gained=self._why_free,
+            is_failure=self.stop_cause is Cause.FAILURE,
+            evicted=frozenset(self.evicted),
         )
 
     @property
@@ -164,6 +178,6 @@ def inherited_round(
     gone = [entry.name for entry in seal.roster if entry.incarnation not in remaining]
     reason = f"{', '.join(gone)} left" if gone else f"{heritage.lost} was lost"
     if gone or heritage.commit is None:
-        inherited.stop_because(reason)
+        inherited.stop_because(reason, Cause.CHANGE if gone else Cause.LOSS)
         inherited.lost_or_gained = reason
     return inherited

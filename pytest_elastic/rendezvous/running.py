@@ -14,12 +14,12 @@ from pytest_elastic.rendezvous.changes import Went
 from pytest_elastic.rendezvous.desk import Desk
 from pytest_elastic.rendezvous.model import RosterEntry
 from pytest_elastic.rendezvous.peer import Peer, Standing
-from pytest_elastic.rendezvous.round import CommittedRound
+from pytest_elastic.rendezvous.round import Cause, CommittedRound
 
 __all__ = ["Running"]
 
-# What a stop may take beyond its grace before the member is given up: SIGKILL, and its report.
-EVICTION_MARGIN_S = 5.0
+# What an order and its answer may take on their way.
+_REPORT_S = 1.0
 
 
 class Running:
@@ -66,12 +66,14 @@ class Running:
         if committed is None or peer.standing is not Standing.RUNNING:
             return
         if not failed.failures:
-            committed.stop_because(f"workers of {peer.node.name} failed")
+            committed.stop_because(f"workers of {peer.node.name} failed", Cause.FAILURE)
             return
         first = failed.failures[0]
-        committed.first_failure = dataclasses.replace(first, node=peer.node.name)
+        if committed.first_failure is None:
+            committed.first_failure = dataclasses.replace(first, node=peer.node.name)
         how = first.signal_name or f"exit code {first.exit_code}"
-        committed.stop_because(f"rank {first.rank} on {peer.node.name} failed ({how})")
+        reason = f"rank {first.rank} on {peer.node.name} failed ({how})"
+        committed.stop_because(reason, Cause.FAILURE)
 
     def take_gone(self, peer: Peer, round_: int) -> bool:
         """Take note that no worker of a member is left; tell whether that was news."""
@@ -87,7 +89,7 @@ class Running:
     def end_without(self, peer: Peer, *, is_running: bool) -> None:
         """End the round, as workers of a member are gone that does not leave."""
         reason = f"the workers of {peer.node.name} are gone"
-        self._round.stop_because(reason)
+        self._round.stop_because(reason, Cause.LOSS)
         if self._round.is_inherited and is_running:
             # The coordinator of before had stopped it; why, went with it, unless somebody says so.
             self._round.unexplained = reason
@@ -98,7 +100,7 @@ class Running:
         if committed is None or peer.standing is not Standing.RUNNING:
             return
         if committed.unexplained is not None:
-            committed.unexplained = committed.stop_reason = None
+            committed.unexplained = committed.stop_reason = committed.stop_cause = None
             self.take_failure(peer, failed)
 
     def miss(self, gone: Went) -> None:
@@ -109,10 +111,14 @@ class Running:
             return
         committed.absent.add(incarnation)
         committed.holding.discard(incarnation)
-        committed.lost_or_gained = committed.lost_or_gained or gone.reason
+        if gone.how == "evicted":
+            committed.evicted.add(incarnation)
+        if gone.how != "evicted" or committed.stop_cause is not Cause.FAILURE:
+            committed.lost_or_gained = committed.lost_or_gained or gone.reason
         if gone.peer.standing is not Standing.SUCCEEDED:
             committed.unfinished.discard(incarnation)
-            committed.stop_because(gone.reason)
+            cause = Cause.CHANGE if gone.how == "left" else Cause.LOSS
+            committed.stop_because(gone.reason, cause)
 
     # --- what members are told ---------------------------------------------------------------
 
@@ -168,7 +174,7 @@ class Running:
         newcomers = may_join(committed) if self._deadlines.is_due(earliest, now) else ()
         if newcomers:
             names = ", ".join(peer.node.name for peer in newcomers)
-            committed.stop_because(f"{names} came")
+            committed.stop_because(f"{names} came", Cause.CHANGE)
             committed.lost_or_gained = committed.lost_or_gained or f"{names} came"
 
     def stop(self, now: float) -> bool:
@@ -185,22 +191,29 @@ class Running:
         return m.StopOrder(
             term=self._term,
             round=self._round.number,
-            grace_s=self._settings.shutdown_timeout_s,
+            grace_s=self._grace_s,
             reason=self._round.stop_reason or "",
         )
+
+    @property
+    def _grace_s(self) -> float:
+        if self._round.stop_cause in {Cause.FAILURE, Cause.LOSS}:
+            return self._settings.failure_grace_s
+        return self._settings.shutdown_timeout_s
 
     def watch_stop(self, now: float) -> bool:
         """Wait until every worker is gone, or its node lost; tell whether that is so (R2)."""
         committed = self._round
         if not committed.holding:
             return True
-        limit_s = self._settings.shutdown_timeout_s + EVICTION_MARGIN_S
+        patience_s = self._settings.kill_timeout_s + _REPORT_S
+        limit_s = self._grace_s + patience_s
         if not self._deadlines.is_due(committed.stopped_at + limit_s, now):
             return False
         for peer in committed.roster:
             if peer.node.incarnation not in committed.holding:
                 continue
-            drained_at = (peer.leaves_by or 0.0) + EVICTION_MARGIN_S
+            drained_at = (peer.leaves_by or 0.0) + patience_s
             if self._deadlines.is_due(drained_at, now):
                 reason = f"its workers were not gone {limit_s:g} s after the stop order"
                 self._members.evict(peer, reason, now)

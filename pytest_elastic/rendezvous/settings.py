@@ -23,11 +23,13 @@ def settings_of(
     max_nodes: int,
     max_restarts: int,
     shutdown_timeout_s: float,
+    failure_grace_s: float,
     endpoints: Sequence[object] = (),
 ) -> Settings:
     """Return the settings of a job's machines; raises UsageError for what cannot be together.
 
-    `shutdown_timeout_s` is the grace between stop and kill. `endpoints` are where nodes meet, as
+    `shutdown_timeout_s` is the grace between stop and kill, `failure_grace_s` that after a failure.
+    `endpoints` are where nodes meet, as
     every node writes them (`str`): with fewer than two, nobody needs to agree on them.
     """
     choice = quorum_of(conf, min_nodes=min_nodes, max_nodes=max_nodes, endpoints=len(endpoints))
@@ -42,6 +44,8 @@ def settings_of(
         last_call_s=conf.last_call_s,
         join_timeout_s=conf.join_timeout_s,
         shutdown_timeout_s=shutdown_timeout_s,
+        failure_grace_s=failure_grace_s,
+        kill_timeout_s=conf.kill_timeout_s,
         min_round_s=conf.min_round_s,
         newcomer_window_s=conf.newcomer_window_s,
         linger_s=conf.linger_s,

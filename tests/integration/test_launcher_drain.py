@@ -99,6 +99,38 @@ def test_a_worker_can_checkpoint_although_it_has_dataloader_children(
     assert "Traceback" not in job.printed
 
 
+STUCK = """
+import ctypes, os, pathlib, signal, sys, time
+pid, folder = str(os.getpid()), pathlib.Path(sys.argv[1])
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0": sys.exit()
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, lambda *_: print("never printed", flush=True))
+    (folder / "new").write_text(pid)
+    (folder / "new").rename(folder / "pid")
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    while True: libc.pthread_mutex_lock(mutex)  # the second time for ever, whatever signals come
+while not (folder / "pid").exists(): time.sleep(0.02)
+stuck = pathlib.Path("/proc", (folder / "pid").read_text(), "wchan")
+while "futex" not in stuck.read_text(): time.sleep(0.02)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_peer_that_waits_in_c_for_a_failed_worker_costs_the_grace_of_a_failure(
+    tmp_path: Path, start: Callable[..., Running], nodes: int
+) -> None:
+    """As a main thread in a collective of NCCL does: its handler of SIGTERM is never called."""
+    (tmp_path / "stuck.py").write_text(STUCK)
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={address(92)}")
+    options = (f"--nnodes={nodes}", f"--nproc-per-node={3 - nodes}", *meeting, "--max-restarts=1")
+    words = (*options, "--shutdown-timeout=6000", "stuck.py", str(tmp_path))
+    jobs = [start(*PLAIN, *words) for _ in range(nodes)]
+    for job in jobs:
+        assert job.wait() == 0, job.printed
+        assert "never printed" not in job.printed
+
+
 STOPPED = """
 import os, pathlib, signal, sys, time
 saved = pathlib.Path(sys.argv[1], "saved")

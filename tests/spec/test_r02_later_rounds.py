@@ -52,6 +52,35 @@ def test_r02_a_member_that_does_not_stop_is_evicted_and_kept_out_until_its_worke
     assert joined_after_s > 1.0, "its old workers were still there"
 
 
+def test_r02_a_member_that_is_slow_to_stop_is_waited_for_as_long_as_it_may_take_to_kill() -> None:
+    """Memory of a GPU takes its time to be given back: nobody goes on without the node."""
+    config = settings("2:3", shutdown_timeout_s=1.0, kill_timeout_s=30.0)
+    world = formed("n1", "n2", "n3", config=config)
+    world.agent("n3").stop_s = 25.0
+    world.fail("n1")
+    world.run_until(lambda: world.round_of("n3") == 2, within_s=26.0)
+    assert world.lost() == []
+    world.agent("n3").stop_s = world.agent("n3").kill_s = 40.0
+    world.fail("n1")
+    world.run_until(lambda: world.lost() == [("n3", "evicted")], within_s=33.0)
+
+
+def test_r02_after_a_failure_or_a_loss_the_others_have_the_grace_of_a_failure() -> None:
+    """They may be in a collective with who is gone; for a newcomer they have all of their grace."""
+    config = settings("2:3", shutdown_timeout_s=20.0, failure_grace_s=2.0)
+    world = formed("n1", "n2", config=config)
+    world.fail("n1")
+    world.reform("n1", "n2")
+    world.run(2.0)
+    world.start("n3")
+    world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=5.0)
+    world.run(2.0)
+    world.kill_agent("n3")
+    world.run_until(lambda: world.all_run("n1", "n2"), within_s=5.0)
+    graces = [order.grace_s for order in world.agent("n2").stop_orders]
+    assert graces == [2.0, 20.0, 2.0]
+
+
 def test_r02_below_min_nodes_the_job_waits_and_then_ends_naming_who_is_missing() -> None:
     """Survivors wait for the join timeout; the end names those that were lost."""
     world = formed("n1", "n2", "n3", config=settings("3:3", join_timeout_s=10.0))

@@ -44,6 +44,47 @@ def test_r03_losing_a_member_is_free_even_if_its_peers_fail_before_the_loss_is_k
     assert [event.charged for event in world.ended()] == [False]
 
 
+def test_r03_a_member_that_is_slow_to_stop_does_not_make_a_failure_free() -> None:
+    """It is evicted, alive, and comes back: the round is over because of the failure alone."""
+    config = settings("2:2", shutdown_timeout_s=1.0, max_restarts=3)
+    world = formed("n1", "n2", config=config)
+    world.run(2.0)
+    for used in (1, 2, 3):
+        world.agent("n2").stop_s = world.agent("n2").kill_s = 8.0
+        evictions = len(world.lost())
+        round_ = world.round_of("n1")
+        world.fail("n1")
+        world.run_until(
+            lambda before=round_: world.all_run("n1", "n2") and world.round_of("n1") > before,
+            within_s=30.0,
+        )
+        assert len(world.lost()) == evictions + 1
+        assert world.restarts("n1") == used
+        world.run(2.0)
+    world.fail("n1")
+    world.run_until(lambda: world.over("n1") is not None, within_s=30.0)
+    over = world.over("n1")
+    assert over is not None
+    assert over.result == "failed"
+    assert "all 3 restarts are used up" in over.reason
+
+
+def test_r03_nodes_that_come_do_not_make_a_failure_free() -> None:
+    """A worker failed, and while the other one ends somebody comes: no restart was allowed."""
+    config = settings("1:3", last_call_s=0.2, max_restarts=0)
+    world = formed("n1", "n2", config=config)
+    world.run(2.0)
+    world.agent("n2").stop_s = 2.5
+    world.fail("n1")
+    world.run(0.5)
+    world.start("n3")
+    world.run_until(lambda: world.over("n1") is not None, within_s=5.0)
+    over = world.over("n1")
+    assert over is not None
+    assert over.result == "failed"
+    assert "rank 0 on n1 failed" in over.reason
+
+
 def test_r03_gaining_a_member_is_free() -> None:
     """A round that ended for a newcomer costs nothing."""
     world = formed("n1", "n2", config=settings("2:3", max_restarts=0))

@@ -90,6 +90,7 @@ def _check_conf(scenario: Scenario) -> Iterator[Finding]:
             max_nodes=scenario.nodes.max,
             max_restarts=job.max_restarts,
             shutdown_timeout_s=1.0,
+            failure_grace_s=1.0,
             endpoints=scenario.endpoint_hosts,
         )
     except UsageError as error:

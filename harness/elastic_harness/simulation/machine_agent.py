@@ -31,6 +31,8 @@ class MachineAgent(PlayedAgent):
         self.machine = AgentMachine(
             node=process.name,
             shutdown_timeout_s=config.shutdown_timeout_s,
+            failure_grace_s=config.failure_grace_s,
+            kill_timeout_s=config.kill_timeout_s,
             leave_timeout_s=leave_timeout_s(config),
         )
         self._alive: list[int] = []  # local ranks

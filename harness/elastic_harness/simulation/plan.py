@@ -245,6 +245,8 @@ def _draw_settings(draw: random.Random, count: int, quorum: str, *, is_brisk: bo
         last_call_s=draw.choice([0.2, 1.0]),
         join_timeout_s=60.0,
         shutdown_timeout_s=1.0,
+        failure_grace_s=1.0,
+        kill_timeout_s=4.0,
         min_round_s=draw.choice([0.2, 1.0]),
         newcomer_window_s=0.2,
         linger_s=5.0,

@@ -125,7 +125,7 @@ class PlayedAgent:
                 self._start(assignment)
             case ports.StopWorkers():
                 self.stop_orders.append(notice)
-                self._stop(notice.round)
+                self._stop(notice.round, notice.grace_s)
             case ports.HoldWorkers():
                 self.is_held = self.is_running
             case ports.ReleaseWorkers():
@@ -175,18 +175,17 @@ class PlayedAgent:
             self.is_ordered = True
             self._later(KILL_S, lambda: self._gone(assignment.round))
 
-    def _stop(self, round_: int) -> None:
+    def _stop(self, round_: int, grace_s: float) -> None:
         if self.assignment is None or self.assignment.round != round_ or not self.is_running:
             self._ask(ports.WorkersGone(round=round_))
             return
         self.is_ordered = True
-        self._end_group(round_)
+        self._end_group(round_, grace_s)
 
-    def _end_group(self, round_: int) -> None:
+    def _end_group(self, round_: int, grace_s: float) -> None:
         if not self.is_stopping:
             self.is_stopping = True
             self.is_held = False
-            grace_s = self.process.world.config.shutdown_timeout_s
             takes_s = grace_s + self.kill_s if self.is_hung else self.stop_s
             self._later(takes_s, lambda: self._gone(round_))
 
@@ -277,7 +276,7 @@ class PlayedAgent:
         self.failures.append(failed)
         round_ = self.assignment.round
         self._ask(ports.GroupFailed(round=round_, failures=(failed,)))
-        self._end_group(round_)
+        self._end_group(round_, self.process.world.config.failure_grace_s)
         self._tell_peers(round_)
 
     def fail(self, exit_code: int = 1) -> None:

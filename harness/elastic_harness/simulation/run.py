@@ -37,6 +37,7 @@ from elastic_harness.simulation.job_world import JobWorld
 from elastic_harness.simulation.process import Process
 from elastic_harness.simulation.stage import SimulatedProbes, SimulatedStage
 from elastic_harness.simulation.training import Script
+from pytest_elastic.config import DEFAULT_FAILURE_GRACE_S, DEFAULT_SHUTDOWN_TIMEOUT_S
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
@@ -142,16 +143,23 @@ def _settings_of(scenario: Scenario) -> Settings:
     conf = {**launcher_named(_LAUNCHER).conf, **scenario.job.rdzv.conf}
     known = parse_rdzv_conf(",".join(f"{name}={conf[name]}" for name in sorted(_CONF & set(conf))))
     options = " ".join(scenario.job.options)
-    grace = re.search(r"--shutdown-timeout[= ](\d+(?:\.\d+)?)", options)
+    shutdown_timeout_s = _seconds_of("--shutdown-timeout", options, DEFAULT_SHUTDOWN_TIMEOUT_S)
+    grace_s = min(DEFAULT_FAILURE_GRACE_S, shutdown_timeout_s)
     return settings_of(
         known,
         run_id=_RUN_ID,
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
         max_restarts=scenario.job.max_restarts,
-        shutdown_timeout_s=float(grace.group(1)) if grace else 30.0,
+        shutdown_timeout_s=shutdown_timeout_s,
+        failure_grace_s=_seconds_of("--failure-grace", options, grace_s),
         endpoints=scenario.endpoint_hosts,
     )
+
+
+def _seconds_of(option: str, options: str, default: float) -> float:
+    given = re.search(rf"{option}[= ](\d+(?:\.\d+)?)", options)
+    return float(given.group(1)) if given else default
 
 
 def _stage_plan(plan: Plan, directory: str) -> StagePlan:

@@ -10,9 +10,11 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, RosterEntry
 
-__all__ = ["GRACE_S", "Bench", "assignment"]
+__all__ = ["FAILURE_GRACE_S", "GRACE_S", "KILL_TIMEOUT_S", "Bench", "assignment"]
 
 GRACE_S = 30.0
+FAILURE_GRACE_S = 3.0
+KILL_TIMEOUT_S = 60.0
 LEAVE_TIMEOUT_S = 4.0
 
 
@@ -39,7 +41,11 @@ class Bench:
     def __init__(self) -> None:
         self.now = 100.0
         self.machine = AgentMachine(
-            node="n1", shutdown_timeout_s=GRACE_S, leave_timeout_s=LEAVE_TIMEOUT_S
+            node="n1",
+            shutdown_timeout_s=GRACE_S,
+            failure_grace_s=FAILURE_GRACE_S,
+            kill_timeout_s=KILL_TIMEOUT_S,
+            leave_timeout_s=LEAVE_TIMEOUT_S,
         )
         self.orders: list[m.AgentCommand] = []
 

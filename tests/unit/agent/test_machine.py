@@ -7,13 +7,19 @@ import signal
 import pytest
 
 from pytest_elastic.agent import messages as m
-from pytest_elastic.agent.machine import UNKILLABLE_S
 from pytest_elastic.agent.phases import Phase
 from pytest_elastic.agent.worker_group import GROUP_GRACE_S
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Failure
-from tests.unit.agent.machine_bench import GRACE_S, LEAVE_TIMEOUT_S, Bench, assignment
+from tests.unit.agent.machine_bench import (
+    FAILURE_GRACE_S,
+    GRACE_S,
+    KILL_TIMEOUT_S,
+    LEAVE_TIMEOUT_S,
+    Bench,
+    assignment,
+)
 
 
 def test_group_rank_0_opens_a_fresh_worker_store_and_reports_it() -> None:
@@ -136,11 +142,13 @@ def test_stopping_goes_from_leaders_to_groups_to_kill_within_the_grace() -> None
 
 
 @pytest.mark.parametrize("path", ["worker fails", "ordered", "agent is told", "job ends"])
-def test_every_way_of_stopping_takes_the_same_steps_within_the_same_grace(path: str) -> None:
+def test_every_way_of_stopping_takes_the_same_steps_within_its_grace(path: str) -> None:
     """Leaders, groups a second before the end, SIGKILL at the end; a stopped one can hear each."""
     bench = Bench()
     bench.run_round()
+    grace_s, groups_s = GRACE_S, GROUP_GRACE_S
     if path == "worker fails":
+        grace_s, groups_s = FAILURE_GRACE_S, 0.2 * FAILURE_GRACE_S
         bench.exit(1, 3)
     elif path == "ordered":
         bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="a node came"))
@@ -149,7 +157,7 @@ def test_every_way_of_stopping_takes_the_same_steps_within_the_same_grace(path: 
     else:
         bench.notice(ports.JobOver(result="failed", reason="the budget is used up"))
     seen = [(0.0, bench.signalled(), bench.has_killed())]
-    for until in (GRACE_S - GROUP_GRACE_S - 0.1, GRACE_S - 0.1, GRACE_S + 0.1):
+    for until in (grace_s - groups_s - 0.1, grace_s - 0.1, grace_s + 0.1):
         bench.pass_time(100.0 + until - bench.now)
         seen.append((until, bench.signalled(), bench.has_killed()))
     assert [(signals, killed) for _, signals, killed in seen] == [
@@ -343,6 +351,18 @@ def test_a_spare_starts_when_it_is_promoted() -> None:
     assert phases == [Phase.SPARE, Phase.RUNNING]
 
 
+def test_a_failure_elsewhere_takes_nothing_from_the_grace_of_a_node_that_leaves() -> None:
+    """Its workers save what they have; that others fail without them is no reason to be quicker."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.notice(ports.StopWorkers(round=1, grace_s=FAILURE_GRACE_S, reason="rank 2 failed"))
+    bench.pass_time(GRACE_S - 1)
+    assert not bench.has_killed()
+    bench.pass_time(1)
+    assert bench.has_killed()
+
+
 # --- what SIGKILL does not end -----------------------------------------------------------------
 
 
@@ -350,8 +370,8 @@ def stuck(bench: Bench) -> None:
     """Have a round stopped whose workers outlive SIGKILL."""
     bench.run_round()
     bench.exit(0, 1)
-    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="rank 0 failed"))
-    bench.pass_time(GRACE_S + 1)
+    bench.notice(ports.StopWorkers(round=1, grace_s=FAILURE_GRACE_S, reason="rank 0 failed"))
+    bench.pass_time(FAILURE_GRACE_S + 1)
     assert bench.has_killed()
 
 
@@ -359,11 +379,30 @@ def test_a_node_whose_workers_outlive_a_kill_leaves_after_a_minute() -> None:
     """In uninterruptible sleep (a disk, a driver) nothing ends them: others wait for this node."""
     bench = Bench()
     stuck(bench)
-    bench.pass_time(UNKILLABLE_S - 2)
+    bench.pass_time(KILL_TIMEOUT_S - 2)
     assert not bench.exits()
     bench.pass_time(2)
+    assert bench.asked() == [
+        ports.DrainRequested(
+            reason="processes of round 1 have outlived SIGKILL, so it cannot run another one",
+            grace_s=0.0,
+        ),
+        ports.WorkersGone(round=1),
+    ]
+    bench.notice(ports.JobOver(result="drained", reason="left"))
     assert bench.exits() == [(3, "lost")]
     assert bench.stuck() == [(101,)]
+
+
+def test_a_node_that_gives_up_waits_only_so_long_to_be_let_go() -> None:
+    """Nobody answers: it goes, and says the same."""
+    bench = Bench()
+    stuck(bench)
+    bench.pass_time(KILL_TIMEOUT_S)
+    assert not bench.exits()
+    bench.pass_time(LEAVE_TIMEOUT_S)
+    assert bench.exits() == [(3, "lost")]
+    assert bench.machine.wake_at() is None
 
 
 def test_a_fence_changes_nothing_about_how_long_that_may_take() -> None:
@@ -371,7 +410,8 @@ def test_a_fence_changes_nothing_about_how_long_that_may_take() -> None:
     bench = Bench()
     stuck(bench)
     bench.notice(ports.Fence(round=1, reason="evicted"))
-    bench.pass_time(UNKILLABLE_S)
+    bench.pass_time(KILL_TIMEOUT_S)
+    bench.pass_time(LEAVE_TIMEOUT_S)
     assert bench.exits() == [(3, "lost")]
 
 
@@ -380,9 +420,10 @@ def test_a_lease_that_ran_out_is_no_other_case() -> None:
     bench = Bench()
     bench.run_round()
     bench.give(m.LeaseExpired(round=1))
-    bench.pass_time(UNKILLABLE_S - 1)
+    bench.pass_time(KILL_TIMEOUT_S - 1)
     assert not bench.exits()
     bench.pass_time(2)
+    bench.pass_time(LEAVE_TIMEOUT_S)
     assert bench.exits() == [(3, "lost")]
     assert bench.stuck() == [(100, 101)]
 
@@ -410,7 +451,7 @@ def test_a_node_that_may_leave_and_cannot_end_its_workers_says_so() -> None:
     bench.run_round()
     bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
     bench.notice(ports.JobOver(result="drained", reason="left"))
-    bench.pass_time(GRACE_S + UNKILLABLE_S)
+    bench.pass_time(GRACE_S + KILL_TIMEOUT_S)
     assert bench.exits() == [(3, "lost")]
     assert bench.stuck() == [(100, 101)]
 
@@ -419,9 +460,9 @@ def test_a_kill_that_ends_them_in_time_is_a_stop_as_any_other() -> None:
     """Memory of a GPU may take the most of a minute to be given back."""
     bench = Bench()
     stuck(bench)
-    bench.pass_time(UNKILLABLE_S - 5)
+    bench.pass_time(KILL_TIMEOUT_S - 5)
     bench.exit(1, -9)
     bench.give(m.GroupVanished(round=1, killed=(101,)))
     assert ports.WorkersGone(round=1) in bench.asked()
-    bench.pass_time(UNKILLABLE_S)
+    bench.pass_time(KILL_TIMEOUT_S)
     assert not bench.exits()

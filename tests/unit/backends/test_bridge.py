@@ -16,7 +16,9 @@ from pytest_elastic.rendezvous.model import Failure, Node
 def machine(name: str = "n1", *, max_restarts: int = 1) -> BridgeMachine:
     """Return a machine of a node that runs two workers."""
     node = Node(name=name, incarnation=f"{name}.1", address="10.0.0.1", port=1, slots=2)
-    return BridgeMachine(node=node, max_restarts=max_restarts, shutdown_timeout_s=3.0)
+    return BridgeMachine(
+        node=node, max_restarts=max_restarts, shutdown_timeout_s=9.0, failure_grace_s=3.0
+    )
 
 
 def entry(name: str, **more: object) -> dict[str, Any]:

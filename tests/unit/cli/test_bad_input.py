@@ -39,6 +39,7 @@ BAD: dict[str, tuple[str, str, Sequence[str]]] = {
     "numa_binding": ("near", "expected one of node, socket, exclusive, core-complex", ()),
     "signals_to_handle": ("SIGKILL", "expected names such as SIGTERM", ()),
     "shutdown_timeout": ("soon", "expected a number of seconds from 0", ()),
+    "failure_grace": ("-1", "expected a number of seconds from 0", ()),
     "node_name": ("a\tb", "expected a name in one line", ()),
     "worker_start": ("warm", "expected one of auto, exec", ()),
 }

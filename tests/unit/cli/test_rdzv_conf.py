@@ -39,6 +39,12 @@ AGREED: Mapping[str, tuple[str, str, object, str]] = {
     "newcomer_window": ("3", "newcomer_window_s", 3.0, "spec/test_r07_newcomers.py::all_who_arr"),
     "linger": ("3", "linger_s", 3.0, "spec/test_r10_the_end.py::one_that_was_cut_off"),
     "store_timeout": ("3", "store_timeout_s", 3.0, "spec/test_r08_worker_store.py::without_an_add"),
+    "kill_timeout": (
+        "7",
+        "kill_timeout_s",
+        7.0,
+        "spec/test_r02_later_rounds.py::a_member_that_is_slow",
+    ),
     "quorum": ("majority", "quorum", "majority", "spec/test_r12_when_it_is_on.py::with_torchruns"),
 }
 # Settings of how this node gets to the others.

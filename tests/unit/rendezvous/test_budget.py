@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict, judge
 
 ENDED = EndedRound(round=4, roster=("a", "b"), cause="rank 1 on n1 failed (exit code 1)")
+FAILED = replace(ENDED, is_failure=True)
+SLOW = replace(FAILED, evicted=frozenset("b"))
 LOST = EndedRound(
     round=4, roster=("a", "b"), cause="rank 1 on n1 failed", lost_or_gained="n2 was lost"
 )
@@ -28,6 +32,10 @@ LOST = EndedRound(
         (Budget(max_restarts=0), ENDED, ("a", "b", "c"), Verdict.FREE, "other members"),
         (Budget(max_restarts=0), ENDED, ("a", "b2"), Verdict.FREE, "other members"),
         (Budget(max_restarts=0), LOST, ("a", "b"), Verdict.FREE, "n2 was lost"),
+        (Budget(max_restarts=0), FAILED, ("a",), Verdict.FREE, "other members"),
+        (Budget(max_restarts=0), FAILED, ("a", "b", "c"), Verdict.JOB_FAILS, "rank 1 on n1"),
+        (Budget(max_restarts=1), SLOW, ("a", "b2"), Verdict.CHARGED, "costs restart 1 of 1"),
+        (Budget(max_restarts=1), SLOW, ("b2",), Verdict.FREE, "other members"),
         (Budget(max_restarts=2, used=2), ENDED, ("a", "b"), Verdict.JOB_FAILS, "all 2 restarts"),
         (Budget(max_restarts=0), ENDED, ("a", "b"), Verdict.JOB_FAILS, "no restart is allowed"),
         (Budget(max_restarts=2, idle_rounds=4), LOST, ("a",), Verdict.FREE, "n2 was lost"),
