@@ -2,12 +2,14 @@
 
     callee ──► caller   {"challenge": C}                   as soon as it accepted
     caller ──► callee   {"nonce": N}                       as soon as it connected
-    both ways           {"mac": M, "body": "<JSON>"}       M signs direction, C, N, count, body
+    both ways           M<JSON>                            M signs direction, C, N, count, JSON
     both ways           {"unwelcome": "<why>"}             unsigned: what a person has to mend
 
 C and N are fresh for each connection and the count is that of the message in its direction, so
 that nothing can be played again: not in this connection, and not in another. Nothing is encrypted.
-Where one side has a token and the other none, or another one, both hear why in one sentence.
+M has 64 hexadecimal digits and is checked before the JSON behind it is read: of a stranger's bytes
+only "unwelcome" is ever parsed, at most 4 KiB of it. Where one side has a token and the other none,
+or another one, both hear why in one sentence.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import secrets
 import socket
 from collections.abc import Callable
 
-from pytest_elastic.channel import MAX_FRAME_BYTES, Channel, JsonObject, read_object, write_object
+from pytest_elastic.channel import JsonObject, read_object, write_object
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.frames import FrameStream, Probation
 from pytest_elastic.loop import Loop
 
 __all__ = ["AgentChannel"]
@@ -32,7 +35,11 @@ _UNSIGNED = f"what it said is not signed, and this job has a token ({_OPTION})"
 _LAST_WORDS_S = 5.0
 # What the other side says of us is shown to people.
 _MAX_WHY = 500
-_RANDOM_PART = re.compile(r"[0-9a-f]{32}")
+_RANDOM_PART = re.compile(rb'\{"(nonce|challenge)":"([0-9a-f]{32})"\}')
+_SIGNED = re.compile(rb"[0-9a-f]{64}\{")
+_MAC_BYTES = 64
+# A sentence of ours is far below this; nothing that is unsigned and longer is parsed.
+_MAX_UNWELCOME_BYTES = 4096
 
 
 class AgentChannel:
@@ -51,7 +58,7 @@ class AgentChannel:
         is_caller: bool,
         on_message: Callable[[JsonObject], None],
         on_closed: Callable[[str], None],
-        max_frame_bytes: int = MAX_FRAME_BYTES,
+        probation: Probation | None = None,
     ) -> None:
         self.unwelcome: str | None = None
         self._loop = loop
@@ -66,16 +73,16 @@ class AgentChannel:
         self._received = 0
         self._is_leaving = False
         self._is_over = False
-        self._channel = Channel(
+        self._channel = FrameStream(
             loop,
             sock,
-            on_message=lambda message, _: self._on_frame(message),
+            on_frame=lambda body, _: self._on_frame(body),
             on_closed=self._end,
-            max_frame_bytes=max_frame_bytes,
+            probation=probation,
         )
         if credentials is not None:
             ours = {"nonce": self._nonce} if is_caller else {"challenge": self._challenge}
-            self._channel.send(ours)
+            self._send_unsigned(ours)
 
     @property
     def is_foreign(self) -> bool:
@@ -92,9 +99,9 @@ class AgentChannel:
         """The socket below, for options and addresses; never read or write it."""
         return self._channel.socket
 
-    def allow_frames_of(self, max_bytes: int) -> None:
-        """Take larger frames from here on: the other side has said who it is."""
-        self._channel.allow_frames_of(max_bytes)
+    def trust(self) -> None:
+        """End the probation: the other side has said who it is."""
+        self._channel.trust()
 
     def send(self, message: JsonObject) -> None:
         """Queue one message; see `Channel.send`."""
@@ -124,46 +131,52 @@ class AgentChannel:
         """Whether both have said their random part, or nothing is signed."""
         return self._credentials is None or bool(self._challenge and self._nonce)
 
-    def _send_now(self, message: JsonObject) -> None:
-        if self._credentials is None:
-            self._channel.send(message)
-            return
-        body = write_object(message)
-        parts = self._signed_parts(body, self._sent, is_caller=self._is_caller)
-        self._sent += 1
-        self._channel.send({"mac": self._credentials.sign(*parts), "body": body})
+    def _send_unsigned(self, message: JsonObject) -> None:
+        self._channel.send_frame(write_object(message).encode())
 
-    def _signed_parts(self, body: str, count: int, *, is_caller: bool) -> tuple[str, ...]:
+    def _send_now(self, message: JsonObject) -> None:
+        body = write_object(message).encode()
+        if self._credentials is not None:
+            parts = self._signed_parts(body, self._sent, is_caller=self._is_caller)
+            body = self._credentials.sign(*parts).encode() + body
+            self._sent += 1
+        self._channel.send_frame(body)
+
+    def _signed_parts(self, body: bytes, count: int, *, is_caller: bool) -> tuple[str | bytes, ...]:
         direction = "caller" if is_caller else "callee"
         return (direction, self._challenge, self._nonce, str(count), body)
 
-    def _on_frame(self, frame: JsonObject) -> None:
+    def _on_frame(self, frame: bytes) -> None:
         if self._is_over and not self._is_leaving:
             return
-        why = frame.get("unwelcome")
-        if isinstance(why, str):
-            self._refuse(why[:_MAX_WHY])
-        elif self._credentials is None:
+        if self._credentials is None:
             self._on_plain(frame)
-        elif "mac" in frame:
+        elif frame.startswith(b"{"):
+            self._on_unsigned(frame)
+        else:
             self._on_signed(frame, self._credentials)
-        else:
-            self._on_random_part(frame)
 
-    def _on_plain(self, frame: JsonObject) -> None:
-        if "challenge" in frame:
+    def _on_plain(self, frame: bytes) -> None:
+        if frame.startswith(b'{"challenge":'):
             self._refuse(_NEEDS_TOKEN)
-        elif "nonce" in frame or "mac" in frame:
+        elif frame.startswith(b'{"nonce":') or _SIGNED.match(frame):
             self._turn_away(_HAS_NO_TOKEN, "it signs what it says, and we were given no token")
+        elif (why := _why_unwelcome(frame)) is not None:
+            self._refuse(why)
         else:
-            self._on_message(frame)
+            self._take(frame)
 
-    def _on_random_part(self, frame: JsonObject) -> None:
-        key = "challenge" if self._is_caller else "nonce"
-        value = frame.get(key)
-        if self._is_ready or not (isinstance(value, str) and _RANDOM_PART.fullmatch(value)):
+    def _on_unsigned(self, frame: bytes) -> None:
+        """Take a random part, or why this side is unwelcome; nothing else is said unsigned."""
+        said = _RANDOM_PART.fullmatch(frame)
+        if said is None and (why := _why_unwelcome(frame)) is not None:
+            self._refuse(why)
+            return
+        key = b"challenge" if self._is_caller else b"nonce"
+        if self._is_ready or said is None or said[1] != key:
             self._turn_away(_UNSIGNED, _UNSIGNED)
             return
+        value = said[2].decode()
         if self._is_caller:
             self._challenge = value
         else:
@@ -174,26 +187,28 @@ class AgentChannel:
         if self._is_leaving:
             self._channel.close_when_flushed()
 
-    def _on_signed(self, frame: JsonObject, credentials: Credentials) -> None:
-        body = frame.get("body")
-        if not isinstance(body, str) or not self._is_ready:
+    def _on_signed(self, frame: bytes, credentials: Credentials) -> None:
+        if not self._is_ready or not _SIGNED.match(frame):
             self._turn_away(_UNSIGNED, _UNSIGNED)
             return
+        mac, body = frame[:_MAC_BYTES].decode(), frame[_MAC_BYTES:]
         parts = self._signed_parts(body, self._received, is_caller=not self._is_caller)
-        if not credentials.has_signed(frame["mac"], *parts):
+        if not credentials.has_signed(mac, *parts):
             self._turn_away(_OTHER_TOKEN, _OTHER_TOKEN)
             return
         self._received += 1
+        self._take(body)
+
+    def _take(self, body: bytes) -> None:
         message = read_object(body)
-        if message is not None:
-            self._on_message(message)
+        if message is None:
+            self._channel.reject()
         else:
-            self._channel.close()
-            self._end("received bytes that are not one of our messages")
+            self._on_message(message)
 
     def _turn_away(self, why: str, reason: str) -> None:
         """Say why, for a person to mend it, and hang up."""
-        self._channel.send({"unwelcome": why})
+        self._send_unsigned({"unwelcome": why})
         self._channel.close_when_flushed()
         self._refuse(reason, is_closed=True)
 
@@ -208,3 +223,11 @@ class AgentChannel:
             return
         self._is_over = True
         self._on_closed(reason)
+
+
+def _why_unwelcome(frame: bytes) -> str | None:
+    """Return why the other side will not talk, if that is what a frame says."""
+    if not frame.startswith(b'{"unwelcome":') or len(frame) > _MAX_UNWELCOME_BYTES:
+        return None
+    why = (read_object(frame) or {}).get("unwelcome")
+    return why[:_MAX_WHY] if isinstance(why, str) else None

@@ -34,12 +34,15 @@ class Credentials:
         """Return the key of one job: what is signed for another job is worth nothing here."""
         return cls(hmac.digest(token, b"pytest-elastic run\0" + run_id.encode(), hashlib.sha256))
 
-    def sign(self, *parts: str) -> str:
+    def sign(self, *parts: str | bytes) -> str:
         """Return the signature of some texts in this order; none but the last may hold a NUL."""
-        said = b"\0".join(part.encode(errors="surrogatepass") for part in parts)
+        said = b"\0".join(
+            part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
+            for part in parts
+        )
         return hmac.new(self.key, said, hashlib.sha256).hexdigest()
 
-    def has_signed(self, signature: object, *parts: str) -> bool:
+    def has_signed(self, signature: object, *parts: str | bytes) -> bool:
         """Tell whether a signature, which may be anything, is that of these texts."""
         if not isinstance(signature, str) or not signature.isascii():
             return False

@@ -5,9 +5,9 @@ polls nothing: without a descriptor that is ready or a timer that is due, it sle
 tried and left: its import costs 45 ms in a command that should answer in 150, its clock is not
 CLOCK_BOOTTIME, and it starts threads to resolve names, after which a process must not fork.
 
-Callbacks run to the end, in the order: due timers by time, then ready descriptors in the order in
-which they were watched, then `call_soon` callbacks in the order given. An exception raised by a
-callback leaves `run`.
+Callbacks run to the end, in the order: due timers by time, then ready descriptors, those of low
+priority last and only a few of them a turn, then `call_soon` callbacks in the order given. An
+exception raised by a callback leaves `run`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pytest_elastic.clock import BootClock, Clock
 
@@ -25,6 +25,10 @@ __all__ = ["Loop", "Timer"]
 
 # Timers are late by at most this much (epoll counts in milliseconds) and never early.
 _MAX_WAIT_S = 3600.0
+# A question of a stranger costs a third of a millisecond: so many delay all others by ten.
+_LOW_PRIORITY_A_TURN = 32
+# Cancelled timers stay in the heap until they would be due, or until half of a heap is of them.
+_MIN_TIMERS_TO_SWEEP = 64
 
 
 class Timer:
@@ -58,9 +62,10 @@ class _Watch:
     is dealt with later in the same turn belongs to this, and not to the number.
     """
 
-    __slots__ = ("on_readable", "on_writable")
+    __slots__ = ("epoll", "on_readable", "on_writable")
 
-    def __init__(self) -> None:
+    def __init__(self, epoll: select.epoll) -> None:
+        self.epoll = epoll
         self.on_readable: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
 
@@ -71,8 +76,11 @@ class Loop:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or BootClock()
         self._epoll = select.epoll()
+        self._low_priority: select.epoll | None = None  # watched by the other one
+        self._is_low_priority_ready = False
         self._watched: dict[int, _Watch] = {}
         self._timers: list[tuple[float, int, Timer]] = []
+        self._sweep_timers_at = _MIN_TIMERS_TO_SWEEP
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._stopping = False
@@ -82,8 +90,12 @@ class Loop:
     @property
     def own_fds(self) -> frozenset[int]:
         """The descriptors that the loop itself holds."""
-        doorbell = set() if self._doorbell is None else {self._doorbell}
-        return frozenset({self._epoll.fileno(), *doorbell})
+        own = {self._epoll.fileno()}
+        if self._doorbell is not None:
+            own.add(self._doorbell)
+        if self._low_priority is not None:
+            own.add(self._low_priority.fileno())
+        return frozenset(own)
 
     def now(self) -> float:
         """Return the loop's clock, in seconds."""
@@ -95,32 +107,43 @@ class Loop:
         *,
         on_readable: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
+        low_priority: bool = False,
     ) -> None:
         """Call back whenever `fd` is ready; replaces what was watched on `fd` before.
 
-        A descriptor with an error or a hang-up counts as ready for whatever is watched.
+        With `low_priority` it is served after all others, and in turn with its like. A descriptor
+        with an error or a hang-up counts as ready for whatever is watched.
         """
         events = (select.EPOLLIN if on_readable else 0) | (select.EPOLLOUT if on_writable else 0)
         if not events:
             self.unwatch(fd)
             return
-        if fd in self._watched:
-            self._epoll.modify(fd, events)
+        epoll = self._epoll_of_low_priority() if low_priority else self._epoll
+        watch = self._watched.get(fd)
+        if watch is not None and watch.epoll is epoll:
+            epoll.modify(fd, events)
         else:
-            self._epoll.register(fd, events)
-            self._watched[fd] = _Watch()
-        self._watched[fd].on_readable = on_readable
-        self._watched[fd].on_writable = on_writable
+            if watch is not None:
+                watch.epoll.unregister(fd)
+            epoll.register(fd, events)
+            watch = self._watched.setdefault(fd, _Watch(epoll))
+            watch.epoll = epoll
+        watch.on_readable = on_readable
+        watch.on_writable = on_writable
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; call it before closing the descriptor. Harmless when it is not watched."""
         if (watch := self._watched.pop(fd, None)) is not None:
             watch.on_readable = watch.on_writable = None
-            self._epoll.unregister(fd)
+            watch.epoll.unregister(fd)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once at `when` (seconds on this loop's clock), at once if that has passed."""
         timer = Timer(when, callback)
+        if len(self._timers) >= self._sweep_timers_at:
+            self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
+            heapq.heapify(self._timers)
+            self._sweep_timers_at = max(_MIN_TIMERS_TO_SWEEP, 2 * len(self._timers))
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
@@ -158,13 +181,12 @@ class Loop:
         except InterruptedError:
             ready = []
         self._run_due_timers()
-        for watch, events in ready:
-            if self._stopping:
-                return
-            if events & ~select.EPOLLOUT and watch.on_readable:
-                watch.on_readable()
-            if events & ~select.EPOLLIN and watch.on_writable:
-                watch.on_writable()
+        self._serve(ready)
+        if self._is_low_priority_ready and self._low_priority is not None:
+            self._is_low_priority_ready = False
+            # The kernel puts those that it names behind the others that are ready.
+            few = self._low_priority.poll(0, _LOW_PRIORITY_A_TURN)
+            self._serve([(self._watched[fd], events) for fd, events in few])
         for _ in range(len(self._soon)):
             if self._stopping:
                 return
@@ -173,9 +195,29 @@ class Loop:
     def close(self) -> None:
         """Release the loop's own descriptors; descriptors it watched stay open."""
         self._epoll.close()
+        if self._low_priority is not None:
+            self._low_priority.close()
         if self._doorbell is not None:
             os.close(self._doorbell)
             self._doorbell = None
+
+    def _serve(self, ready: Sequence[tuple[_Watch, int]]) -> None:
+        for watch, events in ready:
+            if self._stopping:
+                return
+            if events & ~select.EPOLLOUT and watch.on_readable:
+                watch.on_readable()
+            if events & ~select.EPOLLIN and watch.on_writable:
+                watch.on_writable()
+
+    def _epoll_of_low_priority(self) -> select.epoll:
+        if self._low_priority is None:
+            self._low_priority = select.epoll()
+            self.watch(self._low_priority.fileno(), on_readable=self._note_low_priority)
+        return self._low_priority
+
+    def _note_low_priority(self) -> None:
+        self._is_low_priority_ready = True
 
     def _answer_door(self) -> None:
         assert self._doorbell is not None, "only an open door is watched"

@@ -1,7 +1,8 @@
 """The agent's listening port: who comes says with the first message what it wants.
 
 A member greets the coordinator, if one runs here, and stays; everybody else asks one question, and
-hangs up when it is answered.
+hangs up when it is answered. Until it has greeted, a visitor is a stranger: members are served
+before it, and what all strangers together make this process hold is bounded.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_elastic.agent_channel import AgentChannel
-from pytest_elastic.channel import MAX_FRAME_BYTES, JsonObject
+from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.messages import (
@@ -29,10 +31,12 @@ from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 __all__ = ["Reception"]
 
-# Questions and greetings are far below this; a roster never comes this way.
-_MAX_STRANGERS_FRAME_BYTES = 256 * 1024
-# More than any honest crowd that has connected and not spoken yet: the oldest is let go.
-_MAX_STRANGERS = 4096
+# Whoever has not greeted is a stranger. More of them than connect honestly while one is served: the
+# oldest is let go, and so it is when all of them together made us hold too many bytes.
+_MAX_STRANGERS = 1024
+_MAX_HELD_BYTES = 8 * 1024 * 1024
+# Connections that are accepted in one turn of the loop, beside what other strangers have said.
+_ACCEPTED_A_TURN = 8
 # Without descriptors, and nobody to let go: how long those who come wait in the kernel.
 _NO_ROOM_S = 0.1
 # A scanner comes a thousand times: each host is told of once in so long, and so many hosts at most.
@@ -47,7 +51,8 @@ class _Visitor:
     channel: AgentChannel
     patience: Timer
     host: str
-    has_spoken: bool = False
+    held_bytes: int = 0
+    has_asked: bool = False
     has_greeted: bool = False
 
 
@@ -83,13 +88,14 @@ class Reception:
         self._silent_until: dict[str, float] = {}
         self._visitors: dict[int, _Visitor] = {}
         self._strangers: dict[int, None] = {}
+        self._held_bytes = 0
         self._is_closed = False
 
     def open(self) -> None:
         """Begin to accept."""
         if self._is_closed:
             return
-        self._loop.watch(self._listener.fileno(), on_readable=self._accept)
+        self._loop.watch(self._listener.fileno(), on_readable=self._accept_some, low_priority=True)
 
     def send(self, connection: int, message: Message) -> None:
         """Say something to a visitor who may have gone."""
@@ -97,11 +103,13 @@ class Reception:
             visitor.channel.send(encode(message))
 
     def disconnect(self, connection: int) -> None:
-        """End a connection after what was said has left."""
+        """End a connection after what was said has left, or when it was not read for too long."""
         self._strangers.pop(connection, None)
         if visitor := self._visitors.pop(connection, None):
             visitor.patience.cancel()
             visitor.channel.close_when_flushed()
+            if not visitor.channel.is_closed:
+                self._loop.call_at(self._loop.now() + self._patience_s, visitor.channel.close)
 
     def dismiss_members(self) -> None:
         """End the connections of all who have greeted: nobody here decides any more."""
@@ -115,16 +123,20 @@ class Reception:
         for connection in list(self._visitors):
             self.disconnect(connection)
 
-    def _accept(self) -> None:
-        try:
-            sock, address = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._let_a_stranger_go():
-                self._loop.unwatch(self._listener.fileno())
-                self._loop.call_at(self._loop.now() + _NO_ROOM_S, self.open)
-            return
-        if len(self._strangers) >= _MAX_STRANGERS:
-            self._let_a_stranger_go()
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPTED_A_TURN):
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._let_a_stranger_go():
+                    self._loop.unwatch(self._listener.fileno())
+                    self._loop.call_at(self._loop.now() + _NO_ROOM_S, self.open)
+                return
+            if len(self._strangers) >= _MAX_STRANGERS:
+                self._let_a_stranger_go()
+            self._admit(sock, str(address[0]))
+
+    def _admit(self, sock: socket.socket, host: str) -> None:
         connection = self._new_connection()
         channel = AgentChannel(
             self._loop,
@@ -133,26 +145,37 @@ class Reception:
             is_caller=False,
             on_message=lambda fields: self._on_frame(connection, fields),
             on_closed=lambda reason: self._on_closed(connection, reason),
-            max_frame_bytes=_MAX_STRANGERS_FRAME_BYTES,
+            probation=Probation(on_held=lambda more: self._on_held(connection, more)),
         )
         patience = self._loop.call_at(
             self._loop.now() + self._patience_s, lambda: self._lose_patience(connection)
         )
-        self._visitors[connection] = _Visitor(channel, patience, str(address[0]))
+        self._visitors[connection] = _Visitor(channel, patience, host)
         self._strangers[connection] = None
+
+    def _on_held(self, connection: int, more_bytes: int) -> None:
+        """Keep count of what strangers make us hold, and let those go that are one too many."""
+        self._held_bytes += more_bytes
+        if visitor := self._visitors.get(connection):
+            visitor.held_bytes += more_bytes
+        while self._held_bytes > _MAX_HELD_BYTES and self._let_a_stranger_go(who_holds=True):
+            pass
 
     def _lose_patience(self, connection: int) -> None:
         visitor = self._visitors.get(connection)
-        if visitor is not None and not visitor.has_spoken:
-            self._tell_of(visitor, f"it said nothing for {self._patience_s:g} s")
+        if visitor is not None:
+            if not visitor.has_asked:
+                self._tell_of(visitor, f"it said nothing for {self._patience_s:g} s")
+            visitor.channel.close()
         self.disconnect(connection)
 
-    def _let_a_stranger_go(self) -> bool:
+    def _let_a_stranger_go(self, *, who_holds: bool = False) -> bool:
         """End the oldest connection that has not greeted; tell whether there was one."""
         for connection in self._strangers:
-            self._visitors[connection].channel.close()
-            self.disconnect(connection)
-            return True
+            if not who_holds or self._visitors[connection].held_bytes:
+                self._visitors[connection].channel.close()
+                self.disconnect(connection)
+                return True
         return False
 
     def _tell_of(self, visitor: _Visitor, reason: str) -> None:
@@ -176,8 +199,13 @@ class Reception:
             visitor.channel.close()
             self._on_closed(connection, str(error))
             return
-        visitor.has_spoken = True
         if isinstance(message, ProbeRequest | PlaceRequest | VoteRequest | Announcement):
+            if visitor.has_asked:
+                self._tell_of(visitor, "it asked more than one question")
+                visitor.channel.close()
+                self.disconnect(connection)
+                return
+            visitor.has_asked = True
             self._on_question(connection, message)
             return
         if not visitor.has_greeted:
@@ -186,7 +214,7 @@ class Reception:
                 return
             visitor.has_greeted = True
             del self._strangers[connection]
-            visitor.channel.allow_frames_of(MAX_FRAME_BYTES)
+            visitor.channel.trust()
             visitor.patience.cancel()
         self._tell_coordinator(v.PeerMessage(connection=connection, message=message))
 

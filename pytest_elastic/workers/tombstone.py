@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pytest_elastic.agent_channel import AgentChannel
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop
 
 __all__ = ["Tombstone"]
@@ -58,6 +59,7 @@ class Tombstone:
             is_caller=False,
             on_message=lambda _: None,
             on_closed=lambda _: None,
+            probation=Probation(),
         )
         channel.send(self._answer)
         self._visitors.append(channel)

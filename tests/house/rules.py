@@ -56,6 +56,7 @@ ROOMS = (
             "pytest_elastic.plain",
             "pytest_elastic.printed",
             "pytest_elastic.loop",
+            "pytest_elastic.frames",
             "pytest_elastic.channel",
             "pytest_elastic.agent_channel",
             "pytest_elastic.credentials",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -86,3 +87,40 @@ def test_watching_anew_replaces_what_was_watched(loop: Loop) -> None:
     assert told == ["readable"]
     one.close()
     other.close()
+
+
+def test_low_priority_is_served_last_and_a_few_at_a_time(loop: Loop) -> None:
+    """100 are ready and stay so: each turn serves the other one first, and all have their turn."""
+    pairs = [socket.socketpair() for _ in range(101)]
+    told: list[int] = []
+    for number, (one, other) in enumerate(pairs):
+        loop.watch(
+            one.fileno(),
+            on_readable=partial(told.append, number),
+            low_priority=number < 100,
+        )
+        other.send(b"x")
+    turns: list[list[int]] = []
+    while len(set(told)) < 101 and len(turns) < 100:
+        begin = len(told)
+        loop.run_once(5.0)
+        turns.append(told[begin:])
+    assert set(told) == set(range(101))
+    for turn in turns:
+        assert turn[0] == 100
+        assert 1 < len(turn) <= 40
+    for one, other in pairs:
+        loop.unwatch(one.fileno())
+        one.close()
+        other.close()
+
+
+def test_cancelled_timers_are_forgotten_before_they_would_be_due(loop: Loop) -> None:
+    """A visitor whose patience is an hour leaves nothing behind."""
+    told: list[str] = []
+    loop.call_at(loop.now(), lambda: told.append("kept"))
+    for _ in range(10_000):
+        loop.call_at(loop.now() + 3600, lambda: told.append("cancelled")).cancel()
+    assert len(loop._timers) < 200
+    loop.run_once(0.0)
+    assert told == ["kept"]

@@ -1,0 +1,129 @@
+"""A process floods an agent's port while a job with a short lease runs (R15)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous.wire import encode
+from tests.integration import flood
+from tests.integration.called_launcher import LIMIT_S, STAYS, Running
+from tests.integration.test_launcher_hostile import frame
+
+LEASE_S = 2.0
+FLOOD_S = 4 * LEASE_S
+# What strangers may make an agent hold, and what its own growth while it answers may come to.
+MEMORY_KIB = 48 * 1024
+
+QUESTION = frame(encode(m.ProbeRequest(run_id="flooded", incarnation="x")))
+UNSIGNED = b'{"a":[' + b"[]," * 80_000 + b"[]]}"
+WORDS = {
+    "questions": QUESTION * 2_800,
+    "frames of 240 kB": len(UNSIGNED).to_bytes(4, "big") + UNSIGNED,
+    "frames that never end": len(UNSIGNED).to_bytes(4, "big") + UNSIGNED[:-1],
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One agent of the job, and the file of its events."""
+
+    running: Running
+    file: Path
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what it has told so far."""
+        return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+    def door(self) -> tuple[str, int]:
+        """Return where it listens."""
+        started = next(e["event"] for e in self.events() if e["kind"] == "agent_started")
+        return started["address"], started["port"]
+
+    def rounds(self) -> list[int]:
+        """Return the rounds that it took part in."""
+        return [e["event"]["round"] for e in self.events() if e["kind"] == "workers_started"]
+
+    def memory_kib(self, name: str = "VmRSS") -> int:
+        """Return what the agent holds in memory, or held at most (`VmHWM`)."""
+        status = Path(f"/proc/{self.running.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith(name)).split()[1])
+
+
+def begin(folder: Path, number: int, words: list[str]) -> Node:
+    """Start one of two nodes."""
+    prefix = f"127.83.{os.getpid() % 250}."
+    file = folder / f"n{number}.jsonl"
+    running = Running(
+        *words,
+        "--nnodes=2",
+        "--rdzv-id=flooded",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={prefix}1:{29500 + os.getpid() // 250 % 1000}",
+        f"--local-addr={prefix}{number}",
+        f"--rdzv-conf=beat_interval=0.5,lease={LEASE_S},last_call_timeout=0.1,min_round=0.1",
+        "--max-restarts=3",
+        "stay.py",
+        cwd=folder,
+        environ={"PYTEST_ELASTIC_EVENTS": f"file:{file}"},
+    )
+    return Node(running, file)
+
+
+@pytest.mark.parametrize(
+    ("has_token", "kind", "connections", "how"),
+    [
+        (False, "questions", 150, "repeat"),
+        (True, "questions", 150, "repeat"),
+        (True, "frames of 240 kB", 150, "repeat"),
+        (True, "frames that never end", 600, "stay"),
+    ],
+)
+def test_a_flood_of_strangers_costs_a_member_neither_its_lease_nor_its_memory(
+    tmp_path: Path, *, has_token: bool, kind: str, connections: int, how: str
+) -> None:
+    """Hundreds of connections for four leases: no round is lost."""
+    (tmp_path / "stay.py").write_text(STAYS)
+    words = []
+    if has_token:
+        token = tmp_path / "token"
+        token.touch(0o600)
+        token.write_text("a token of the job that is long enough")
+        words = [f"--rdzv-token-file={token}"]
+    said = tmp_path / "said"
+    said.write_bytes(WORDS[kind])
+    with ExitStack() as stack:
+        nodes = [begin(tmp_path, number, words) for number in (1, 2)]
+        for node in nodes:
+            stack.enter_context(node.running)
+        for node in nodes:
+            node.running.wait_for("world of 2")
+        host = next(n for n in nodes if "coordinator_started" in n.file.read_text())
+        before = host.memory_kib()
+        address, port = host.door()
+        order = [flood.__file__, address, str(port), str(connections), str(FLOOD_S)]
+        done = subprocess.run(
+            [sys.executable, *order, str(said), how],
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        told = json.loads(done.stdout)
+        assert told["opened"] >= connections, told
+        assert told["sent"] >= connections * 1000, told
+        assert host.memory_kib("VmHWM") - before < MEMORY_KIB, told
+        (tmp_path / "stop").touch()
+        codes = [node.running.process.wait(LIMIT_S) for node in nodes]
+        for node in nodes:
+            node.running.read_rest()
+    assert codes == [0, 0], nodes[0].running.printed
+    assert [node.rounds() for node in nodes] == [[1], [1]], nodes[0].running.printed
