@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import tempfile
 import time
@@ -54,6 +55,7 @@ from pytest_elastic.workers.console import Console, drain_consoles
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
 from pytest_elastic.workers.messages import InheritFolder
+from pytest_elastic.workers.process_tree import reap_orphans
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
 __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "settings_of"]
@@ -174,7 +176,16 @@ class _Launch:
             on_report=agent.on_report,
             on_lost=lambda reason: agent.on_keeper_lost(reason, has_begun=keeper.has_begun),
         )
-        signals = SignalWatch(self._loop, config.signals, agent.on_signal)
+
+        def on_signal(number: int) -> None:
+            if number == signal.SIGCHLD:
+                reap_orphans(own={keeper.pid, self._plan.plugin_pid})
+            else:
+                agent.on_signal(number)
+
+        # In a program that launches, children that this process did not start may be the program's.
+        numbers = (*config.signals, signal.SIGCHLD) if process_ends else config.signals
+        signals = SignalWatch(self._loop, numbers, on_signal)
         try:
             if adopted is not None:
                 keeper.adopt(adopted.sock, adopted.pid)

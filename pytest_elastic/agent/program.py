@@ -94,6 +94,11 @@ class ProgramPlan:
         if self._config.logs_specs is None:
             self._logs.open(said=self._config.said("log_dir"))
 
+    @property
+    def plugin_pid(self) -> int:
+        """The process of the user's log settings; 0 if there is none."""
+        return 0 if self._plugin is None else self._plugin.pid
+
     def use_plugin(self) -> None:
         """Have the class that `--logs-specs` names place the output; blocks until it is loaded."""
         assert self._config.logs_specs is not None, "there is a class to use"

@@ -79,6 +79,11 @@ class LogsPlugin:
         )
         self._rest = b""
 
+    @property
+    def pid(self) -> int:
+        """The process that holds the object."""
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         """Block until the class has been loaded; raises UsageError if it cannot be."""
         self._read(_READY_S)

@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 from pytest_elastic.loop import Loop, Timer
 
@@ -25,6 +25,7 @@ __all__ = [
     "is_zombie",
     "process_group",
     "processor_ticks",
+    "reap_orphans",
     "send_signal",
     "signal_all",
     "start_time",
@@ -37,6 +38,17 @@ _MAX_PASSES = 20
 # cannot die now (it hangs in a disk or a driver) is looked at less and less often.
 _RESCAN_S = 0.005
 _SLOWEST_RESCAN_S = 0.2
+
+
+def reap_orphans(*, own: Container[int]) -> None:
+    """Reap the children of this process that have ended, except those that it started (`own`).
+
+    Orphans become its children if it is a subreaper or the first process of a container.
+    """
+    for pid in children_of(os.getpid()):
+        if pid not in own:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def become_subreaper() -> None:

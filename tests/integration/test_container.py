@@ -1,0 +1,56 @@
+"""The agent as the first process of a pid namespace, as in a container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.called_launcher import LIMIT_S
+from tests.integration.test_launcher_drain import wait_until
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("nsenter") is None,
+    reason="making a pid namespace needs root, unshare and nsenter (util-linux)",
+)
+
+CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process that has one thread, zombies included."""
+    return [int(pid) for pid in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_pid_1_reaps_orphans_that_it_did_not_start(tmp_path: Path) -> None:
+    """Five calls into the container each leave an orphan behind, which then ends."""
+    stay = tmp_path / "stay.py"
+    stay.write_text("print('begun', flush=True)\nimport time\ntime.sleep(600)\n")
+    words = ["--standalone", "--worker-start=exec", str(stay)]
+    with subprocess.Popen(
+        [*CONTAINER, sys.executable, "-m", "pytest_elastic", "run", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+    ) as unshare:
+        try:
+            assert unshare.stdout is not None
+            while b"begun" not in (line := unshare.stdout.readline()):
+                assert line, "the agent ended"
+            (agent,) = children(unshare.pid)
+            before = set(children(agent))
+            enter = ["nsenter", "-t", str(agent), "-p", "-m"]
+            for _ in range(5):
+                # The shell ends at once; whoever reads the pipe to its end waits for the orphan.
+                subprocess.run(
+                    [*enter, "sh", "-c", "sh -c 'read x < /proc/uptime' & "],
+                    stdout=subprocess.PIPE,
+                    timeout=LIMIT_S,
+                    check=True,
+                )
+            wait_until(lambda: set(children(agent)) == before, "no orphan is left as a zombie")
+        finally:
+            unshare.kill()
