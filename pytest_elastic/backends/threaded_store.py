@@ -13,14 +13,14 @@ from typing import Any
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.ports import EndpointStore
-from pytest_elastic.workers import torch_store
+from pytest_elastic.workers import store_client, torch_store
 
 __all__ = ["ThreadedStore"]
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "fetch": torch_store.fetch,
-    "publish": torch_store.publish,
-    "swap": torch_store.swap,
+    "fetch": store_client.fetch,
+    "publish": store_client.publish,
+    "swap": store_client.swap,
 }
 
 

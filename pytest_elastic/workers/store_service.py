@@ -27,6 +27,7 @@ from pytest_elastic.workers import (
     etcd_client,
     messages,
     registry_file,
+    store_client,
     torch_store,
 )
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
@@ -131,7 +132,7 @@ def _close(stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
 
 
 def _publish(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
-    torch_store.publish(
+    store_client.publish(
         arguments["host"],
         int(arguments["port"]),
         arguments["key"],
@@ -141,7 +142,7 @@ def _publish(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
 
 
 def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
-    return torch_store.fetch(
+    return store_client.fetch(
         arguments["host"],
         int(arguments["port"]),
         arguments["key"],
@@ -150,7 +151,7 @@ def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
 
 
 def _swap(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
-    return torch_store.swap(
+    return store_client.swap(
         arguments["host"],
         int(arguments["port"]),
         arguments["key"],
@@ -193,9 +194,9 @@ _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "host_endpoint": _torch(_host_endpoint),
     "open": _torch(_open),
     "close": _close,
-    "publish": _torch(_publish),
-    "fetch": _torch(_fetch),
-    "swap": _torch(_swap),
+    "publish": _publish,
+    "fetch": _fetch,
+    "swap": _swap,
     "etcd_campaign": _etcd(etcd_client.campaign),
     "etcd_conclude": _etcd(etcd_client.conclude),
     "etcd_record": _etcd(etcd_client.record),

@@ -1,19 +1,18 @@
-"""torch's TCPStore, with what it lacks: deadlines that hold, and errors that say what was found.
+"""Hosts torch's TCPStores, the endpoint's and those of the rounds, on addresses of this machine.
 
-Everything here blocks, and is called on threads of the store service only. A TCPStore client blocks
-for ever against a port that accepts and does not answer (a frozen host, another service), whatever
-its timeout: so each call first asks, with a socket of ours, whether a store answers there.
+Everything here blocks, and is called on threads of the store service only; `store_client` asks the
+stores.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import ipaddress
 import os
 import socket
-import struct
-import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -23,13 +22,7 @@ from pytest_elastic.errors import StoreUnreachable
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["check_answers", "fetch", "host_store", "prepare", "publish", "swap", "where_to_bind"]
-
-# The first words of a TCPStore client since torch 2.4: VALIDATE with its magic number, then PING
-# with a number that the store sends back.
-_VALIDATE, _MAGIC, _PING = 0, 0x3C85F7CE, 13
-_GREETING = struct.Struct("<BIBI")
-_PONG = struct.Struct("<I")
+__all__ = ["host_store", "prepare", "where_to_bind"]
 
 
 def where_to_bind(host: str, *, is_forced: bool) -> str:
@@ -66,122 +59,51 @@ def host_store(host: str, port: int) -> tuple[TCPStore, int]:
     bound = listener.getsockname()[1]
     # The store's own client dials this: any address that leads to the listener.
     dialled = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
-    store = TCPStore(
-        dialled,
-        bound,
-        is_master=True,
-        timeout=timedelta(seconds=30),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+    with _without_name_servers():
+        store = TCPStore(
+            dialled,
+            bound,
+            is_master=True,
+            timeout=timedelta(seconds=30),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
     return store, bound
 
 
-def publish(host: str, port: int, key: str, value: str, timeout_s: float) -> None:
-    """Set a key; raises StoreUnreachable."""
-    with _translated(host, port, timeout_s):
-        _connect(host, port, timeout_s).set(key, value)
+class _ResolverState(ctypes.Structure):
+    """The first fields of `struct __res_state` of <resolv.h>, glibc's settings of one thread."""
 
-
-def fetch(host: str, port: int, key: str, timeout_s: float) -> str:
-    """Wait for a key and return its value; raises StoreUnreachable, also when it is not set."""
-    with _translated(host, port, timeout_s):
-        deadline = time.monotonic() + timeout_s
-        store = _connect(host, port, timeout_s)
-        # Asked first: a wait that runs out makes torch print warnings of its own.
-        while not store.check([key]):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise StoreUnreachable(
-                    f"the store at {host}:{port} has no key {key!r} after {timeout_s:g} s"
-                )
-            time.sleep(min(left_s, 0.02))
-        value: bytes = store.get(key)
-        return value.decode(errors="replace")
-
-
-def swap(  # noqa: PLR0917 (the first three say where, as everywhere here)
-    host: str, port: int, key: str, expected: str, value: str | None, timeout_s: float
-) -> str:
-    """Set a key if it still holds what is expected, and return what it holds then.
-
-    An empty text stands for a key that is not set; a value of None only looks.
-    """
-    with _translated(host, port, timeout_s):
-        store = _connect(host, port, timeout_s)
-        is_set = store.check([key])
-        if value is None or (expected and not is_set):
-            # For a key that is not set, torch would return what was expected of it.
-            return str(store.get(key), errors="replace") if is_set else ""
-        return str(store.compare_set(key, expected, value), errors="replace")
-
-
-def check_answers(host: str, port: int, timeout_s: float) -> None:
-    """Make sure that a store answers at the address; raises StoreUnreachable saying what did."""
-    where = f"{host}:{port}"
-    nonce = int.from_bytes(os.urandom(4), "little")
-    try:
-        with _dial(host, port, timeout_s) as connection:
-            connection.sendall(_GREETING.pack(_VALIDATE, _MAGIC, _PING, nonce))
-            answer = b""
-            while len(answer) < _PONG.size and (data := connection.recv(_PONG.size)):
-                answer += data
-    except TimeoutError as error:
-        raise StoreUnreachable(
-            f"{where} accepted a connection or dropped it silently, and no store answered within"
-            f" {timeout_s:g} s"
-        ) from error
-    except socket.gaierror as error:
-        raise StoreUnreachable(f"the name {host} is not known here: {error.strerror}") from error
-    except OSError as error:
-        raise StoreUnreachable(f"cannot reach a store at {where}: {error.strerror}") from error
-    if answer != _PONG.pack(nonce):
-        found = f"answered {answer!r}" if answer else "closed the connection"
-        raise StoreUnreachable(f"what listens at {where} is not a torch store: it {found}")
-
-
-def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first address of a host that lets us; raises what the first of them said.
-
-    An address of a family that this machine has not tells nothing of the store.
-    """
-    first: OSError | None = None
-    found = socket.getaddrinfo(host_to_look_up(host), port, type=socket.SOCK_STREAM)
-    for family, kind, proto, _, address in found:
-        try:
-            with contextlib.ExitStack() as until_connected:
-                sock = until_connected.enter_context(socket.socket(family, kind, proto))
-                sock.settimeout(timeout_s)
-                sock.connect(address)
-                until_connected.pop_all()
-                return sock
-        except OSError as error:
-            if first is None or first.errno == errno.EAFNOSUPPORT:
-                first = error
-    assert first is not None, "a name that is known has an address"
-    raise first
-
-
-def _connect(host: str, port: int, timeout_s: float) -> TCPStore:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
-
-    check_answers(host, port, timeout_s)
-    return TCPStore(
-        host, port, is_master=False, timeout=timedelta(seconds=timeout_s), wait_for_workers=False
+    _fields_ = (
+        ("retrans", ctypes.c_int),
+        ("retry", ctypes.c_int),
+        ("options", ctypes.c_ulong),
+        ("nscount", ctypes.c_int),
     )
 
 
-class _translated(contextlib.AbstractContextManager["_translated"]):  # noqa: N801 (reads as a verb)
-    """Turn torch's errors into ours; torch's classes are private names in places."""
+@contextlib.contextmanager
+def _without_name_servers() -> Iterator[None]:
+    """Let this thread ask no DNS server: its lookups fail at once, except for /etc/hosts.
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
-        self._where = f"{host}:{port}"
-        self._timeout_s = timeout_s
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, RuntimeError | ValueError):
-            text = str(error).partition("\n")[0]
-            raise StoreUnreachable(f"the store at {self._where} failed: {text}") from error
+    torch's client asks for the name of the address that it is connected to, for its log lines, and
+    waits for as long as the resolver takes (10 s where none answers). A C library without this
+    state, or a name service that is not DNS (nss-resolve, nscd), is left as it is.
+    """
+    libc = ctypes.CDLL(None)
+    try:
+        initialise, state_of_thread = libc["__res_init"], libc["__res_state"]
+    except AttributeError:
+        yield
+        return
+    state_of_thread.restype = ctypes.POINTER(_ResolverState)
+    initialise()
+    state = state_of_thread().contents
+    before, state.nscount = state.nscount, 0
+    try:
+        yield
+    finally:
+        state.nscount = before
 
 
 def _listen_dual(port: int) -> socket.socket:

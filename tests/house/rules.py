@@ -93,7 +93,12 @@ ROOMS = (
     Room(
         name="backends",
         holds=("pytest_elastic.backends",),
-        may_import=("ground", "rendezvous", "pytest_elastic.workers.torch_store"),
+        may_import=(
+            "ground",
+            "rendezvous",
+            "pytest_elastic.workers.store_client",
+            "pytest_elastic.workers.torch_store",
+        ),
         because="other rendezvous for our agents, and ours for other agents",
     ),
     Room(

@@ -1,0 +1,141 @@
+"""A name server for one network namespace, which answers late or not at all, and what asks it.
+
+Run as `unshare --mount --net python -m tests.integration.name_server STEP...`: it takes the place
+of the machine's resolver, performs the steps one after the other, and prints as a JSON list what
+each came to and how long it took. A step is a JSON list: `["answer", SECONDS]` (null: never) says
+how late answers are from there on; any other is a call of `EndpointStore`, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from pytest_elastic.backends.threaded_store import ThreadedStore
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers import bare_torch
+
+LIMIT_S = 30.0
+ADDRESS = "10.9.9.9"
+_A, _NO_SUCH_NAME, _ANSWER = 1, 0x8183, 0x8180
+
+
+class NameServer:
+    """Knows `store.test` as `ADDRESS`, and no other name and no name of any address."""
+
+    def __init__(self) -> None:
+        self.late_s: float | None = 0.0
+        self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._sock.bind(("127.0.0.1", 53))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            query, client = self._sock.recvfrom(4096)
+            if self.late_s is not None:
+                answer = partial(self._sock.sendto, _answer_to(query), client)
+                threading.Timer(self.late_s, answer).start()
+
+
+def _answer_to(query: bytes) -> bytes:
+    end = query.index(b"\0", 12) + 5  # the name, its type and its class
+    question = query[12:end]
+    is_known = question.startswith(b"\5store\4test\0")
+    (kind,) = struct.unpack(">H", question[-4:-2])
+    records = b""
+    if is_known and kind == _A:
+        records = struct.pack(">HHHIH", 0xC00C, _A, 1, 0, 4) + socket.inet_aton(ADDRESS)
+    flags = _ANSWER if is_known else _NO_SUCH_NAME
+    return query[:2] + struct.pack(">HHHHH", flags, 1, bool(records), 0, 0) + question + records
+
+
+class Caller:
+    """Makes calls of an `EndpointStore` one after the other."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._loop.open_door()
+        self._store = ThreadedStore(self._loop)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[list[str], float]:
+        answers: list[list[str]] = []
+        begin = time.monotonic()
+        getattr(self._store, name)(**arguments, on_done=lambda *answer: answers.append([*answer]))
+        while not answers:
+            assert time.monotonic() - begin < LIMIT_S, f"{name} has not called back"
+            self._loop.run_once(0.1)
+        return answers[0], time.monotonic() - begin
+
+
+def _take_the_resolvers_place(folder: str) -> None:
+    for command in (
+        ["ip", "link", "set", "lo", "up"],
+        ["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"],
+    ):
+        subprocess.run(command, check=True)
+    for path, text in (
+        ("/etc/resolv.conf", "nameserver 127.0.0.1\n"),
+        ("/etc/nsswitch.conf", "hosts: files dns\n"),
+    ):
+        own = os.path.join(folder, os.path.basename(path))
+        with open(own, "w", encoding="utf-8") as file:
+            file.write(text)
+        subprocess.run(["mount", "--bind", own, path], check=True)
+
+
+def serve_calls() -> None:
+    """Perform calls from standard input, a line each; print what they came to."""
+    bare_torch.provide()  # what is measured is the call
+    caller = Caller()
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        sys.stdout.write(json.dumps(caller.call(name, arguments)) + "\n")
+        sys.stdout.flush()
+
+
+def main(steps: list[list[Any]]) -> None:
+    """Perform steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        _take_the_resolvers_place(folder)
+        server = NameServer()
+        command = [sys.executable, "-m", "tests.integration.name_server"]
+        results = []
+        # Who hosts and who asks are two processes, as the store services of two nodes are.
+        children = {
+            role: subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for role in ("host", "other")
+        }
+        for name, argument in steps:
+            if name == "answer":
+                server.late_s = argument
+                continue
+            child = children["host" if name == "host" else "other"]
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(json.dumps([name, argument]) + "\n")
+            child.stdin.flush()
+            results.append(json.loads(child.stdout.readline()))
+        for child in children.values():
+            child.kill()
+            child.wait()
+    sys.stdout.write(json.dumps(results) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # answers that are still to come have nobody to hear them
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        main([json.loads(step) for step in sys.argv[1:]])
+    else:
+        serve_calls()
