@@ -24,6 +24,10 @@ _COMMANDS = {
     "check": ("pytest_elastic.cli.check", "judge a recorded run again"),
     "doctor": ("pytest_elastic.cli.doctor", "say what this machine can do, and why not more"),
     "schema": ("pytest_elastic.cli.schema", "print the JSON Schema of scenario files"),
+    "install-shim": (
+        "pytest_elastic.cli.install_shim",
+        "write a command torchrun that is `pytest-elastic run`",
+    ),
     "toxiproxy": ("pytest_elastic.cli.toxiproxy", "serve TCP proxies with faults, over HTTP"),
 }
 

@@ -36,7 +36,7 @@ from pytest_elastic.launcher.settings import as_launch_config
 from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.workers.function_worker import pack_call, read_result
 
-__all__ = ["JobFailed", "NodeLeft", "elastic_launch", "launch"]
+__all__ = ["JobFailed", "NodeLeft", "elastic_launch", "launch", "run_node"]
 
 # Beyond what its workers may take to end, when a caller cannot wait for it any longer.
 _END_MARGIN_S = 20.0
@@ -106,8 +106,13 @@ class elastic_launch:  # noqa: N801 (the name that torch.distributed.launcher gi
 
 def launch(config: LaunchConfig) -> int:
     """Take part in a job with this node, as the command would; return the exit code."""
+    return run_node(config).exit_code
+
+
+def run_node(config: LaunchConfig) -> Outcome:
+    """Take part in a job with this node, as the command would; return how it ended."""
     with _folder() as folder:
-        return _run(config, folder).exit_code
+        return _run(config, folder)
 
 
 def _program(entrypoint: object, args: Sequence[object], folder: str) -> ProgramConfig:

@@ -128,7 +128,7 @@ ROOMS = (
     ),
     Room(
         name="launcher",
-        holds=("pytest_elastic.launcher",),
+        holds=("pytest_elastic.launcher", "pytest_elastic.as_torchrun"),
         may_import=("ground", "rendezvous", "workers", "agent", "launch", "command line"),
         because="the face for Python programs: it starts the command's own parts",
     ),
@@ -297,6 +297,7 @@ IMPORTERS = (
         modules=(
             "pytest_elastic.backends.handler_host",
             "pytest_elastic.backends.torchrun_handler",
+            "pytest_elastic.launcher.as_torchrun",
             "pytest_elastic.workers.bare_torch",
             "pytest_elastic.workers.logs_plugin_host",
             "pytest_elastic.workers.torch_store",

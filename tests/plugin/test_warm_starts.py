@@ -93,6 +93,18 @@ def test_from_a_wheel_everything_starts_warm(installed: Path, tmp_path: Path) ->
     assert starts(tmp_path / "events.jsonl") == [warm]
 
 
+@pytest.mark.slow
+def test_from_a_wheel_torchrun_can_be_ours(installed: Path, tmp_path: Path) -> None:
+    """By the shim and by the variable, outside of the checkout."""
+    (tmp_path / "own.py").write_text(
+        "import os; print('round', os.environ['PYTEST_ELASTIC_ROUND'])"
+    )
+    run(installed / "bin/pytest-elastic", "install-shim", tmp_path / "shims", cwd=tmp_path)
+    assert run(tmp_path / "shims/torchrun", "own.py", cwd=tmp_path) == "round 1\n"
+    python = (installed / "bin/python", "-m", "torch.distributed.run", "own.py")
+    assert run("env", "PYTEST_ELASTIC_AS_TORCHRUN=1", *python, cwd=tmp_path) == "round 1\n"
+
+
 def test_a_cold_start_is_said_once_with_its_reason(place: Place) -> None:
     """For all jobs of the session together, and only where the user has not asked for it."""
     place.add_scripts()
