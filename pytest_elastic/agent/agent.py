@@ -7,6 +7,7 @@ of the machine; everything the machine returns is performed at once, in order.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -20,7 +21,7 @@ from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
 from pytest_elastic.workers.logs import full_disk_of
@@ -239,16 +240,16 @@ class Agent:
 
     def _describe_exit(self, report: w.WorkerEnded) -> m.WorkerExit:
         """Add to a worker's exit what can be found out about a failure."""
-        message, traceback, killed_by = report.start_error, "", ""
+        message, traceback = report.start_error, ""
+        error_file, timestamp = NOT_AVAILABLE, int(time.time())
         spec = next((s for s in self._specs if s.local_rank == report.local_rank), None)
         if report.exit_code != 0 and spec is not None and spec.error_file:
             error = read_error_file(spec.error_file)
             if error is not None:
                 message, traceback = error.message, error.traceback
-        if report.exit_code < 0:
-            killed_by = signal_name(-report.exit_code)
-            if report.was_out_of_memory:
-                message = message or "killed by the kernel: out of memory"
+                error_file, timestamp = spec.error_file, error.timestamp or timestamp
+        if report.exit_code < 0 and report.was_out_of_memory:
+            message = message or "killed by the kernel: out of memory"
         outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
         full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
         if report.exit_code != 0 and full is not None:
@@ -260,7 +261,8 @@ class Agent:
             local_rank=report.local_rank,
             pid=report.pid,
             exit_code=report.exit_code,
-            signal_name=killed_by,
             message=message,
             traceback=traceback,
+            error_file=error_file,
+            timestamp=timestamp,
         )

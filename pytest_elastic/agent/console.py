@@ -154,11 +154,7 @@ _VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be join
 
 def describe_failure(failure: Failure) -> str:
     """Return one line: who failed, where and how, without what it said about it."""
-    how = (
-        f"killed by {failure.signal_name or f'signal {-failure.exit_code}'}"
-        if failure.exit_code < 0
-        else f"exit code {failure.exit_code}"
-    )
+    how = f"killed by {failure.describe_end()}" if failure.exit_code < 0 else failure.describe_end()
     return (
         f"rank {failure.rank} (node {failure.node}, local rank {failure.local_rank}, "
         f"pid {failure.pid}) in round {failure.round}: {how}"

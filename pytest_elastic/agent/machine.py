@@ -301,10 +301,11 @@ class AgentMachine:
             local_rank=given.local_rank,
             pid=given.pid,
             exit_code=given.exit_code,
-            signal_name=given.signal_name,
             message=given.message,
             traceback=given.traceback,
             round=group.round,
+            error_file=given.error_file,
+            timestamp=given.timestamp,
         )
         self._ask(ports.GroupFailed(round=group.round, failures=(failure,)))
         if self.phase is Phase.RUNNING:
@@ -344,7 +345,6 @@ class AgentMachine:
                 local_rank=0,
                 pid=0,
                 exit_code=-signal.SIGKILL,
-                signal_name="SIGKILL",
                 message=f"workers were killed: {reason}",
                 round=round_,
             )

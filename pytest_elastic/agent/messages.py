@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_elastic.events.model import Event
-from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.rendezvous.ports import Notice, Request
 
 __all__ = [
@@ -59,16 +59,17 @@ class Started:
 class WorkerExit:
     """A worker's leader process ended; `exit_code` negative: by that signal.
 
-    `signal_name`, `message` and `traceback` are what could be found out about a failure.
+    The other fields are what could be found out about a failure, as in `rendezvous.model.Failure`.
     """
 
     round: int
     local_rank: int
     pid: int
     exit_code: int
-    signal_name: str = ""
     message: str = ""
     traceback: str = ""
+    error_file: str = NOT_AVAILABLE
+    timestamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

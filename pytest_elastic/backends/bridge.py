@@ -272,7 +272,7 @@ class BridgeMachine:
             self._ask("end", over=over)
             self._end("failed", reason)
             return
-        how = first.signal_name or f"exit code {first.exit_code}"
+        how = first.describe_end()
         reason = f"rank {first.rank} on {first.node} failed ({how})"
         self._ask("break_round", reason=reason)
         self._stop(reason, self._failure_grace_s)
@@ -300,7 +300,7 @@ class BridgeMachine:
         self._end("drained", reason)
 
     def _all_used_up(self, first: Failure) -> str:
-        how = first.signal_name or f"exit code {first.exit_code}"
+        how = first.describe_end()
         allowed = (
             f"all {self._max_restarts} restarts are used up"
             if self._max_restarts

@@ -74,4 +74,8 @@ def _child_failed(failure: Failure) -> ChildFailedError:
         local_rank=failure.local_rank, pid=failure.pid, exitcode=failure.exit_code, error_file=""
     )
     theirs.message = failure.message or theirs.message
+    theirs.timestamp = failure.timestamp or theirs.timestamp
+    theirs.error_file_data = {**failure.error_file_data}
+    if os.path.isfile(failure.error_file):  # on this node, and not removed with its folder
+        theirs.error_file = failure.error_file
     return ChildFailedError(f"pytest-elastic on node {failure.node}", {failure.rank: theirs})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_elastic.errors import UsageError
 
 __all__ = [
+    "NOT_AVAILABLE",
     "Assignment",
     "Electorate",
     "Failure",
@@ -65,7 +68,7 @@ class Settings:
 
     All durations in seconds. `beat_interval_s` and `lease_s`: see R6. `last_call_s`: how long a
     first round below max_nodes stays open (R1). `join_timeout_s`: how long a job waits below
-    min_nodes. `shutdown_timeout_s`: grace between stop and kill; `failure_grace_s`: the same where a
+    min_nodes. `shutdown_timeout_s`: grace between stop and kill; `failure_grace_s`: that where a
     worker failed or a member was lost, as others may wait for it in a collective (R2).
     `kill_timeout_s`: what killed processes may take to be gone before a member is evicted (R2).
     `min_round_s`: shortest round that counts as progress (R3) and shortest time between rounds made
@@ -168,13 +171,19 @@ class Electorate:
     members: Sequence[RosterEntry]
 
 
+# What torch writes for a missing error file or signal.
+NOT_AVAILABLE = "<N/A>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One worker's failure, as the job-wide summary names it.
 
     `order` is given by the coordinator in the order in which failures reached it; the smallest of a
     round is the *first observed* failure. `exit_code` is the process's (negative: signal, as in
-    `subprocess`).
+    `subprocess`). `error_file` is a path on the node, and `timestamp` is that node's wall clock in
+    seconds (0: unknown), to be shown and never compared with another's. Together with `exitcode`,
+    `error_file_data` and `signal_name` they are what torch's ProcessFailure has.
     """
 
     node: str
@@ -182,10 +191,37 @@ class Failure:
     local_rank: int
     pid: int
     exit_code: int
-    signal_name: str = ""
     message: str = ""
     traceback: str = ""
     round: int = 0
+    error_file: str = NOT_AVAILABLE
+    timestamp: int = 0
+
+    @property
+    def exitcode(self) -> int:
+        return self.exit_code
+
+    @property
+    def error_file_data(self) -> Mapping[str, Any]:
+        """Return the message and the traceback in the layout of an error file of torch's."""
+        if self.error_file == NOT_AVAILABLE:
+            return {"message": self.message}
+        said = {"py_callstack": self.traceback, "timestamp": str(self.timestamp)}
+        return {"message": {"message": self.message, "extraInfo": said}}
+
+    def signal_name(self) -> str:
+        """Return the name of the signal that ended the worker, or "<N/A>"."""
+        try:
+            return signal.Signals(-self.exit_code).name
+        except ValueError:
+            return NOT_AVAILABLE
+
+    def describe_end(self) -> str:
+        """Return "SIGKILL", "signal 40" or "exit code 1"."""
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        name = self.signal_name()
+        return f"signal {-self.exit_code}" if name == NOT_AVAILABLE else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

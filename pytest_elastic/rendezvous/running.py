@@ -71,7 +71,7 @@ class Running:
         first = failed.failures[0]
         if committed.first_failure is None:
             committed.first_failure = dataclasses.replace(first, node=peer.node.name)
-        how = first.signal_name or f"exit code {first.exit_code}"
+        how = first.describe_end()
         reason = f"rank {first.rank} on {peer.node.name} failed ({how})"
         committed.stop_because(reason, Cause.FAILURE)
 

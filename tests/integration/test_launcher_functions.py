@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,26 @@ def test_an_exception_is_raised_with_its_root_cause(tmp_path: Path) -> None:
     assert "function_worker" not in failure.traceback
     assert failure.traceback in str(caught.value) + "\n"
     assert (tmp_path / "attempts").read_text() == "1\n1\n"
+
+
+def test_a_first_failure_has_what_torchs_has() -> None:
+    """A caller that reads torch's ProcessFailure reads the same of ours."""
+    began = int(time.time())
+
+    def work() -> None:
+        raise ValueError("sample 17 is not a tensor")
+
+    with pytest.raises(JobFailed) as caught:
+        elastic_launch(plain(), work)()
+    rank, failure = caught.value.get_first_failure()
+    assert (rank, failure.local_rank, failure.exitcode) == (0, 0, 1)
+    assert failure.signal_name() == "<N/A>"
+    assert began <= failure.timestamp <= time.time()
+    assert failure.error_file.endswith("/0/error.json")
+    said = failure.error_file_data["message"]
+    assert said["message"] == failure.message == "ValueError: sample 17 is not a tensor"
+    assert said["extraInfo"]["timestamp"] == str(failure.timestamp)
+    assert "in work" in said["extraInfo"]["py_callstack"]
 
 
 @pytest.mark.parametrize(

@@ -91,14 +91,12 @@ class ModelledAgent(MachineAgent):
         round_ = self.assignment.round
         self._alive.remove(local_rank)
         self._world.training.gone(pid, exit_code)
-        name = signal.Signals(-exit_code).name if exit_code < 0 else ""
         self._give(
             a.WorkerExit(
                 round=round_,
                 local_rank=local_rank,
                 pid=pid,
                 exit_code=exit_code,
-                signal_name=name,
                 message=message,
             )
         )

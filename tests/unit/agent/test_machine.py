@@ -67,7 +67,7 @@ def test_a_failing_worker_ends_its_group_at_once_and_is_reported() -> None:
     bench.run_round()
     bench.give(
         m.WorkerExit(
-            round=1, local_rank=1, pid=101, exit_code=-9, signal_name="SIGKILL", message="m"
+            round=1, local_rank=1, pid=101, exit_code=-9, timestamp=1795000000, message="m"
         )
     )
     (request,) = bench.asked()
@@ -79,7 +79,7 @@ def test_a_failing_worker_ends_its_group_at_once_and_is_reported() -> None:
             local_rank=1,
             pid=101,
             exit_code=-9,
-            signal_name="SIGKILL",
+            timestamp=1795000000,
             message="m",
             round=1,
         ),

@@ -44,10 +44,11 @@ FAILURE: Mapping[str, Any] = {
     "local_rank": 1,
     "pid": 7,
     "exit_code": 3,
-    "signal_name": "",
     "message": "",
     "traceback": "",
     "round": 1,
+    "error_file": "<N/A>",
+    "timestamp": 0,
 }
 
 

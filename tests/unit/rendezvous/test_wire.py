@@ -14,7 +14,7 @@ from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
 
 NODE = Node(name="n1", incarnation="i1", address="::1", port=7, slots=2, pinned=3)
 ENTRY = RosterEntry(name="n1", incarnation="i1", address="::1", slots=2)
-FAILURE = Failure(node="n1", rank=0, local_rank=0, pid=9, exit_code=-9, signal_name="SIGKILL")
+FAILURE = Failure(node="n1", rank=0, local_rank=0, pid=9, exit_code=-9, timestamp=1795000000)
 SEAL = m.Seal(
     term=2,
     round=4,
