@@ -16,7 +16,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -329,9 +328,6 @@ def _can_fork_programs(warm_host: host.Host | None) -> tuple[bool, str]:
         return False, "the keeper is an ordinary interpreter"
     if warm_host.cannot_become:
         return False, warm_host.cannot_become
-    cuda: Any = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda.is_initialized():
-        return False, "a preloaded module has initialised CUDA, which no fork survives"
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
         # A lock that another thread holds at the fork stays locked in the child for ever.
