@@ -20,12 +20,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_elastic.boot import descriptors, ending, interpreter, proc_title, sharing
+from pytest_elastic.boot import descriptors, ending, interpreter, proc_title, sharing, variables
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError, UsageError
 
 __all__ = ["Host", "current", "serve", "serve_unheld"]
+
+# What their libraries read by getenv is listed in `workers.library_reads`.
+_TRACED = ("torch", "numpy", "pytest_elastic", "elastic_harness")
+# Goes through all variables for those that begin with TQDM_ (`workers.warmth` knows them).
+_LOOKS_FOR_ITS_OWN = frozenset({"tqdm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,9 @@ class Host:
     was on it when modules were imported; `modules` maps each top-level module that a fresh
     interpreter would not have loaded yet to the file it came from ("" when it has none);
     `ignored_signals` were ignored by the parent already; `cannot_become` says why not, or is empty;
-    `own` are our own modules.
+    `own` are our own modules. `read` names the variables that what is preloaded has asked Python
+    for; `unlisted` says why it may have read others, or is empty. `torch` is the version of torch,
+    if that is loaded.
     """
 
     environ: Mapping[str, str]
@@ -48,6 +55,9 @@ class Host:
     ignored_signals: tuple[int, ...]
     cannot_become: str
     own: interpreter.OwnModules
+    read: frozenset[str] = frozenset()
+    unlisted: str = ""
+    torch: str = ""
 
 
 _current: Host | None = None
@@ -100,7 +110,8 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     own = descriptors.open_descriptors()
     # Our own values (one thread in each pool) are in force until everything is imported.
     added_path = _add_to_path(environ.get("PYTHONPATH", ""), clean_path)
-    _import_all(order)
+    with variables.recorded() as reads:
+        foreign = _import_all(order)
     held = _opened_since(own)
     if supported and held:
         # It is closed when a program begins, behind the back of the module that opened it.
@@ -115,6 +126,9 @@ def _serve(clean_path: tuple[str, ...]) -> None:
         ignored_signals=ignored,
         cannot_become="" if supported else reason,
         own=interpreter.own_modules(),
+        read=frozenset(reads.names),
+        unlisted=_reader_of_all(reads) or foreign,
+        torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
     )
     proc_title.show([f"pytest-elastic: {order.role}"], os.environ)
     program = play(_make_role(order))
@@ -140,14 +154,19 @@ def _add_to_path(python_path: str, clean_path: tuple[str, ...]) -> tuple[str, ..
     return (*entries, *ours)
 
 
-def _import_all(order: WarmOrder) -> None:
-    """Import what is to be warm, as a script with the caller's PYTHONPATH would find it."""
+def _import_all(order: WarmOrder) -> str:
+    """Import what is to be warm, as a script with the caller's PYTHONPATH would find it.
+
+    Return which module has loaded libraries of which nothing is known, in a sentence, or nothing.
+    """
+    foreign = ""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
     # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
     gc.disable()
     # Our own first: what a node or a keeper consists of is to lie together, and not among torch's.
     importlib.import_module(order.role.partition(":")[0])
     for name in sorted(order.preload, key=interpreter.is_ours, reverse=True):
+        libraries = _libraries()
         try:
             importlib.import_module(name)
         except Exception as error:
@@ -158,9 +177,25 @@ def _import_all(order: WarmOrder) -> None:
             said = str(error).strip().partition("\n")[0]
             kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             raise UsageError(f"cannot preload {name!r}: {kind}{said}") from error
+        new = sorted(_libraries() - libraries)
+        if new and not name.startswith(_TRACED):
+            foreign = f"{name} loads {os.path.basename(new[0])}, which may read variables by getenv"
     sharing.keep_caches()
     sharing.freeze()
     gc.enable()
+    return foreign
+
+
+def _reader_of_all(reads: variables.Reads) -> str:
+    names = sorted(reads.by_all - _LOOKS_FOR_ITS_OWN)
+    return f"{names[0]}, which is preloaded, goes through all variables" if names else ""
+
+
+def _libraries() -> set[str]:
+    """Return the libraries in this process, but for those of Python itself."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        files = {line.rstrip("\n").partition("/")[2] for line in maps}
+    return {f"/{file}" for file in files if ".so" in file and "/lib-dynload/" not in file}
 
 
 def _frames_below_import(error: BaseException) -> types.TracebackType | None:

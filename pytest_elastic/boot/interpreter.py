@@ -275,6 +275,8 @@ def _mend_libraries(environ: Mapping[str, str]) -> None:
     if "multiprocessing.process" in loaded:
         process = loaded["multiprocessing.process"]
         process.current_process().authkey = os.urandom(32)
+    if "tempfile" in loaded:
+        loaded["tempfile"].tempdir = None  # looked for at first use, in this environment
     if "logging" in loaded:
         loaded["logging"]._startTime = time.time()  # noqa: SLF001 (what %(relativeCreated)s counts from)
     if environ.get("PYTHONFAULTHANDLER"):

@@ -229,7 +229,8 @@ class KeeperRole:
             return False, reason
         seen: dict[str, frozenset[str]] = {}
         for spec in order.workers:
-            warm, reason = warmth.warm_reason(spec, self._host, warmth.look_around(spec, seen))
+            reach = warmth.look_around(spec, self._host, seen)
+            warm, reason = warmth.warm_reason(spec, self._host, reach)
             if not warm:
                 return False, reason
         return True, reason

@@ -9,7 +9,6 @@ not a proof: what is imported by a computed name, or installed, is not looked at
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import warnings
@@ -88,23 +87,11 @@ def variables_set(
 
 def _read_file(path: str, is_wanted: Callable[[str], bool]) -> _Source:
     try:
-        state = os.stat(path)
-        if not os.path.isfile(path) or state.st_size > _MAX_BYTES:
+        if not os.path.isfile(path) or os.stat(path).st_size > _MAX_BYTES:
             return _NOTHING
-    except (OSError, ValueError):
-        return _NOTHING
-    return _read_version(path, is_wanted, state.st_mtime_ns, state.st_size)
-
-
-@functools.lru_cache(maxsize=256)
-def _read_version(
-    path: str, is_wanted: Callable[[str], bool], _mtime_ns: int, _size: int
-) -> _Source:
-    """Read a file once: every round starts the same program."""
-    try:
         with open(path, "rb") as file:
             return _read(file.read(), path, is_wanted)
-    except OSError:
+    except (OSError, ValueError):
         return _NOTHING
 
 

@@ -9,25 +9,29 @@ reason in the event log.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 
 from pytest_elastic.boot.host import Host
 from pytest_elastic.events.model import NOT_OUR_PYTHON
+from pytest_elastic.workers.library_reads import READ_BY_LIBRARIES, TRACED
 from pytest_elastic.workers.own_source import SetVariable, sources_of, variables_set
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Reach", "look_around", "warm_reason"]
 
-# Read by what is preloaded, while it is imported: a script may set them before that.
+# Families that libraries read while they are imported, by getenv: on another processor or system
+# they may read others of a family than where `library_reads` was traced.
 _READ_BY_IMPORTS = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMPY_", "NPY"),
-    *("TORCH", "PYTORCH", "ATEN_", "C10_"),
+    *("TORCH", "PYTORCH", "ATEN_", "C10_", "TQDM_"),
 )
 # Read by the interpreter, the C library or an imported library while it starts.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", *_READ_BY_IMPORTS)
-# Of those: read later, by what they concern, or given to each worker anew.
+# Of those families: read later, by what they concern, or given to each worker anew.
 _READ_LATER = (
     *("TORCHELASTIC_", "TORCH_ELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_WORKER_"),
     *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST"),
@@ -37,6 +41,7 @@ _MENDED = frozenset(
     {
         *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"),
         *("PYTHON_EXEC", "PYTHONBREAKPOINT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+        *("TMPDIR", "TEMP", "TMP"),
     }
 )
 # Of those: a fresh interpreter shows or does something while it starts or imports. A warm one has
@@ -44,6 +49,12 @@ _MENDED = frozenset(
 _SEEN_AT_START = (
     *("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE", "PYTHONTRACEMALLOC", "PYTHONDEVMODE"),
     *("PYTHONINSPECT", "PYTHONMALLOCSTATS", "PYTHONDUMPREFS", "PYTHONPERFSUPPORT"),
+)
+# What a worker is given by the launcher, its plugins and the harness: no library reads them when it
+# is loaded, and what asks Python for one is recorded.
+_GIVEN = (
+    *("RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "TORCH_FILE_"),
+    *("PYTEST_", "ELASTIC_", "CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD", "SHLVL", "_"),
 )
 # Coverage begins before the program; its `.pth` file begins it in the warm interpreter, too.
 _COVERAGE = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
@@ -84,7 +95,7 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
     reason = (
         _odd_command(spec.command[1:])
         or _seen_at_start(spec.environ)
-        or _different_start(spec.environ, host.environ)
+        or _different_start(spec.environ, host)
         or _counted_processors(spec)
         or _shadowed_module(reach, host.modules)
         or _set_by_program(reach)
@@ -93,10 +104,13 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
     return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
 
 
-def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None) -> Reach:
+def look_around(
+    spec: WorkerSpec, host: Host, seen: dict[str, frozenset[str]] | None = None
+) -> Reach:
     """Read the folders that would come first on the worker's `sys.path`.
 
-    `seen` remembers folders between the workers of one round.
+    And the program's source, for variables that `host` has read. `seen` remembers folders between
+    the workers of one round.
     """
     seen = {} if seen is None else seen
     entries = [_first_entry(spec), *_python_path(spec)]
@@ -109,7 +123,7 @@ def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None)
     text, files = sources_of(target, spec.cwd, own)
     return Reach(
         folders=[(entry, seen[entry]) for entry in entries],
-        early=variables_set(text, files, own, _is_read_by_imports),
+        early=variables_set(text, files, own, _early_of(host)),
     )
 
 
@@ -150,18 +164,23 @@ def _seen_at_start(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _different_start(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+def _different_start(wanted: Mapping[str, str], host: Host) -> str:
+    found, unlisted = host.environ, _unlisted(host)
     for name in sorted({*wanted, *found}):
-        if (
-            name.startswith(_READ_AT_START)
-            and not name.startswith(_READ_LATER)
-            and name not in _MENDED
-            and wanted.get(name) != found.get(name)
-        ):
-            return (
-                f"{name} is read at start and differs: {wanted.get(name)!r} for the worker,"
-                f" {found.get(name)!r} for the warm interpreter"
-            )
+        if wanted.get(name) == found.get(name) or name in _MENDED:
+            continue
+        if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER):
+            how = "is read at start and differs"
+        elif _is_read_by_imports(name, host):
+            how = "is read by what is preloaded and differs"
+        elif unlisted and not name.startswith(_GIVEN):
+            how = f"differs, and {unlisted}"
+        else:
+            continue
+        return (
+            f"{name} {how}: {wanted.get(name)!r} for the worker,"
+            f" {found.get(name)!r} for the warm interpreter"
+        )
     threads = wanted.get("OMP_NUM_THREADS", "1")
     if not threads.isdecimal():
         return f"OMP_NUM_THREADS={threads} is not one number"
@@ -183,8 +202,38 @@ def _shadowed_module(reach: Reach, modules: Mapping[str, str]) -> str:
     return ""
 
 
-def _is_read_by_imports(name: str) -> bool:
-    return name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER)
+def _is_read_by_imports(name: str, host: Host) -> bool:
+    """Tell whether what is preloaded in `host` has read a variable, as far as that is known."""
+    return (
+        name in host.read
+        or name in READ_BY_LIBRARIES
+        or (name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER))
+    )
+
+
+def _unlisted(host: Host) -> str:
+    """Say why the preloaded libraries may read variables that are not listed, or nothing."""
+    if host.unlisted or not host.torch:
+        return host.unlisted
+    processor, releases = TRACED
+    numbers = re.match(r"(\d+)\.(\d+)\.", host.torch)
+    if numbers is None or tuple(map(int, numbers.groups())) not in releases:
+        return f"what torch {host.torch} reads has not been traced"
+    if platform.machine() != processor:
+        return f"what torch reads on {platform.machine()} has not been traced"
+    return ""
+
+
+def _early_of(host: Host) -> Callable[[str], bool]:
+    """Return what tells whether a program must not set a variable that `host` may have read."""
+    unlisted = _unlisted(host)
+
+    def is_early(name: str) -> bool:
+        if _is_read_by_imports(name, host):
+            return True
+        return bool(unlisted) and not name.startswith((*_GIVEN, *_READ_LATER))
+
+    return is_early
 
 
 def _set_by_program(reach: Reach) -> str:

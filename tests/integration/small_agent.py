@@ -57,7 +57,8 @@ class AgentProcess:
         self.keeper_pid = 0
 
     def __enter__(self) -> Self:
-        self.keeper_pid = self.wait_for(KeeperReady).pid
+        self.ready = self.wait_for(KeeperReady)
+        self.keeper_pid = self.ready.pid
         return self
 
     def __exit__(

@@ -173,7 +173,7 @@ def test_looking_around_finds_what_an_import_would(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").write_text("")
     spec = worker(["-u", "train.py"], {"PYTHONPATH": "lib:/missing"}, cwd=str(tmp_path))
-    reach = look_around(spec)
+    reach = look_around(spec, host())
     assert [folder for folder, _ in reach.folders] == [
         str(tmp_path / "real"),
         str(tmp_path / "lib"),
@@ -194,7 +194,7 @@ def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None
         (["app"], tmp_path / "app"),
         (["app/x.py"], tmp_path / "app"),
     ):
-        assert look_around(worker(arguments, cwd=str(tmp_path))).folders[0][0] == str(first)
+        assert look_around(worker(arguments, cwd=str(tmp_path)), host()).folders[0][0] == str(first)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_a_program_that_sets_what_torch_has_read_needs_a_fresh_interpreter(tmp_p
     ):
         script.write_text(f"import os\nos.environ[{name!r}] = '2'\nimport torch\n")
         spec = worker(cwd=str(tmp_path))
-        is_warm, reason = warm_reason(spec, host(), look_around(spec))
+        is_warm, reason = warm_reason(spec, host(), look_around(spec, host()))
         assert (is_warm, f"train.py:2 names {name}" in reason) == (not is_early, is_early)
     spec = worker(["-c", "import os; os.environ['MKL_X'] = '1'"], cwd=str(tmp_path))
-    assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec))[1]
+    assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec, host()))[1]
 
 
 @pytest.mark.parametrize(("folder", "is_own"), [("lib", True), ("site-packages", False)])
@@ -256,7 +256,7 @@ def test_what_is_installed_is_not_the_programs_own(
     (tmp_path / "train.py").write_text("import mine")
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "mine.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n")
-    early = look_around(worker(environ={"PYTHONPATH": folder}, cwd=str(tmp_path))).early
+    early = look_around(worker(environ={"PYTHONPATH": folder}, cwd=str(tmp_path)), host()).early
     assert (early is not None) == is_own
 
 
@@ -265,3 +265,43 @@ def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> 
     """A profile without torch's import is another one."""
     is_warm, reason = warm_reason(worker(["-m", module, "train.py"]), host(), NOWHERE)
     assert (is_warm, reason[: len(module) + 9]) == (False, f"{module} observes")
+
+
+@pytest.mark.parametrize(
+    "name", ["TRITON_INTERPRET", "KINETO_USE_DAEMON", "DNNL_DEFAULT_FPMATH_MODE", "CUSTOM_READ"]
+)
+def test_a_variable_that_what_is_preloaded_has_read_must_be_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    """By getenv, as listed, or from Python, as recorded; in the environment or set by a script."""
+    warm = host(read=frozenset({"CUSTOM_READ"}))
+    is_warm, reason = warm_reason(worker(environ={name: "1"}), warm, NOWHERE)
+    assert (is_warm, reason.partition(":")[0]) == (
+        False,
+        f"{name} is read by what is preloaded and differs",
+    )
+    (tmp_path / "train.py").write_text(f"import os\nos.environ[{name!r}] = '1'\nimport torch\n")
+    spec = worker(cwd=str(tmp_path))
+    assert f"train.py:2 names {name}" in warm_reason(spec, warm, look_around(spec, warm))[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"torch": "2.9.0+cpu"}, "what torch 2.9.0+cpu reads has not been traced"),
+        ({"torch": "2.13.0+cpu", "unlisted": "mine loads x.so"}, "mine loads x.so"),
+    ],
+)
+def test_where_it_is_not_known_what_was_read_no_variable_may_differ(
+    fields: Mapping[str, Any], why: str, tmp_path: Path
+) -> None:
+    """But for those that the launcher gives to each worker."""
+    unknown = host(None, **fields)
+    is_warm, reason = warm_reason(worker(environ={"MINE": "1"}), unknown, NOWHERE)
+    assert (is_warm, reason.partition(":")[0]) == (False, f"MINE differs, and {why}")
+    (tmp_path / "train.py").write_text("import os\nos.environ['MINE'] = '1'\nimport torch\n")
+    spec = worker(cwd=str(tmp_path))
+    assert "train.py:2 names MINE" in warm_reason(spec, unknown, look_around(spec, unknown))[1]
+    given = {"RANK": "1", "MASTER_PORT": "9", "TORCHELASTIC_RUN_ID": "x", "ELASTIC_PROBE": "y"}
+    assert warm_reason(worker(environ=given), unknown, NOWHERE)[0]
+    assert warm_reason(worker(environ={"MINE": "1"}), host(torch="2.13.0+cpu"), NOWHERE)[0]
