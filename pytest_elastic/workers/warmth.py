@@ -42,6 +42,10 @@ _MENDED = frozenset(
         *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"),
         *("PYTHON_EXEC", "PYTHONBREAKPOINT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
         *("TMPDIR", "TEMP", "TMP"),
+        # readline, which triton imports, puts the terminal's size there itself when it is loaded.
+        *("COLUMNS", "LINES"),
+        # Another one for each test of a session; under torch 2.14 something asks whether it is there.
+        "PYTEST_CURRENT_TEST",
     }
 )
 # Of those: a fresh interpreter shows or does something while it starts or imports. A warm one has
