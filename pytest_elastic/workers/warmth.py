@@ -44,7 +44,7 @@ _MENDED = frozenset(
         *("TMPDIR", "TEMP", "TMP"),
         # readline, which triton imports, puts the terminal's size there itself when it is loaded.
         *("COLUMNS", "LINES"),
-        # Another one for each test of a session; under torch 2.14 something asks whether it is there.
+        # Another one for each test of a session; with torch 2.14 something asks for it.
         "PYTEST_CURRENT_TEST",
     }
 )
