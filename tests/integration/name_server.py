@@ -22,7 +22,7 @@ from typing import Any
 
 from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers import bare_torch
+from pytest_elastic.workers import torch_store
 
 LIMIT_S = 30.0
 ADDRESS = "10.9.9.9"
@@ -94,7 +94,7 @@ def _take_the_resolvers_place(folder: str) -> None:
 
 def serve_calls() -> None:
     """Perform calls from standard input, a line each; print what they came to."""
-    bare_torch.provide()  # what is measured is the call
+    torch_store.prepare()  # what is measured is the call
     caller = Caller()
     for line in sys.stdin:
         name, arguments = json.loads(line)

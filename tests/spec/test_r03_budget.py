@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from elastic_harness.simulation.world import World, formed, settings
 
@@ -44,6 +46,11 @@ def test_r03_losing_a_member_is_free_even_if_its_peers_fail_before_the_loss_is_k
     assert [event.charged for event in world.ended()] == [False]
 
 
+def has_begun_after(world: World, round_: int) -> bool:
+    """Return whether both nodes run a later round."""
+    return world.all_run("n1", "n2") and world.round_of("n1") > round_
+
+
 def test_r03_a_member_that_is_slow_to_stop_does_not_make_a_failure_free() -> None:
     """It is evicted, alive, and comes back: the round is over because of the failure alone."""
     config = settings("2:2", shutdown_timeout_s=1.0, max_restarts=3)
@@ -54,10 +61,7 @@ def test_r03_a_member_that_is_slow_to_stop_does_not_make_a_failure_free() -> Non
         evictions = len(world.lost())
         round_ = world.round_of("n1")
         world.fail("n1")
-        world.run_until(
-            lambda before=round_: world.all_run("n1", "n2") and world.round_of("n1") > before,
-            within_s=30.0,
-        )
+        world.run_until(partial(has_begun_after, world, round_), within_s=30.0)
         assert len(world.lost()) == evictions + 1
         assert world.restarts("n1") == used
         world.run(2.0)
