@@ -30,7 +30,8 @@ class Case:
     `world_size` is what the job comes back with. `target` is the ratio to torchrun that must be
     reached, `target_s` an absolute bound where torchrun never comes back. `torchrun_limit_s` is how
     long torchrun is waited for. `conf` are settings of the rendezvous, where the pace of the
-    harness is not meant; torchrun has no such settings, so it is not measured again.
+    harness is not meant; torchrun has no such settings, so it is not measured again. `args` are the
+    worker's own.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     target_s: float | None = None
     torchrun_limit_s: float = 90.0
     conf: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
 
 
 CASES = (
@@ -53,6 +55,15 @@ CASES = (
         action="kill",
         value="rank 3",
         target=1 / 15,
+    ),
+    # Above the grace of a failure, 3 s, there is what any failure costs.
+    Case(
+        name="peers-stuck",
+        title="one worker killed, peers stuck in a collective",
+        action="kill",
+        value="rank 3",
+        target=1 / 6,
+        args=("--stuck",),
     ),
     Case(
         name="node-crashes",

@@ -110,6 +110,7 @@ def make_job(
             "title": case.title,
             "job": {
                 "module": "bench.worker",
+                "args": list(case.args),
                 "nproc_per_node": nproc,
                 "max_restarts": 3,
                 "rdzv": {"conf": dict(case.conf)},
