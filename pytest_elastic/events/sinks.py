@@ -7,12 +7,14 @@ to be dropped is counted, and the count goes out with the next record that gets 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from pytest_elastic.errors import UsageError
@@ -25,6 +27,8 @@ EVENTS_VARIABLE = "PYTEST_ELASTIC_EVENTS"
 
 # An agent states some twenty events a round, so this is hundreds of rounds without a listener.
 _MAX_QUEUED_LINES = 10_000
+# An agent states some ten kilobytes a round: thousands of rounds in each of two files.
+_MAX_FILE_BYTES = 64 * 1024 * 1024
 # While nobody listens, at most one attempt to connect in this time: each costs some microseconds.
 _RECONNECT_S = 0.1
 
@@ -78,20 +82,24 @@ class NullSink:
 class FileSink:
     """Appends to a file, one `write` for each line, so that several processes can share it.
 
-    Raises OSError when the file cannot be opened. A write that fails later (a full disk) counts as
-    dropped.
+    A file of `max_bytes` is renamed to `<path>.1`, in the place of the one before, and a new one
+    begins: a job of a month takes twice that at most. Raises OSError when the file cannot be
+    opened. A write that fails later (a full disk) counts as dropped.
     """
 
-    def __init__(self, path: str) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        # Command lines and environments are in it.
-        self._fd = os.open(path, flags, 0o600)
+    def __init__(self, path: str, *, max_bytes: int = _MAX_FILE_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._fd = self._open()
         self.dropped = 0
 
     def send(self, record: Record) -> None:
         """Append the record."""
         line = _line(record)
         try:
+            if os.fstat(self._fd).st_size >= self._max_bytes:
+                with suppress(OSError):
+                    self._begin_another()
             if os.write(self._fd, line) != len(line):
                 self.dropped += 1
         except OSError:
@@ -105,6 +113,21 @@ class FileSink:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # Command lines and environments are in it.
+        return os.open(self._path, flags, 0o600)
+
+    def _begin_another(self) -> None:
+        """Rename the file, unless another process that writes to it has done so, and begin anew."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else the next record tries again
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
+                os.replace(self._path, f"{self._path}.1")
+        another = self._open()
+        os.close(self._fd)  # which gives the lock back
+        self._fd = another
 
 
 class SocketSink:

@@ -1,8 +1,9 @@
-"""Where the output of workers goes: torchrun's folders and switches, and nothing is ever wiped.
+"""Where the output of workers goes: torchrun's folders and switches.
 
 `<log_dir>/<run_id>_XXXX/attempt_<restart count>/<local rank>/{stdout.log,stderr.log,error.json}`.
 A restart that costs nothing keeps the restart count (a node joined or left); torchrun then deletes
-the logs of the round before, here its folder is `attempt_<count>.round_<round>`.
+the logs of the round before, here its folder is `attempt_<count>.round_<round>`. The first round's
+folder and those of the newest hundred are kept.
 
 A folder that cannot be made before the job begins is the user's to change. One that cannot be made
 later (a disk is full, somebody took the folder away) does not end a job that could go on: the
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Template
@@ -21,6 +24,7 @@ from string import Template
 from pytest_elastic.errors import UsageError
 
 __all__ = [
+    "MAX_NEWEST_ROUNDS",
     "LogDirectory",
     "LogSettings",
     "Streams",
@@ -32,6 +36,8 @@ __all__ = [
 
 _ONE = re.compile(r"[0123]")
 _BY_RANK = re.compile(r"\d{1,9}:[0123](,\d{1,9}:[0123])*")
+# Whose folders are kept, besides the first round's.
+MAX_NEWEST_ROUNDS = 100
 # Of the 255 bytes that a name may have; the rest makes it unique.
 _MAX_NAME_BYTES = 200
 
@@ -89,6 +95,8 @@ class LogDirectory:
         self._redirects = parse_streams(settings.redirects, option="--redirects")
         self._tee = parse_streams(settings.tee, option="--tee")
         self.path: str | None = None
+        self._newest: deque[str] = deque()  # folders of rounds, but for the first one's
+        self._has_first = False
 
     def open(self, *, said: str) -> None:
         """Make the run's folder, before the node joins.
@@ -126,7 +134,17 @@ class LogDirectory:
                 f"{error.strerror}; its output goes to the console"
             )
             return [self._plan_without_files(local_rank) for local_rank in range(workers)]
+        self._keep_newest(attempt)
         return [self._plan(local_rank, folder) for local_rank, folder in enumerate(folders)]
+
+    def _keep_newest(self, attempt: str) -> None:
+        """Take an old round's folder away for a new one: a job may restart for a month."""
+        if not self._has_first:
+            self._has_first = True
+            return
+        self._newest.append(attempt)
+        if len(self._newest) > MAX_NEWEST_ROUNDS:
+            shutil.rmtree(self._newest.popleft(), ignore_errors=True)
 
     def _make_attempt(self, path: str, round: int, restart_count: int) -> str:
         attempt = os.path.join(path, f"attempt_{restart_count}")

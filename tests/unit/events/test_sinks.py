@@ -68,6 +68,22 @@ def test_a_disk_that_is_full_costs_records_and_is_counted() -> None:
     assert sink.dropped == 1
 
 
+def test_a_file_that_is_full_is_renamed_and_another_one_begins(tmp_path: Path) -> None:
+    """By several processes that share it, too: what is newest is there, whole and in order."""
+    path = tmp_path / "events"
+    sinks = [FileSink(str(path), max_bytes=4000) for _ in range(3)]
+    for number in range(300):
+        sinks[number % 3].send(told(number))
+        assert path.stat().st_size < 5000
+    kept = numbers((tmp_path / "events.1").read_bytes()) + numbers(path.read_bytes())
+    assert kept == list(range(300))[-len(kept) :]
+    assert len(kept) > 15
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["events", "events.1"]
+    for sink in sinks:
+        assert sink.dropped == 0
+        sink.close()
+
+
 def test_records_arrive_at_a_socket_in_order(tmp_path: Path) -> None:
     """The first send connects."""
     path = str(tmp_path / "s")

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.workers.logs import (
+    MAX_NEWEST_ROUNDS,
     LogDirectory,
     LogSettings,
     Streams,
@@ -65,6 +66,18 @@ def test_a_second_round_with_the_same_restart_count_keeps_the_first_ones_logs(
         assert worker.error_file is not None
         folders.append(Path(worker.error_file).parent.parent.name)
     assert folders == ["attempt_0", "attempt_0.round_2", "attempt_0.round_3", "attempt_1"]
+
+
+def test_of_many_rounds_the_first_and_the_newest_are_kept(tmp_path: Path) -> None:
+    """A job that restarts for a month does not fill the disk, and how it began can be read."""
+    logs = opened(LogSettings(log_dir=str(tmp_path)), "job")
+    for round_ in range(1, MAX_NEWEST_ROUNDS + 4):
+        (worker,) = logs.prepare_round(round_, round_ - 1, 1)
+        assert worker.error_file is not None
+        Path(worker.error_file).write_text("{}")
+    (run,) = tmp_path.iterdir()
+    kept = sorted(int(folder.name.removeprefix("attempt_")) for folder in run.iterdir())
+    assert kept == [0, *range(3, MAX_NEWEST_ROUNDS + 3)]
 
 
 def test_two_runs_share_a_log_dir(tmp_path: Path) -> None:
