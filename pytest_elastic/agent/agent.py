@@ -1,4 +1,4 @@
-"""Performs what the agent's machine decides: one event loop, no blocking call, no thread.
+"""Performs what the agent's machine decides: one event loop, and no blocking call in it.
 
 The agent owns three channels: to its keeper (workers, stores), to its rendezvous (other nodes),
 and to whoever wants to know what happened (event sinks). Everything that arrives becomes an input
@@ -7,15 +7,19 @@ of the machine; everything the machine returns is performed at once, in order.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.file_work import FileWork
 from pytest_elastic.agent.machine import PASSED_ON, AgentMachine
+from pytest_elastic.agent.program import PlannedRound
 from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
@@ -29,6 +33,13 @@ from pytest_elastic.workers.process_tree import describe_process
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Agent", "Keeper", "WorkerPlan"]
+
+# What the folders of a round may take to make; then its workers run without.
+_PREPARE_S = 10.0
+# What a failed worker's error file may take to read, while all other nodes wait.
+_DESCRIBE_S = 3.0
+# Signals that do not end workers: those that are not there yet get them when they are.
+_HINTS = frozenset({signal.SIGSTOP, signal.SIGCONT, *PASSED_ON})
 
 
 class Keeper(Protocol):
@@ -44,10 +55,13 @@ class Keeper(Protocol):
 class WorkerPlan(Protocol):
     """What the agent needs to know about the program: how to run it in a given round."""
 
-    def workers(self, assignment: Assignment) -> Sequence[WorkerSpec]:
-        """Return one spec per worker of this node, by local rank."""
+    def prepare(self, assignment: Assignment) -> PlannedRound:
+        """Make what the workers of this node need in a round; called on a thread."""
 
-    def round_started(self, workers: Sequence[WorkerSpec]) -> None:
+    def without_files(self, assignment: Assignment) -> PlannedRound:
+        """Return how they run where no file can be made for them."""
+
+    def round_started(self, plan: PlannedRound) -> None:
         """Begin to pass on the workers' output, where that was asked for."""
 
     def round_ended(self) -> None:
@@ -89,7 +103,10 @@ class Agent:
         self._keeper: Keeper | None = None
         self.stores = StoreCalls(loop, self._order)
         self._worker_stores: dict[int, int] = {}  # round -> port
-        self._specs: Sequence[WorkerSpec] = ()
+        self._files = FileWork(loop)
+        self._preparing = 0  # the round whose workers are to be started
+        self._orders_after: list[w.Order] = []  # for its workers
+        self._round_plan: PlannedRound | None = None
         self._inputs: deque[m.AgentInput] = deque()
         self._timer: Timer | None = None
         self._is_open = False
@@ -100,7 +117,10 @@ class Agent:
         self._rendezvous, self._keeper = rendezvous, keeper
         # A node that joined before its stores could answer would be waited for by all others.
         self.stores.wake(on_done=self._on_stores_ready, work_done=keeper.work_done)
-        self._loop.run()
+        try:
+            self._loop.run()
+        finally:
+            self._files.close()
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code
 
@@ -128,7 +148,8 @@ class Agent:
             case w.KeeperReady():
                 pass
             case w.WorkersRunning():
-                self._plan.round_started(self._specs)
+                assert self._round_plan is not None, "a round that runs was prepared"
+                self._plan.round_started(self._round_plan)
                 self._tell(
                     m.Started(
                         round=report.round,
@@ -138,13 +159,9 @@ class Agent:
                     )
                 )
             case w.WorkerEnded():
-                self._tell(self._describe_exit(report))
+                self._on_worker_ended(report)
             case w.GroupGone():
-                self._plan.round_ended()
-                vanished = m.GroupVanished(
-                    round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
-                )
-                self._tell(vanished)
+                self._files.after(lambda: self._on_group_gone(report))
             case w.LeaseRanOut(round=round_):
                 self._tell(m.LeaseExpired(round=round_))
             case w.StoreAnswered():
@@ -186,16 +203,20 @@ class Agent:
             case m.Ask(request=request):
                 self._request(request)
             case m.Start(assignment=assignment):
-                self._specs = self._plan.workers(assignment)
-                self._order(
-                    w.StartGroup(
-                        round=assignment.round, workers=self._specs, start=self._worker_start
-                    )
-                )
+                self._prepare(assignment)
             case m.Signal(round=round_, signal=signum, to=to):
-                self._order(w.SignalGroup(round=round_, signal=signum, to=to))
+                order = w.SignalGroup(round=round_, signal=signum, to=to)
+                if round_ != self._preparing:
+                    self._order(order)
+                elif signum in _HINTS:
+                    self._orders_after.append(order)
+                else:
+                    self._forget_preparation()
             case m.Kill(round=round_):
-                self._order(w.KillGroup(round=round_))
+                if round_ != self._preparing:
+                    self._order(w.KillGroup(round=round_))
+                else:
+                    self._forget_preparation()
             case m.SetLease(until=until):
                 self._order(w.ExtendLease(until=until))
             case m.OpenWorkerStore(round=round_):
@@ -211,6 +232,31 @@ class Agent:
                 self._exit(command)
             case _:
                 assert_never(command)
+
+    def _prepare(self, assignment: Assignment) -> None:
+        """Make folders and the like, and then have the workers started."""
+        self._preparing = assignment.round
+        self._orders_after = []
+        self._files.call(
+            lambda: self._plan.prepare(assignment),
+            lambda plan: self._start(assignment.round, plan),
+            limit_s=_PREPARE_S,
+            otherwise=lambda: self._plan.without_files(assignment),
+        )
+
+    def _start(self, round_: int, plan: PlannedRound) -> None:
+        if self._preparing != round_:
+            return  # it was over before it began here
+        self._preparing = 0
+        self._round_plan = plan
+        self._order(w.StartGroup(round=round_, workers=plan.specs, start=self._worker_start))
+        for order in self._orders_after:
+            self._order(order)
+
+    def _forget_preparation(self) -> None:
+        """End a round none of whose workers was started yet."""
+        round_, self._preparing = self._preparing, 0
+        self._tell(m.GroupVanished(round=round_, killed=(), strays=()))
 
     def _request(self, request: ports.Request) -> None:
         assert self._rendezvous is not None, "requests follow notices"
@@ -238,31 +284,62 @@ class Agent:
         assert self._rendezvous is not None, "an agent exits after it has begun"
         self._rendezvous.close(self._loop.stop)
 
-    def _describe_exit(self, report: w.WorkerEnded) -> m.WorkerExit:
-        """Add to a worker's exit what can be found out about a failure."""
-        message, traceback = report.start_error, ""
-        error_file, timestamp = NOT_AVAILABLE, int(time.time())
-        spec = next((s for s in self._specs if s.local_rank == report.local_rank), None)
-        if report.exit_code != 0 and spec is not None and spec.error_file:
-            error = read_error_file(spec.error_file)
-            if error is not None:
-                message, traceback = error.message, error.traceback
-                error_file, timestamp = spec.error_file, error.timestamp or timestamp
-        if report.exit_code < 0 and report.was_out_of_memory:
-            message = message or "killed by the kernel: out of memory"
-        outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
-        full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
-        if report.exit_code != 0 and full is not None:
-            # What it said about its end may have had no room.
-            said = f"{message}; " if message else ""
-            message = f"{said}the disk for its output is full: {full}"
-        return m.WorkerExit(
-            round=report.round,
-            local_rank=report.local_rank,
-            pid=report.pid,
-            exit_code=report.exit_code,
-            message=message,
-            traceback=traceback,
-            error_file=error_file,
-            timestamp=timestamp,
+    def _on_worker_ended(self, report: w.WorkerEnded) -> None:
+        plan = self._round_plan
+        specs = () if plan is None else plan.specs
+        spec = next((each for each in specs if each.local_rank == report.local_rank), None)
+        if report.exit_code == 0:
+            self._files.after(lambda: self._tell(_as_exit(report, report.start_error)))
+            return
+        self._files.call(
+            lambda: _describe_exit(report, spec),
+            self._tell,
+            limit_s=_DESCRIBE_S,
+            otherwise=lambda: _as_exit(
+                report,
+                f"{report.start_error or 'what it said of its end is not known'}: the file system "
+                f"of its error file and its output gave no answer within {_DESCRIBE_S:g} s",
+            ),
         )
+
+    def _on_group_gone(self, report: w.GroupGone) -> None:
+        self._plan.round_ended()
+        self._tell(
+            m.GroupVanished(
+                round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
+            )
+        )
+
+
+def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerExit:
+    """Add to a worker's failure what can be found out about it; reads files."""
+    message, traceback = report.start_error, ""
+    error_file, timestamp = NOT_AVAILABLE, int(time.time())
+    if spec is not None and spec.error_file:
+        error = read_error_file(spec.error_file)
+        if error is not None:
+            message, traceback = error.message, error.traceback
+            error_file, timestamp = spec.error_file, error.timestamp or timestamp
+    if report.exit_code < 0 and report.was_out_of_memory:
+        message = message or "killed by the kernel: out of memory"
+    outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
+    full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
+    if full is not None:
+        # What it said about its end may have had no room.
+        said = f"{message}; " if message else ""
+        message = f"{said}the disk for its output is full: {full}"
+    described = _as_exit(report, message)
+    return replace(described, traceback=traceback, error_file=error_file, timestamp=timestamp)
+
+
+def _as_exit(report: w.WorkerEnded, message: str) -> m.WorkerExit:
+    return m.WorkerExit(
+        round=report.round,
+        local_rank=report.local_rank,
+        pid=report.pid,
+        exit_code=report.exit_code,
+        message=message,
+        traceback="",
+        error_file=NOT_AVAILABLE,
+        timestamp=int(time.time()),
+    )

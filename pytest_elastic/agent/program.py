@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_elastic.agent.environ import worker_environ
 from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
@@ -19,7 +20,7 @@ from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.tee import Tee, TeeStream, tee_streams
 
-__all__ = ["ProgramPlan", "command_line"]
+__all__ = ["PlannedRound", "ProgramPlan", "command_line"]
 
 # What `--run-path` means: the file runs inside an interpreter that was started for something else,
 # and, as with torchrun, an exception that it does not catch is recorded in the error file.
@@ -42,6 +43,15 @@ def command_line(program: ProgramConfig, local_rank: int) -> list[str]:
     if program.kind == "run_path":
         return [*python, "-c", _RUN_PATH, target, *args]
     return [*python, target, *args]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRound:
+    """How this node's workers run in one round, and which of their output is shown."""
+
+    round: int
+    specs: list[WorkerSpec] = field(default_factory=list)
+    streams: list[TeeStream] = field(default_factory=list)
 
 
 class ProgramPlan:
@@ -69,15 +79,18 @@ class ProgramPlan:
             stdout_filters=config.stdout_filters,
             stderr_filters=config.stderr_filters,
         )
-        self._logs = LogDirectory(self._log_settings, config.run_id, on_problem=say)
+        self._logs = LogDirectory(self._log_settings, config.run_id, on_problem=self._say_in_loop)
         self._plugin: LogsPlugin | None = None
         self._cpus: Sequence[Sequence[int]] | None = None
         self._error_files: dict[tuple[int, int], str | None] = {}  # of the last round
         self._consoles = consoles
-        self._streams: list[TeeStream] = []
         self._tee: Tee | None = None
         self._say = say
         self._file_timer: FileTimer | None = None
+        loop.open_door()
+
+    def _say_in_loop(self, text: str) -> None:
+        self._loop.call_from_thread(lambda: self._say(text))
 
     def bind(self, cpus: Sequence[Sequence[int]]) -> None:
         """Bind the workers to these processors, by local rank."""
@@ -109,21 +122,36 @@ class ProgramPlan:
         """Return where a worker of this node in the last round leaves its error, if it may."""
         return self._error_files.get((round, rank))
 
-    def workers(self, assignment: Assignment) -> Sequence[WorkerSpec]:
-        """Return one spec per worker of this node; makes the folders for their logs."""
-        ranks = worker_ranks(assignment)
-        self._streams = []
-        self._error_files = {}
+    def prepare(self, assignment: Assignment) -> PlannedRound:
+        """Return how this node's workers run in a round; makes the folders for their logs.
+
+        Called on a thread, as that may take for ever: it changes nothing else of this object.
+        """
         if self._plugin is not None:
-            return self._placed_by_plugin(self._plugin, assignment, ranks)
-        logs = self._logs.prepare_round(assignment.round, assignment.restart_count, len(ranks))
-        specs = []
-        for worker, files in zip(ranks, logs, strict=True):
+            return self._placed_by_plugin(self._plugin, assignment)
+        slots = len(worker_ranks(assignment))
+        logs = self._logs.prepare_round(assignment.round, assignment.restart_count, slots)
+        return self._planned(assignment, logs)
+
+    def without_files(self, assignment: Assignment) -> PlannedRound:
+        """Return how they run with all output on the console; raises UsageError with a plugin."""
+        if self._plugin is not None:
+            raise self._plugin.failed("it gave no answer")
+        self._say(
+            f"the folder for logs of round {assignment.round} could not be made in time: is its "
+            "file system there? Its output goes to the console"
+        )
+        return self._planned(assignment, self._logs.without_files(len(worker_ranks(assignment))))
+
+    def _planned(self, assignment: Assignment, logs: Sequence[WorkerLogs]) -> PlannedRound:
+        planned = PlannedRound(round=assignment.round)
+        for worker, files in zip(worker_ranks(assignment), logs, strict=True):
             environ = self._environ_of(self._environ, assignment, worker, files.error_file)
-            self._error_files[assignment.round, worker.rank] = files.error_file
-            self._add_streams(files, worker.rank)
-            specs.append(self._spec(worker, environ, files.stdout, files.stderr, files.error_file))
-        return specs
+            planned.streams.extend(self._streams_of(files, worker.rank))
+            planned.specs.append(
+                self._spec(worker, environ, files.stdout, files.stderr, files.error_file)
+            )
+        return planned
 
     def _environ_of(
         self,
@@ -165,21 +193,19 @@ class ProgramPlan:
             cpus=None if self._cpus is None else self._cpus[worker.local_rank],
         )
 
-    def _placed_by_plugin(
-        self, plugin: LogsPlugin, assignment: Assignment, ranks: Sequence[WorkerRanks]
-    ) -> Sequence[WorkerSpec]:
+    def _placed_by_plugin(self, plugin: LogsPlugin, assignment: Assignment) -> PlannedRound:
+        ranks = worker_ranks(assignment)
         environs = [self._environ_of(self._environ, assignment, worker, None) for worker in ranks]
         # As torchrun, the class is shown what the launcher adds, not all that the agent has.
         added = [
             {name: environ[name] for name in self._environ_of({}, assignment, worker, None)}
             for environ, worker in zip(environs, ranks, strict=True)
         ]
-        specs = []
+        planned = PlannedRound(round=assignment.round)
         for worker, environ, placed in zip(ranks, environs, plugin.place(added), strict=True):
             error_file = placed.error_file if placed.error_file != os.devnull else ""
-            self._error_files[assignment.round, worker.rank] = error_file or None
-            self._add_placed_streams(placed, worker)
-            specs.append(
+            planned.streams.extend(self._placed_streams(placed, worker))
+            planned.specs.append(
                 self._spec(
                     worker,
                     {**environ, **placed.environ},
@@ -188,12 +214,13 @@ class ProgramPlan:
                     error_file or None,
                 )
             )
-        return specs
+        return planned
 
-    def round_started(self, workers: Sequence[WorkerSpec]) -> None:
+    def round_started(self, plan: PlannedRound) -> None:
         """Begin to show tee'd output."""
-        if self._streams:
-            self._tee = Tee(self._loop, self._streams)
+        self._error_files = {(plan.round, spec.rank): spec.error_file for spec in plan.specs}
+        if plan.streams:
+            self._tee = Tee(self._loop, plan.streams)
             self._tee.start()
 
     def round_ended(self) -> None:
@@ -224,29 +251,26 @@ class ProgramPlan:
         if self.own_folder is not None:
             shutil.rmtree(self.own_folder, ignore_errors=True)
 
-    def _add_streams(self, files: WorkerLogs, rank: int) -> None:
-        if files.tee.stdout or files.tee.stderr:
-            stdout, stderr = self._consoles
-            prefix = self._prefix(rank, files.local_rank)
-            self._streams += tee_streams(
-                files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr
-            )
+    def _streams_of(self, files: WorkerLogs, rank: int) -> Sequence[TeeStream]:
+        if not files.tee.stdout and not files.tee.stderr:
+            return ()
+        stdout, stderr = self._consoles
+        prefix = self._prefix(rank, files.local_rank)
+        return tee_streams(files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr)
 
-    def _add_placed_streams(self, placed: PlacedOutput, worker: WorkerRanks) -> None:
+    def _placed_streams(self, placed: PlacedOutput, worker: WorkerRanks) -> Iterator[TeeStream]:
         settings = self._log_settings
         for path, index, filters, filtered in (
             (placed.tee_stdout, 0, settings.stdout_filters, placed.filtered_stdout),
             (placed.tee_stderr, 1, settings.stderr_filters, placed.filtered_stderr),
         ):
             if path and path != os.devnull:
-                self._streams.append(
-                    TeeStream(
-                        path=path,
-                        prefix=self._prefix(worker.rank, worker.local_rank),
-                        console=self._consoles[index],
-                        filters=filters,
-                        filtered=filtered or None,
-                    )
+                yield TeeStream(
+                    path=path,
+                    prefix=self._prefix(worker.rank, worker.local_rank),
+                    console=self._consoles[index],
+                    filters=filters,
+                    filtered=filtered or None,
                 )
 
     def _prefix(self, rank: int, local_rank: int) -> str:

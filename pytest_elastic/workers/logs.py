@@ -122,7 +122,7 @@ class LogDirectory:
         if self._settings.log_dir == os.devnull:
             return [self._plan(local_rank, None) for local_rank in range(workers)]
         if self.path is None:
-            return [self._plan_without_files(local_rank) for local_rank in range(workers)]
+            return self.without_files(workers)
         try:
             attempt = self._make_attempt(self.path, round, restart_count)
             folders = [os.path.join(attempt, str(local_rank)) for local_rank in range(workers)]
@@ -133,7 +133,7 @@ class LogDirectory:
                 f"cannot make the folder for logs of round {round} in {self.path}: "
                 f"{error.strerror}; its output goes to the console"
             )
-            return [self._plan_without_files(local_rank) for local_rank in range(workers)]
+            return self.without_files(workers)
         self._keep_newest(attempt)
         return [self._plan(local_rank, folder) for local_rank, folder in enumerate(folders)]
 
@@ -145,6 +145,10 @@ class LogDirectory:
         self._newest.append(attempt)
         if len(self._newest) > MAX_NEWEST_ROUNDS:
             shutil.rmtree(self._newest.popleft(), ignore_errors=True)
+
+    def without_files(self, workers: int) -> Sequence[WorkerLogs]:
+        """Return where the output of a round goes if no file can be made for it."""
+        return [self._plan_without_files(local_rank) for local_rank in range(workers)]
 
     def _make_attempt(self, path: str, round: int, restart_count: int) -> str:
         attempt = os.path.join(path, f"attempt_{restart_count}")

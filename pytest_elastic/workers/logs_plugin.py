@@ -26,9 +26,8 @@ __all__ = ["LogsPlugin", "PlacedOutput", "check_plugin"]
 _GROUP = "torchrun.logs_specs"
 # Importing torch takes a second, on a busy machine some more.
 _READY_S = 120.0
-# The agent does nothing else meanwhile. A class makes folders and returns; with a lease of 5 s, one
-# that takes longer would cost the node its place.
-_ANSWER_S = 4.0
+# A class makes folders and returns, while the workers of other nodes wait for this one's.
+_ANSWER_S = 8.0
 _END_S = 2.0
 
 
@@ -96,7 +95,7 @@ class LogsPlugin:
             self._process.stdin.write(question.encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise self._failed("its process has ended") from error
+            raise self.failed("its process has ended") from error
         answer = self._read(_ANSWER_S)
         filtered = {key: answer[key] for key in ("filtered_stdout", "filtered_stderr")}
         return [PlacedOutput(**worker, **filtered) for worker in answer["workers"]]
@@ -121,16 +120,17 @@ class LogsPlugin:
         while b"\n" not in self._rest:
             left_s = max(deadline - time.monotonic(), 0)
             if not select.select([fd], [], [], left_s)[0]:
-                raise self._failed(f"no answer within {timeout_s:g} s")
+                raise self.failed(f"no answer within {timeout_s:g} s")
             data = os.read(fd, 65536)
             if not data:
-                raise self._failed("its process has ended")
+                raise self.failed("its process has ended")
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise self._failed(answer["error"])
+            raise self.failed(answer["error"])
         return answer
 
-    def _failed(self, why: str) -> UsageError:
+    def failed(self, why: str) -> UsageError:
+        """Return the error that ends the launch."""
         return UsageError(f"--logs-specs={self._name} cannot be used: {why}")
