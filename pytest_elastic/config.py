@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.errors import UsageError
@@ -78,7 +78,7 @@ class LaunchConfig:
     started this agent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are
     what the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
     the file in which nodes find each other, if it is not the endpoint's store. `warnings` are
-    sentences for a person: what the user said that has no effect.
+    sentences for a person: what the user said that has no effect, or may not be what was meant.
     """
 
     run_id: str
@@ -150,11 +150,20 @@ def parse_nnodes(text: str) -> tuple[int, int]:
     return low, high
 
 
-def parse_endpoint(text: str, *, default_port: int = DEFAULT_PORT) -> Endpoint:
-    """Return the endpoint that "host", "host:port" or "[v6]:port" stands for."""
+def parse_endpoint(
+    text: str,
+    *,
+    default_port: int = DEFAULT_PORT,
+    on_warning: Callable[[str], None] | None = None,
+) -> Endpoint:
+    """Return the endpoint that "host", "host:port" or "[v6]:port" stands for.
+
+    An IPv6 address without brackets is accepted where torch accepts it; `on_warning` is told.
+    """
+    bracketed = _bracketed(text.strip())
     match = re.fullmatch(
         r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\s:\[\]/,]+))(?::(?P<port>\d{1,5}))?",
-        text.strip(),
+        bracketed or text.strip(),
     )
     if match is None:
         raise UsageError(
@@ -164,10 +173,32 @@ def parse_endpoint(text: str, *, default_port: int = DEFAULT_PORT) -> Endpoint:
     port = default_port if match["port"] is None else int(match["port"])
     if port > 65535:
         raise UsageError(f"--rdzv-endpoint={text!r} has port {port}: ports end at 65535")
-    return Endpoint(host=match["v6"] or match["host"], port=port)
+    endpoint = Endpoint(host=match["v6"] or match["host"], port=port)
+    if bracketed and on_warning is not None:
+        on_warning(
+            f"--rdzv-endpoint={text!r} is read as host {endpoint.host} and port {port}, as "
+            f"torchrun reads it; write {bracketed}"
+        )
+    return endpoint
 
 
-def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+def _bracketed(text: str) -> str | None:
+    """Return "[a::b]:29400" for "a::b:29400", as torch splits at the last colon; None for others.
+
+    What stands before that colon has to be an address: torch also takes "fd00::1" for port 1 of a
+    host "fd00:", which is never meant.
+    """
+    host, _, port = text.rpartition(":")
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return None
+    return f"[{host}]:{port}"
+
+
+def parse_endpoints(
+    text: str, *, on_warning: Callable[[str], None] | None = None
+) -> tuple[Endpoint, ...]:
     """Return the endpoints of "a:29400,b,c:29400": one as a rule, or several, all different.
 
     They are told apart by spelling alone, once case, a final dot, the ways to write an address and
@@ -179,7 +210,7 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
             f"--rdzv-endpoint={text!r} has an empty place: expected HOST[:PORT],HOST[:PORT],..., "
             "as in node0:29400,node1:29400,node2:29400"
         )
-    endpoints = tuple(parse_endpoint(part) for part in parts)
+    endpoints = tuple(parse_endpoint(part, on_warning=on_warning) for part in parts)
     for number, endpoint in enumerate(endpoints if len(endpoints) > 1 else ()):
         if endpoint.port == 0:
             raise UsageError(

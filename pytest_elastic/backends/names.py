@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Callable
 from importlib import util
 
 from pytest_elastic.config import Endpoint, parse_endpoint
@@ -62,16 +63,18 @@ def check_backend(name: str, *, said: str = "--rdzv-backend") -> None:
     )
 
 
-def handler_endpoint(text: str, backend: str) -> Endpoint:
+def handler_endpoint(
+    text: str, backend: str, *, on_warning: Callable[[str], None] | None = None
+) -> Endpoint:
     """Return where a handler that is not ours meets the others; raises UsageError for etcd's.
 
     What the endpoint of an unknown handler means, only it knows: one that is no host and port
     tells nothing about which address of this node the others can reach.
     """
     if backend == ETCD:
-        return etcd_endpoints(text)[0]
+        return etcd_endpoints(text, on_warning=on_warning)[0]
     try:
-        return parse_endpoint(text or "localhost", default_port=_ETCD_PORT)
+        return parse_endpoint(text or "localhost", default_port=_ETCD_PORT, on_warning=on_warning)
     except UsageError:
         if backend in _TORCH_ETCD:
             raise
@@ -101,7 +104,10 @@ def registry_file(text: str, *, is_needed: bool) -> str:
     return os.path.abspath(text)
 
 
-def etcd_endpoints(text: str) -> list[Endpoint]:
+def etcd_endpoints(text: str, *, on_warning: Callable[[str], None] | None = None) -> list[Endpoint]:
     """Return the members of an etcd cluster that "a:2379,b,c" names; raises UsageError."""
     words = [word for word in text.split(",") if word.strip()]
-    return [parse_endpoint(word, default_port=_ETCD_PORT) for word in words or ["localhost"]]
+    return [
+        parse_endpoint(word, default_port=_ETCD_PORT, on_warning=on_warning)
+        for word in words or ["localhost"]
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_elastic.backends.names import (
     OWN_HANDLER,
@@ -29,12 +29,16 @@ _PLACES = {True: "localhost", False: "localhost:0"}
 
 
 def meeting_point(
-    values: Values, max_nodes: int
+    values: Values, max_nodes: int, *, on_warning: Callable[[str], None]
 ) -> tuple[str, tuple[Endpoint, ...], bool | None, str]:
     """Return backend, endpoints, whether this node hosts it (None: find out), and the run id.
 
-    Raises UsageError.
+    `on_warning` is told of an endpoint that may mean something else. Raises UsageError.
     """
+
+    def warn(text: str) -> None:
+        on_warning(values.as_given("rdzv_endpoint", text))
+
     run_id = values.label("rdzv_id")
     if not run_id:
         raise UsageError(
@@ -63,14 +67,15 @@ def meeting_point(
             return "static", (_master(values),), is_host, run_id
         with values.blamed("rdzv_endpoint"):
             _check_is_one_place(values, endpoint)
-            master = parse_endpoint(endpoint, default_port=STATIC_PORT)
+            master = parse_endpoint(endpoint, default_port=STATIC_PORT, on_warning=warn)
         return "static", (master,), is_host, run_id
     check_backend(backend, said=values.name("rdzv_backend"))
     if backend not in ("c10d", OWN_HANDLER):
         with values.blamed("rdzv_endpoint"):
-            return backend, (handler_endpoint(endpoint, backend),), None, run_id
+            place = handler_endpoint(endpoint, backend, on_warning=warn)
+        return backend, (place,), None, run_id
     with values.blamed("rdzv_endpoint"):
-        return "c10d", parse_endpoints(endpoint or "localhost"), None, run_id
+        return "c10d", parse_endpoints(endpoint or "localhost", on_warning=warn), None, run_id
 
 
 def _check_is_one_place(values: Values, endpoint: str) -> None:

@@ -121,7 +121,7 @@ def _in_one_line(message: str) -> str:
 def _parse(
     argv: Sequence[str], environ: Mapping[str, str], count_devices: Callable[[str], int]
 ) -> LaunchConfig:
-    arguments = build_parser().parse_args(argv)
+    arguments, warnings = build_parser().parse_args(argv), list[str]()
     _check_what_has_no_effect(values := merge(arguments, environ))
     with values.blamed("nnodes"):
         min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
@@ -129,13 +129,14 @@ def _parse(
         signals = parse_signals(
             values.text("signals_to_handle"), {s.name: int(s) for s in signal.Signals}
         )
-    backend, endpoints, is_host, run_id = meeting_point(values, max_nodes)
+    backend, endpoints, is_host, run_id = meeting_point(
+        values, max_nodes, on_warning=warnings.append
+    )
     with values.blamed("rdzv_conf"):
-        said, warnings = values.name("rdzv_conf"), []
         conf, handler_conf = parse_backend_conf(
             values.text("rdzv_conf"),
             backend,
-            on_unknown=lambda text: warnings.append(text.replace("--rdzv-conf", said, 1)),
+            on_unknown=lambda text: warnings.append(values.as_given("rdzv_conf", text)),
         )
     check_can_be_found(backend, endpoints, conf, min_nodes)
     if is_host is not None and conf.is_host is None:
@@ -148,7 +149,7 @@ def _parse(
     shutdown_timeout_s = _shutdown_timeout(values, environ)
     return LaunchConfig(
         run_id=run_id,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_check_event_log_handler(values)),
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         nproc_per_node=workers,
@@ -178,7 +179,7 @@ def _parse(
         virtual_local_rank=values.is_set("virtual_local_rank"),
         numa_binding=values.optional("numa_binding"),
         events=environ.get("PYTEST_ELASTIC_EVENTS"),
-        event_log_handler=_event_log_handler(values),
+        event_log_handler=values.text("event_log_handler"),
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         standalone=values.is_set("standalone"),
         handler_endpoint=values.text("rdzv_endpoint"),
@@ -272,15 +273,15 @@ def _streams(values: Values, dest: str) -> str:
     return text
 
 
-def _event_log_handler(values: Values) -> str:
+def _check_event_log_handler(values: Values) -> Sequence[str]:
+    """Return what to say of a handler that is not known: one line, or none."""
     name = values.text("event_log_handler")
     # "dynamic_rendezvous" is a name of torch's registry and forgets what it is given.
-    if name not in ("null", "console", "dynamic_rendezvous"):
-        raise UsageError(
-            f"{values.name('event_log_handler')}={name}: known are null and console",
-            hint="PYTEST_ELASTIC_EVENTS=file:/path writes events to a file.",
-        )
-    return name
+    if name in ("null", "console", "dynamic_rendezvous"):
+        return ()
+    said = f"{values.name('event_log_handler')}={name}"
+    there_is = "known are null and console (PYTEST_ELASTIC_EVENTS=file:/path writes a file)"
+    return (f"{said} has no effect: {there_is}",)
 
 
 def _ranks_filter(values: Values) -> tuple[int, ...]:

@@ -76,9 +76,11 @@ class Values:
         try:
             yield
         except UsageError as error:
-            flag = "--" + dest.replace("_", "-")
-            message = error.message.replace(flag, self.name(dest), 1)
-            raise UsageError(message, hint=error.hint) from error
+            raise UsageError(self.as_given(dest, error.message), hint=error.hint) from error
+
+    def as_given(self, dest: str, message: str) -> str:
+        """Return a message about an option with the name by which the user gave it."""
+        return message.replace("--" + dest.replace("_", "-"), self.name(dest), 1)
 
 
 def merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Values:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-from pytest_elastic.config import parse_endpoints
+from pytest_elastic.config import Endpoint, parse_endpoint, parse_endpoints
 from pytest_elastic.errors import UsageError
 
 
@@ -47,3 +48,53 @@ def test_the_same_spelling_is_named_once(text: str) -> None:
 def test_what_may_be_two_endpoints_is_taken_as_written(text: str) -> None:
     """Whether two names are one machine is known to a name server alone."""
     assert len(parse_endpoints(text)) == text.count(",") + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"),
+    [
+        ("node0", None),
+        ("node0:1", None),
+        ("10.0.0.1:7", None),
+        ("[::1]", None),
+        (" [fd00::1]:7 ", None),
+        ("fd00::1:29400", "[fd00::1]:29400"),
+        ("::1:7", "[::1]:7"),
+        ("2001:db8:1:2:3:4:5:6:80", "[2001:db8:1:2:3:4:5:6]:80"),
+        ("::ffff:10.0.0.1:7", "[::ffff:10.0.0.1]:7"),
+    ],
+)
+def test_host_and_port_are_those_that_torch_reads(text: str, spelling: str | None) -> None:
+    """An IPv6 address without brackets ends at the last colon, and a warning tells how to write it.
+
+    Whoever meant an address without a port would not see otherwise that its end became one.
+    """
+    warnings: list[str] = []
+    endpoint = parse_endpoint(text, default_port=29400, on_warning=warnings.append)
+    assert (endpoint.host, endpoint.port) == parse_rendezvous_endpoint(text, 29400)
+    assert [warning.partition("; write ")[2] for warning in warnings] == [spelling] * bool(spelling)
+    assert all(warning.startswith(f"--rdzv-endpoint={text!r} ") for warning in warnings)
+
+
+@pytest.mark.parametrize("text", ["http://node0:29400", "a:b:c", "node0:", "::1:70000", "fd00::1:"])
+def test_what_torch_refuses_is_refused(text: str) -> None:
+    """A URL has a slash, which no host has."""
+    with pytest.raises(ValueError, match="rendezvous endpoint"):
+        parse_rendezvous_endpoint(text, 29400)
+    with pytest.raises(UsageError, match=r"^--rdzv-endpoint="):
+        parse_endpoint(text)
+
+
+@pytest.mark.parametrize("text", ["fd00::1", "2001:db8:0:0:0:0:0:1", "a:b:7", "fe80::1%eth0:7"])
+def test_what_is_no_address_before_its_last_colon_is_refused(text: str) -> None:
+    """Torch accepts some of these, and then asks a name server for a host such as "fd00:"."""
+    with pytest.raises(UsageError, match=r"is not an endpoint: expected .* or \[::1\]:29400"):
+        parse_endpoint(text)
+
+
+def test_addresses_without_brackets_may_be_several() -> None:
+    """Each is warned of."""
+    warnings: list[str] = []
+    endpoints = parse_endpoints("fd00::1:7,node0,fd00::2:7", on_warning=warnings.append)
+    assert endpoints[2] == Endpoint(host="fd00::2", port=7)
+    assert len(warnings) == 2

@@ -176,6 +176,32 @@ def test_a_setting_that_is_not_known_has_no_effect_and_that_is_said(
     assert by_variable[0].startswith("PET_RDZV_CONF has no setting 'lase'")
 
 
+@pytest.mark.parametrize("backend", ["c10d", "static", "etcd-v3"])
+def test_an_ipv6_endpoint_without_brackets_is_taken_with_a_warning(
+    script: str, backend: str
+) -> None:
+    """Whatever the backend; the warning names what the user wrote."""
+    words = (f"--rdzv-backend={backend}", "--nnodes=2", "--node-rank=0", script)
+    config = parse("--rdzv-endpoint=fd00::7:29400", *words)
+    assert config.endpoint == Endpoint(host="fd00::7", port=29400)
+    (warning,) = config.warnings
+    assert warning.startswith("--rdzv-endpoint='fd00::7:29400' is read as host fd00::7 and port ")
+    (warning,) = parse(*words, environ={"PET_RDZV_ENDPOINT": "fd00::7:29400"}).warnings
+    assert warning.startswith("PET_RDZV_ENDPOINT='fd00::7:29400' ")
+
+
+def test_an_event_log_handler_that_is_not_known_has_no_effect_and_that_is_said(
+    script: str,
+) -> None:
+    """Torch knows it only if something in torchrun's own process has added it."""
+    (warning,) = parse("--event-log-handler=kafka", script).warnings
+    assert warning.startswith("--event-log-handler=kafka has no effect: known are null and console")
+    (warning,) = parse(script, environ={"PET_EVENT_LOG_HANDLER": "a\tb"}).warnings
+    assert warning.startswith("PET_EVENT_LOG_HANDLER=a")
+    for name in ("null", "console", "dynamic_rendezvous"):
+        assert not parse(f"--event-log-handler={name}", script).warnings
+
+
 @pytest.mark.parametrize("quote", ["'", '"', " "])
 def test_quotes_that_a_shell_left_are_taken_away(script: str, quote: str) -> None:
     """As in a file of variables, or in arguments that a scheduler passes on."""
@@ -274,7 +300,6 @@ REFUSED = [
     (("--nnodes=2", "--master-addr=a b"), "--master-addr='a b' is no name and no address"),
     (("--node-rank=first",), "--node-rank=first: expected a whole number"),
     (("--monitor-interval=often",), "--monitor-interval=often: expected a number of seconds"),
-    (("--event-log-handler=kafka",), "known are null and console"),
     (("--logs-specs=mine",), "--logs-specs=mine: there is no entry point of that name"),
     (("--numa-binding=near",), "invalid choice: 'near'"),
     (("--redirects=4",), "--redirects=4 names no streams"),
