@@ -1,4 +1,8 @@
-"""How many workers `--nproc-per-node=auto`, `cpu`, `gpu` and `xpu` mean on this machine."""
+"""How many workers `--nproc-per-node` means on this machine, where it is no number.
+
+That is `auto`, `cpu`, `gpu`, `xpu`, or the name of the backend that a package gives torch, such as
+`npu`: torch has one place for such a backend, privateuse1, and knows its name once it is imported.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,31 @@ _FILES = (
 _BACKENDS = "torch.backends"
 _MODULES = {"gpu": "cuda", "xpu": "xpu", "auto": "accelerator"}
 _LIMIT_S = 120.0
+_QUESTION = """
+import sys, torch
+kind, module = sys.argv[1:]
+theirs = "" if module else torch._C._get_privateuse1_backend_name()
+if module or kind == theirs:
+    devices = getattr(torch, module or theirs)
+    print(devices.device_count() if devices.is_available() else 0)
+else:
+    print("theirs:" + theirs)
+"""
+# What torch calls its place for another's backend while no package has given it one.
+_NO_BACKEND = "privateuseone"
 
 
 def count_devices(kind: str, *, dev: str = "/dev", limit_s: float = _LIMIT_S) -> int:
-    """Return how many workers "auto", "cpu", "gpu" or "xpu" mean; `dev` is where devices are.
+    """Return how many workers a word means; `dev` is where the kernel shows devices.
 
-    Raises UsageError where there is no such device, and Unavailable if torch does not answer
-    within `limit_s` seconds.
+    Raises UsageError where there is no such device or backend, and Unavailable if torch does not
+    answer within `limit_s` seconds.
     """
     if kind == "cpu":
         return len(os.sched_getaffinity(0))
-    count = _ask_torch(kind, limit_s) if _may_have_any(dev) else 0
+    # Of another name only torch can say whether it is a backend's.
+    may_have_any = kind not in _MODULES or _may_have_any(dev)
+    count = _ask_torch(kind, limit_s) if may_have_any else 0
     if count:
         return count
     if kind == "auto":
@@ -52,11 +70,9 @@ def _ask_torch(kind: str, limit_s: float) -> int:
 
     Backends are chatty: the answer is the last line.
     """
-    module = f"torch.{_MODULES[kind]}"
-    code = f"import torch; print({module}.device_count() if {module}.is_available() else 0)"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", _QUESTION, kind, _MODULES.get(kind, "")],
             capture_output=True,
             text=True,
             timeout=limit_s,
@@ -72,9 +88,18 @@ def _ask_torch(kind: str, limit_s: float) -> int:
         said = getattr(error, "stderr", "") or str(error)
         raise _no_answer(kind, said.strip().splitlines()[-1]) from error
     answer = "".join(done.stdout.split()[-1:])
+    if kind not in _MODULES and answer.startswith("theirs:"):
+        raise _no_such_backend(kind, answer.removeprefix("theirs:"))
     if not answer.isdecimal():
         raise _no_answer(kind, f"a number was expected, and it printed {answer!r:.80}")
     return int(answer)
+
+
+def _no_such_backend(kind: str, theirs: str) -> UsageError:
+    other = f", or {theirs}, the name of torch's backend" if theirs != _NO_BACKEND else ""
+    return UsageError(
+        f"--nproc-per-node={kind}: expected a number of workers, or auto, cpu, gpu, xpu{other}"
+    )
 
 
 def _no_answer(kind: str, why: str) -> UsageError:

@@ -102,8 +102,9 @@ def parse_run_command(
 ) -> LaunchConfig:
     """Return the settings that a command line and an environment ask for.
 
-    `count_devices(kind)` tells how many workers "auto", "cpu", "gpu" or "xpu" mean here. Raises
-    UsageError for anything that cannot be meant: one line, and perhaps another about what to try.
+    `count_devices(word)` tells how many workers "auto", "cpu", "gpu", "xpu" or the name of a
+    backend mean here. Raises UsageError for anything that cannot be meant: one line, and perhaps
+    another about what to try.
     """
     try:
         return _parse(argv, environ, count_devices)
@@ -191,13 +192,14 @@ def _parse(
 
 def _nproc(values: Values, count_devices: Callable[[str], int]) -> int:
     text = values.text("nproc_per_node")
-    if text in ("auto", "cpu", "gpu", "xpu"):
-        return count_devices(text)
+    if text.isascii() and text.isidentifier():
+        with values.blamed("nproc_per_node"):
+            return count_devices(text)
     count = int(text) if re.fullmatch(r"\d{1,9}", text) else 0
     if not 1 <= count <= _MAX_WORKERS:
         raise UsageError(
             f"{values.name('nproc_per_node')}={text}: expected a number of workers from 1 to "
-            f"{_MAX_WORKERS}, or auto, cpu, gpu, xpu"
+            f"{_MAX_WORKERS}, or auto, cpu, gpu, xpu, or the name of a backend of torch"
         )
     return count
 
