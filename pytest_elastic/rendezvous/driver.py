@@ -167,8 +167,8 @@ class NodeRendezvous:
             self.tell_coordinator(v.HandOver(reason="has left"))
 
     def _lead(self, heritage: Heritage) -> None:
-        """Follow a coordinator that was lost."""
-        reason = f"{heritage.lost} was lost; this node was elected"
+        """Follow a coordinator that was lost, or has left."""
+        reason = f"{heritage.vacancy}; this node was elected"
         self.coordinate(heritage.term, reason, heritage=heritage)
         place = place_of(self._node, heritage.term)
         self.tell_coordinator(v.TimePassed())

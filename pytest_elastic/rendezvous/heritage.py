@@ -20,7 +20,8 @@ class Heritage:
     the clock of the node that was elected: no coordinator of before was heard later by those who
     agreed, so that no worker of before runs a lease after that. `heard_at` is when each of them was
     asked for its agreement. `left` are those who have renounced their voices, each with the round
-    from whose electorate on it does not count; their workers are gone.
+    from whose electorate on it does not count; their workers are gone. `lost` is the name of the
+    coordinator before, and `has_left` whether it left on purpose.
     """
 
     term: int
@@ -34,6 +35,12 @@ class Heritage:
     newest_round: int = 0
     restarts_used: int = 0
     ending: JobEnding | None = None
+    has_left: bool = False
+
+    @property
+    def vacancy(self) -> str:
+        """Why the coordinator before decides no more."""
+        return f"{self.lost} left" if self.has_left else f"{self.lost} was lost"
 
     @property
     def is_of_first_seal(self) -> bool:

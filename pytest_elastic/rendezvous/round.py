@@ -176,7 +176,7 @@ def inherited_round(
         is_inherited=True,
     )
     gone = [entry.name for entry in seal.roster if entry.incarnation not in remaining]
-    reason = f"{', '.join(gone)} left" if gone else f"{heritage.lost} was lost"
+    reason = f"{', '.join(gone)} left" if gone else heritage.vacancy
     if gone or heritage.commit is None:
         inherited.stop_because(reason, Cause.CHANGE if gone else Cause.LOSS)
         inherited.lost_or_gained = reason

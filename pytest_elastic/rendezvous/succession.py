@@ -222,7 +222,9 @@ class Succession:
         heritage, candidate.elected = candidate.elected, None
         if heritage is not None:
             ending = heritage.ending or ending
-            return (v.Lead(heritage=dataclasses.replace(heritage, lost=name, ending=ending)),)
+            has_left = lost in heritage.left
+            known = dataclasses.replace(heritage, lost=name, has_left=has_left, ending=ending)
+            return (v.Lead(heritage=known),)
         if self.trusts(now):
             return ()
         if may_stand:

@@ -6,6 +6,7 @@ Real commands on one machine, with an address of its own for each node.
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,24 @@ def job(folder: Path) -> Iterator[Job]:
     for node in job.nodes.values():
         with contextlib.suppress(OSError):
             node.end()
+
+
+def test_survivors_do_not_call_a_coordinator_lost_that_has_left(job: Job) -> None:
+    """The one that follows it has heard why nobody decides any more."""
+    nodes = [job.start(number) for number in (1, 2, 3)]
+    for node in nodes:
+        node.wait_for("world of 3 in round ")
+    (leaves,) = [node for node in nodes if "hosting the rendezvous" in node.printed]
+    name = f"n{nodes.index(leaves) + 1}"
+    leaves.process.send_signal(signal.SIGTERM)
+    survivors = [node for node in nodes if node is not leaves]
+    for node in survivors:
+        node.wait_for("world of 2 in round ")
+    job.stop()
+    said = "".join(node.printed for node in survivors)
+    assert f": {name} left; this node was elected" in said
+    assert f"{name} was lost" not in said
+    assert f"lost node {name}" not in said
 
 
 def test_any_host_of_an_endpoint_may_be_missing_or_lost_at_any_time(job: Job) -> None:

@@ -115,6 +115,17 @@ def test_r04_a_leaving_coordinator_ends_the_job_and_says_so() -> None:
         assert "no succession" in over.reason
 
 
+def test_r04_who_follows_a_coordinator_that_left_does_not_call_it_lost() -> None:
+    """It has heard why nobody decides, and says the same when it begins to."""
+    world = formed("n1", "n2", "n3", config=settings("2:3", quorum="majority"))
+    world.agent("n1").drain(grace_s=5.0, takes_s=1.0)
+    world.run_until(lambda: world.round_of("n2") == world.round_of("n3") == 2, within_s=5.0)
+    started = world.of(events.CoordinatorStarted)[-1]
+    assert isinstance(started, events.CoordinatorStarted)
+    assert started.reason == "n1 left; this node was elected"
+    assert world.lost() == []
+
+
 def test_r04_a_drain_is_not_forgotten_when_the_connection_is_lost_with_it() -> None:
     """What was said into a broken connection is said again on the next one."""
     world = formed("n1", "n2", "n3", nodes="2:3")
