@@ -56,8 +56,22 @@ def _complain(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def _end_on_signals() -> None:
+    """Have signals end this process that would end it if it were not the first of its container.
+
+    The kernel drops a signal to the first process of a pid namespace that has no handler for it.
+    SIGINT has one: Python's. An agent replaces these by its own (`agent.signals`).
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            # Not by an exception: it could be raised, and be lost, in the middle of an import.
+            signal.signal(number, lambda number, _: os._exit(128 + number))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
+    if argv is None and os.getpid() == 1:
+        _end_on_signals()
     arguments = list(sys.argv[1:] if argv is None else argv)
     return until_unread(lambda: _run(arguments))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,45 @@ CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 def children(pid: int) -> list[int]:
     """Return the children of a process that has one thread, zombies included."""
     return [int(pid) for pid in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# A package that brings torch a device: with it, the launcher asks torch how many there are.
+DEVICE = "[torch.backends]\nslow = slow:load\n"
+# A driver that does not answer, or a slow disk: whoever imports torch waits.
+SLOW_TORCH = """
+with open("asked", "w") as asked:
+    asked.write("torch is being imported")
+open("never").read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_pid_1_ends_by_a_signal_that_comes_before_the_agent_runs(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """While torch is asked for the number of devices, which takes seconds on many machines."""
+    package = tmp_path / "slow-1.0.dist-info"
+    package.mkdir()
+    (package / "entry_points.txt").write_text(DEVICE)
+    (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    (tmp_path / "train.py").touch()
+    os.mkfifo(tmp_path / "asked")
+    os.mkfifo(tmp_path / "never")
+    asked = os.open(tmp_path / "asked", os.O_RDONLY | os.O_NONBLOCK)
+    words = ["--standalone", "--nproc-per-node=gpu", "train.py"]
+    with subprocess.Popen(
+        [*CONTAINER, sys.executable, "-m", "pytest_elastic", "run", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as unshare:
+        try:
+            assert select.select([asked], [], [], LIMIT_S)[0], "torch was not imported"
+            (command,) = children(unshare.pid)
+            os.kill(command, number)
+            assert unshare.wait(LIMIT_S) == 128 + number
+        finally:
+            unshare.kill()
+            os.close(asked)
 
 
 def test_pid_1_reaps_orphans_that_it_did_not_start(tmp_path: Path) -> None:
