@@ -1,28 +1,35 @@
 """What docs/moving-from-torchrun.md shows, run: the two commands, Slurm's script, Kubernetes' job.
 
 There is neither of the two here. What they do to a launcher is done by a few lines: `srun` starts
-the command once for each node and passes signals on, a kubelet starts what failed again. Changed in
-what the page shows are the things that this machine does not have: devices, names.
+the command once for each node and passes signals on; a kubelet starts again what failed, and
+signals the first process of a container's pid namespace. Changed in what the page shows are the
+things that this machine does not have: devices, names.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 import select
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from pytest_elastic import launch
 from pytest_elastic.cli.run import read_config
 from pytest_elastic.config import LaunchConfig
+from pytest_elastic.launch import settings_of
+from pytest_elastic.rendezvous.departure import leave_timeout_s
 from pytest_elastic.workers.process_tree import children_of
-from tests.conformance.launchers import LIMIT_S, OURS, Running, address
+from tests.conformance.launchers import LIMIT_S, OURS, WITH_TORCH, Running, address
+from tests.integration.test_container import CONTAINER, NEEDS_CONTAINERS, children
 
 pytest.importorskip("torch")
 
@@ -42,10 +49,27 @@ signal.signal(signal.SIGTERM, save)
 say(" ".join(["in", *(os.environ[name] for name in names)]))
 while not os.path.exists("done"): time.sleep(0.05)
 """
+# Says what Slurm told this node, once all nodes have added to a sum.
+SUMS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+one = torch.ones(1)
+dist.all_reduce(one)
+told = " ".join(os.environ["SLURM_" + name] for name in ("NODEID", "PROCID", "NTASKS"))
+os.write(1, f"sum {one.item():g}, task {told}\\n".encode())
+dist.destroy_process_group()
+"""
 SCONTROL = "#!/bin/sh\nfor n in 0 1 2 3; do echo $SLURM_JOB_NODELIST; done\n"
+# Refuses what the page's script does not use. It ends with the largest exit code, as srun does.
 SRUN = """#!/bin/bash
-shift  # its own option
-for n in 0 1 2 3; do "$@" & agents="$agents $!"; done
+while [[ $1 == -* ]]; do
+    [[ $1 == --kill-on-bad-exit=0 ]] || { echo "srun: unknown option $1"; exit 1; }
+    shift
+done
+export SLURM_NTASKS=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE)) SLURM_LOCALID=0
+for ((n = 0; n < SLURM_NTASKS; n++)); do
+    SLURM_PROCID=$n SLURM_NODEID=$n SLURMD_NODENAME=node$n "$@" & agents="$agents $!"
+done
 trap 'kill -TERM $agents' TERM
 code=0
 for agent in $agents; do
@@ -53,7 +77,9 @@ for agent in $agents; do
     # An interrupted wait is taken up again.
     while kill -0 $agent 2>/dev/null; do wait $agent; one=$?; done
     echo "srun: $one"
+    ((one > code)) && code=$one
 done
+exit $code
 """
 
 
@@ -94,111 +120,193 @@ def test_one_word_is_changed_and_the_rest_means_the_same(
     }
 
 
-@pytest.mark.slow
-def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(tmp_path: Path) -> None:
-    """Four nodes meet at the first host; --signal=TERM reaches every worker with its grace."""
+def command_in(folder: Path) -> str:
+    """Install the command `pytest-elastic` in a folder; return a PATH in which it is found."""
+    command = folder / "pytest-elastic"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(OURS[:-1])} "$@"\n')
+    command.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Return what submits the page's script with a training script."""
     (script,) = (block for block in blocks("bash") if block.startswith("#!"))
-    assert "#SBATCH --signal=TERM" in script
-    wanted = shlex.join(OURS)
-    for found, ours in (
-        ("pytest-elastic run", f"{wanted} --worker-start=exec"),
-        ("--nproc-per-node=gpu", "--nproc-per-node=1"),
-    ):
-        assert script.count(found) == 1
-        script = script.replace(found, ours)
+    assert script.count("--nproc-per-node=gpu") == 1
+    script = script.replace("--nproc-per-node=gpu", "--nproc-per-node=1")
+    (sizes,) = re.findall(r"^#SBATCH --nodes=(\d+) --ntasks-per-node=(\d+)$", script, re.MULTILINE)
     for name, text in (("scontrol", SCONTROL), ("srun", SRUN), ("job", script)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "train.py").write_text(STAYS)
     environ = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "SLURM_JOB_NODELIST": address(97),
-        "SLURM_JOB_ID": "4711",
+        "PATH": command_in(tmp_path),
         "HOME": str(tmp_path),
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": address(97),
+        "SLURM_JOB_NUM_NODES": sizes[0],
+        "SLURM_NTASKS_PER_NODE": sizes[1],
     }
-    # As the scheduler does: the step's processes are signalled, not the script's shell.
-    job = Running(tmp_path, "bash", "-c", "exec ./job", environ=environ)
-    try:
-        # A node that was late for the first round comes with another.
-        job.wait_for(" 4 0\n", times=4)
-        (token,) = tmp_path.glob(".elastic-4711.token")
-        assert token.stat().st_mode & 0o777 == 0o600
-        together = len(job.printed)
-        (srun,) = children_of(job.process.pid)
-        os.kill(srun, signal.SIGTERM)
-        job.wait()
-    finally:
+    jobs = []
+
+    def submit(program: str, **more: str) -> Running:
+        (tmp_path / "train.py").write_text(program)
+        jobs.append(Running(tmp_path, str(tmp_path / "job"), environ={**environ, **more}))
+        return jobs[-1]
+
+    yield submit
+    for job in jobs:
         job.end()
+
+
+@pytest.mark.slow
+def test_slurms_script_runs_a_job_to_its_success(
+    tmp_path: Path, batch: Callable[..., Running]
+) -> None:
+    """Each of the four tasks is a node of one job, which the script's exit code tells about."""
+    job = batch(SUMS, **WITH_TORCH)
+    assert job.wait() == 0, job.printed
+    said = re.findall(r"sum (\d), task (\d \d \d)", job.printed)
+    assert sorted(said) == [("4", f"{task} {task} 4") for task in range(4)], job.printed
+    assert not list(tmp_path.glob(".elastic-*")), "the token goes with the job"
+
+
+@pytest.mark.slow
+def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(
+    tmp_path: Path, batch: Callable[..., Running]
+) -> None:
+    """Four nodes meet at the first host; --signal=TERM reaches every worker with its grace."""
+    job = batch(STAYS)
+    # A node that was late for the first round comes with another.
+    job.wait_for(" 4 0\n", times=4)
+    (token,) = tmp_path.glob(".elastic-4711.token")
+    assert token.stat().st_mode & 0o777 == 0o600
+    together = len(job.printed)
+    # As the scheduler does: the step's processes are signalled, not the script's shell.
+    (srun,) = children_of(job.process.pid)
+    os.kill(srun, signal.SIGTERM)
+    assert job.wait() == 143, job.printed
     assert sorted(re.findall(r"saved (\d)", job.printed[together:])) == ["0", "1", "2", "3"]
     assert re.findall(r"srun: (\d+)", job.printed) == ["143"] * 4, job.printed
     assert not token.exists()
 
 
+def longest_end_s(config: LaunchConfig) -> float:
+    """Return how long an agent may take from SIGTERM to its end."""
+    workers_s = config.shutdown_timeout_s
+    return workers_s + leave_timeout_s(settings_of(config)) + launch._DRAIN_S + launch._FLUSH_S
+
+
+def test_the_recipes_leave_an_agent_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers save, are killed if need be, and it says how it ended: then SIGKILL may come."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    _, manifest = yaml.safe_load_all(blocks("yaml")[0])
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (script,) = (block for block in blocks("bash") if block.startswith("#!"))
+    _, slurm = script.replace("\\\n", "").split("srun --kill-on-bad-exit=0 ")
+    (notice,) = re.findall(r"^#SBATCH --signal=TERM@(\d+)$", script, re.MULTILINE)
+    for words, grace_s in (
+        (container["command"], pod["terminationGracePeriodSeconds"]),
+        (shlex.split(slurm), int(notice)),
+    ):
+        config = read_config([word.replace("=gpu", "=1") for word in words[2:]], {})
+        assert longest_end_s(config) >= config.shutdown_timeout_s + 10
+        assert grace_s > longest_end_s(config), f"{grace_s} s for {shlex.join(words)}"
+
+
 class Pod:
     """A container with `restartPolicy: OnFailure`, and its kubelet."""
 
-    def __init__(self, folder: Path, words: list[str]) -> None:
-        self._folder, self._words = folder, words
-        self.runs = [Running(folder, *words)]
+    def __init__(self, folder: Path, words: list[str], environ: dict[str, str]) -> None:
+        self._folder, self._words, self._environ = folder, words, environ
+        self.runs: list[Running] = []
+        self.start()
 
     @property
     def now(self) -> Running:
         """The container that runs now."""
         return self.runs[-1]
 
+    def start(self) -> None:
+        """Start the container, for the first time or again."""
+        self.runs.append(Running(self._folder, *self._words, environ=self._environ))
+
     def tend(self) -> bool:
         """Start the container again if it failed; tell whether it has succeeded."""
         code = self.now.process.poll()
         if code:
-            self.runs.append(Running(self._folder, *self._words))
+            self.start()
         return code == 0
 
 
+def mount_secret(folder: Path, mode: int) -> Path:
+    """Put a token where a kubelet would: behind two links, so that it can replace all at once."""
+    (folder / "..2026_1").mkdir()
+    token = folder / "..2026_1" / "token"
+    token.touch(mode)
+    token.write_text("a token as long as openssl makes one")
+    (folder / "..data").symlink_to("..2026_1")
+    (folder / "token").symlink_to("..data/token")
+    return folder / "token"
+
+
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[list[Pod]]:
-    """Start the pods of the page's job."""
+def start_pods(tmp_path: Path) -> Iterator[Callable[..., list[Pod]]]:
+    """Return what starts the pods of the page's job; words may stand before each one's command."""
     _, job = yaml.safe_load_all(blocks("yaml")[0])
     template = job["spec"]["template"]["spec"]
     assert template["restartPolicy"] == "OnFailure"
     (container,) = template["containers"]
-    words = container["args"]
-    assert words[:2] == ["pytest-elastic", "run"]
-    assert words[-1] == "train.py"
-    (tmp_path / "train.py").write_text(STAYS)
-    place, token = address(98), tmp_path / "token"
     (mount,), (volume,) = container["volumeMounts"], template["volumes"]
     assert mount["name"] == volume["name"]
-    token.touch(volume["secret"]["defaultMode"])
-    token.write_text("a token as long as openssl makes one")
-    changed = [
+    (tmp_path / "train.py").write_text(STAYS)
+    place, token = address(98), mount_secret(tmp_path, volume["secret"]["defaultMode"])
+    words = [
         word.replace("train-0.train:", f"{place}:")
         .replace("=gpu", "=1")
         .replace(f"{mount['mountPath']}/token", str(token))
-        for word in words[2:-1]
+        for word in container["command"]
     ]
-    assert f"--rdzv-endpoint={place}:29400" in changed
-    assert f"--rdzv-token-file={token}" in changed
-    started = [
-        Pod(
-            tmp_path,
-            [
-                *(*OURS, "--worker-start=exec", *changed),
-                # By its name, a pod knows whether it is the first; these have one address each.
-                f"--rdzv-conf={SOON},is_host={str(number == 0).lower()}",
-                "train.py",
-            ],
-        )
-        for number in range(job["spec"]["parallelism"])
-    ]
-    yield started
-    for pod in started:
+    assert f"--rdzv-endpoint={place}:29400" in words
+    assert f"--rdzv-token-file={token}" in words
+    assert words.pop() == "train.py"
+    # What the manifest sets, and the kubelet for the pods of an indexed Job.
+    environ = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+    environ["PATH"] = command_in(tmp_path)
+    pods: list[Pod] = []
+
+    def begin(*before: str) -> list[Pod]:
+        for number in range(job["spec"]["parallelism"]):
+            # By its name, a pod knows whether it is the first; these have one address each.
+            conf = f"--rdzv-conf={SOON},is_host={str(number == 0).lower()}"
+            own = {**environ, "JOB_COMPLETION_INDEX": str(number)}
+            pods.append(Pod(tmp_path, [*before, *words, conf, "train.py"], own))
+        return pods
+
+    yield begin
+    for pod in pods:
         for run in pod.runs:
             run.end()
 
 
+def wait_for_success(folder: Path, pods: list[Pod]) -> None:
+    """Let the programs end, and all pods with them."""
+    (folder / "done").touch()
+    deadline = time.monotonic() + LIMIT_S
+    while [pod for pod in pods if not pod.tend()]:
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.05)
+
+
 @pytest.mark.slow
-def test_a_pod_that_is_started_again_finds_its_job(tmp_path: Path, pods: list[Pod]) -> None:
+def test_a_pod_that_is_started_again_finds_its_job(
+    tmp_path: Path, start_pods: Callable[..., list[Pod]]
+) -> None:
     """Any pod, and the one that hosts the rendezvous; the others go on meanwhile, at no cost."""
+    pods = start_pods()
     for pod in pods:
         pod.now.wait_for(" 4 0\n")
     for victim in (pods[2], pods[0]):
@@ -210,9 +318,44 @@ def test_a_pod_that_is_started_again_finds_its_job(tmp_path: Path, pods: list[Po
         *_, last = re.findall(r"^in (\d+) 4 0$", victim.now.printed, re.MULTILINE)
         for pod in pods:
             pod.now.wait_for(f"in {last} 4 0")
-    (tmp_path / "done").touch()
-    deadline = time.monotonic() + LIMIT_S
-    while [pod for pod in pods if not pod.tend()]:
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.05)
+    wait_for_success(tmp_path, pods)
+    assert [len(pod.runs) for pod in pods] == [2, 1, 2, 1]
+
+
+def processes_in(namespace: str) -> list[str]:
+    """Return the processes of a pid namespace, as the kernel tells them from outside."""
+    found = []
+    for process in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"{process}/ns/pid") == namespace:
+                found.append(process)
+    return found
+
+
+@pytest.mark.slow
+@NEEDS_CONTAINERS
+def test_a_pod_that_is_told_to_end_saves_and_leaves(
+    tmp_path: Path, start_pods: Callable[..., list[Pod]]
+) -> None:
+    """The command is the first process of each container, and SIGTERM goes to it alone."""
+    pods = start_pods(*CONTAINER)
+    for pod in pods:
+        pod.now.wait_for(" 4 0\n")
+    for victim in (pods[2], pods[0]):
+        (first,) = children(victim.now.process.pid)
+        namespace = os.readlink(f"/proc/{first}/ns/pid")
+        assert len(processes_in(namespace)) > 2, "the agent, its keeper and a worker"
+        others = [pod for pod in pods if pod is not victim]
+        rounds_of_3 = [pod.now.printed.count(" 3 0\n") for pod in others]
+        together = len(victim.now.printed)
+        os.kill(first, signal.SIGTERM)
+        assert victim.now.wait() == 143, victim.now.printed
+        assert re.findall(r"saved \d", victim.now.printed[together:]), victim.now.printed
+        assert not processes_in(namespace)
+        for pod, before in zip(others, rounds_of_3, strict=True):
+            pod.now.wait_for(" 3 0\n", times=before + 1)
+        victim.start()  # in another place
+        for pod in pods:
+            pod.now.wait_for(" 4 0\n", times=pod.now.printed.count(" 4 0\n") + 1)
+    wait_for_success(tmp_path, pods)
     assert [len(pod.runs) for pod in pods] == [2, 1, 2, 1]

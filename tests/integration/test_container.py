@@ -15,10 +15,11 @@ import pytest
 from tests.integration.called_launcher import LIMIT_S
 from tests.integration.test_launcher_drain import wait_until
 
-pytestmark = pytest.mark.skipif(
+NEEDS_CONTAINERS = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("nsenter") is None,
     reason="making a pid namespace needs root, unshare and nsenter (util-linux)",
 )
+pytestmark = NEEDS_CONTAINERS
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
