@@ -31,8 +31,8 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024 - 1
 STRANGERS_FRAME_BYTES = 256 * 1024
 # A peer that reads nothing while this much waits for it has stopped taking part.
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-# A frame costs up to a millisecond (an order to a node). More in one turn of the loop would delay
-# the beats of others; with fewer, the turns themselves would cost more than the frames.
+# More in one turn of the loop would delay the beats of others; with fewer, the same frames would
+# take more turns.
 _FRAMES_A_TURN = 16
 _MAX_FDS = 16
 # The kernel glues a message without descriptors to a next one with some, in a single read: so each
@@ -101,10 +101,10 @@ class FrameStream:
         self._watch()
 
     def send_frame(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Queue one frame; `fds` (Unix sockets only) are duplicated by the kernel when it leaves.
+        """Queue one frame; `fds` (Unix sockets only) are duplicated at once.
 
-        The caller keeps its own descriptors open until `flush` or the answer. Sending on a closed
-        stream does nothing: the loss is reported by `on_closed`.
+        So the caller may close its own descriptors. Sending on a closed stream does nothing: the
+        loss is reported by `on_closed`.
         """
         if self.is_closed or self._close_when_flushed:
             return

@@ -25,7 +25,8 @@ __all__ = ["Loop", "Timer"]
 
 # Timers are late by at most this much (epoll counts in milliseconds) and never early.
 _MAX_WAIT_S = 3600.0
-# A question of a stranger costs a third of a millisecond: so many delay all others by ten.
+# What strangers ask in one turn delays the members' beats: hence not more. With fewer, a crowd of
+# honest newcomers would wait for more turns.
 _LOW_PRIORITY_A_TURN = 32
 # Cancelled timers stay in the heap until they would be due, or until half of a heap is of them.
 _MIN_TIMERS_TO_SWEEP = 64
