@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import inspect
 import os
 import re
 import select
@@ -27,6 +28,7 @@ from pytest_elastic.cli.run import read_config
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.launch import settings_of
 from pytest_elastic.rendezvous.departure import leave_timeout_s
+from pytest_elastic.workers.keeper_client import Keeper
 from pytest_elastic.workers.process_tree import children_of
 from tests.conformance.launchers import LIMIT_S, OURS, WITH_TORCH, Running, address
 from tests.integration.test_container import CONTAINER, NEEDS_CONTAINERS, children
@@ -192,8 +194,10 @@ def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(
 
 def longest_end_s(config: LaunchConfig) -> float:
     """Return how long an agent may take from SIGTERM to its end."""
-    workers_s = config.shutdown_timeout_s
-    return workers_s + leave_timeout_s(settings_of(config)) + launch._DRAIN_S + launch._FLUSH_S
+    keeper_s = inspect.signature(Keeper.dismiss).parameters["timeout_s"].default
+    last_lines_s = launch._DRAIN_S + launch._FLUSH_S
+    leave_s = leave_timeout_s(settings_of(config))
+    return float(config.shutdown_timeout_s + leave_s + keeper_s + last_lines_s)
 
 
 def test_the_recipes_leave_an_agent_time_to_end(

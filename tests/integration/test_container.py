@@ -39,7 +39,7 @@ open("never").read()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
 def test_pid_1_ends_by_a_signal_that_comes_before_the_agent_runs(
     tmp_path: Path, number: signal.Signals
 ) -> None:
