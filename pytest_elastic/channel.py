@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_elastic.frames import FrameStream
 from pytest_elastic.loop import Loop
+from pytest_elastic.port_range import PortRange
 
 __all__ = [
     "Channel",
@@ -24,6 +25,7 @@ __all__ = [
     "connect",
     "host_to_look_up",
     "listen",
+    "listen_on_free_port",
     "read_object",
     "write_object",
 ]
@@ -132,6 +134,27 @@ def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
         raise
     sock.setblocking(False)
     return sock
+
+
+def listen_on_free_port(host: str, ports: PortRange | None, *, after: int | None) -> socket.socket:
+    """Open a listening TCP socket on any free port, or on one of `ports`.
+
+    Of those, the one behind `after` is tried first (None: behind any), so that a port is not used
+    again at once: somebody may still dial it for what listened there before. Raises OSError.
+    """
+    if ports is None:
+        return listen(host, 0)
+    if after is None:
+        after = int.from_bytes(
+            os.urandom(4), "big"
+        )  # `secrets` would import as much as all of this
+    for port in ports.after(after):
+        try:
+            return listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"all ports of --rdzv-conf port_range={ports} are in use")
 
 
 def connect(

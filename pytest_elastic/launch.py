@@ -20,8 +20,7 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
-from pytest_elastic.backends.own_address import own_address, why_doubtful
-from pytest_elastic.channel import listen
+from pytest_elastic.backends.own_address import listen_as_node, own_address, why_doubtful
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.events.codec import encode_record
@@ -167,6 +166,7 @@ class _Launch:
             kill_timeout_s=config.rendezvous.kill_timeout_s,
             leave_timeout_s=leave_timeout_s(settings_of(config)),
             worker_start=config.worker_start,
+            port_range=config.rendezvous.port_range,
             plan=self._plan,
             on_event=self._emit,
             on_over=self._report,
@@ -214,7 +214,7 @@ class _Launch:
 
     def _take_part(self, agent: Agent, keeper: Keeper, address: str) -> int:
         config = self._config
-        listener = listen(address, 0)
+        listener = listen_as_node(address, config.rendezvous.port_range)
         port = int(listener.getsockname()[1])
         tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
         keeper.keep_listener(listener, encode(tombstone), self._credentials)

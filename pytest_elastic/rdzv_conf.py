@@ -6,12 +6,18 @@ Pure, as `config` is: text in, checked values out, or a `UsageError` that says w
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.port_range import PortRange
 
 __all__ = ["RendezvousConf", "parse_backend_conf", "parse_rdzv_conf", "store_type_of"]
+
+# A launcher listens on a port of its own. A worker store is closed once the round after it has
+# ended, which is when the store of the next one is opened: for a moment there are three.
+_MIN_PORTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,7 @@ class RendezvousConf:
     is_host: bool | None = None
     quorum: str = "auto"
     store_type: str = "tcp"
+    port_range: PortRange | None = None
 
 
 # Our names and torchrun's, each with the field it sets. A value of None: accepted for the sake of
@@ -56,6 +63,7 @@ _CONF_FIELDS: dict[str, str | None] = {
     "timeout": None,  # torchrun's c10d ignores it as well
     "rank": None,  # torchrun overwrites it with --node-rank
     "store_type": "store_type",
+    "port_range": "port_range",
 }
 # Settings of torchrun's etcd backends.
 _ETCD_SETTINGS = (
@@ -92,7 +100,7 @@ def parse_rdzv_conf(
             on_unknown(f"--rdzv-conf has no setting {key!r}: it has no effect." + guess)
             continue
         values[key] = value
-    fields: dict[str, float | bool | str] = {}
+    fields: dict[str, float | bool | str | PortRange] = {}
     for key, value in values.items():
         name = _CONF_FIELDS[key]
         if name is not None:
@@ -181,7 +189,9 @@ def _conf_items(text: str) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _conf_value(key: str, name: str, value: str) -> float | bool | str:
+def _conf_value(key: str, name: str, value: str) -> float | bool | str | PortRange:
+    if name == "port_range":
+        return _port_range(value)
     if name == "quorum":
         if value not in ("auto", "coordinator", "majority"):
             raise UsageError(
@@ -203,6 +213,24 @@ def _conf_value(key: str, name: str, value: str) -> float | bool | str:
             return False
         raise UsageError(f"--rdzv-conf is_host={value}: expected true or false")
     return _conf_number(key, value)
+
+
+def _port_range(value: str) -> PortRange:
+    said = f"--rdzv-conf port_range={value}"
+    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", value)
+    if match is None:
+        raise UsageError(f"{said}: expected the first and the last port, as in 30000-30100")
+    found = PortRange(first=int(match[1]), last=int(match[2]))
+    if found.first < 1 or found.last > 65535:
+        raise UsageError(f"{said}: ports are numbers from 1 to 65535")
+    if found.last < found.first:
+        raise UsageError(f"{said}: the first port is above the last one")
+    if (count := found.last - found.first + 1) < _MIN_PORTS:
+        raise UsageError(
+            f"{said}: expected at least {_MIN_PORTS} ports for each launcher on this machine, "
+            f"and this is {count}: one for the launcher, the others for worker stores"
+        )
+    return found
 
 
 def _conf_number(key: str, value: str) -> float:

@@ -24,6 +24,7 @@ from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
 from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.workers import messages as w
@@ -82,6 +83,7 @@ class Agent:
         kill_timeout_s: float,
         leave_timeout_s: float,
         worker_start: str,
+        port_range: PortRange | None,
         plan: WorkerPlan,
         on_event: Callable[[Event], None],
         on_over: Callable[[ports.JobOver], None],
@@ -101,7 +103,7 @@ class Agent:
         )
         self._rendezvous: ports.Rendezvous | None = None
         self._keeper: Keeper | None = None
-        self.stores = StoreCalls(loop, self._order)
+        self.stores = StoreCalls(loop, self._order, ports=port_range)
         self._worker_stores: dict[int, int] = {}  # round -> port
         self._files = FileWork(loop)
         self._preparing = 0  # the round whose workers are to be started

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.plain import as_object
+from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
 
@@ -30,8 +32,12 @@ _MARGIN_S = 1.0
 class StoreCalls(EndpointStore):
     """Sends calls to the store service and hands out its answers."""
 
-    def __init__(self, loop: Loop, send: Callable[[Order], None]) -> None:
+    def __init__(
+        self, loop: Loop, send: Callable[[Order], None], *, ports: PortRange | None = None
+    ) -> None:
         self._loop = loop
+        self._ports = ports
+        self._newest_port: int | None = None
         self._send = send
         self._newest_id = 0
         self._waiting: dict[int, tuple[Timer, Callable[[Any, str], None]]] = {}
@@ -60,9 +66,14 @@ class StoreCalls(EndpointStore):
 
     def open(self, host: str, *, on_done: Callable[[int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (port, error)."""
-        self._call(
-            "open", {"host": host}, lambda value, error: on_done(0 if error else int(value), error)
-        )
+
+        def opened(value: Any, error: str) -> None:  # noqa: ANN401 (as `_waiting` has it)
+            if not error:
+                self._newest_port = int(value)
+            on_done(0 if error else int(value), error)
+
+        ports = as_object(self._ports) if self._ports is not None else None
+        self._call("open", {"host": host, "ports": ports, "after": self._newest_port}, opened)
 
     def close(self, port: int) -> None:
         """Close a worker store."""

@@ -9,11 +9,12 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 
-from pytest_elastic.channel import host_to_look_up
+from pytest_elastic.channel import host_to_look_up, listen_on_free_port
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
+from pytest_elastic.port_range import PortRange
 
-__all__ = ["own_address", "why_doubtful"]
+__all__ = ["listen_as_node", "own_address", "why_doubtful"]
 
 # Addresses that are nobody's (RFC 5737, RFC 3849): the way there is the way to anybody.
 _ANYBODY = ("192.0.2.1", "2001:db8::1")
@@ -50,6 +51,17 @@ def own_address(local_addr: str | None, endpoints: Sequence[Endpoint], *, said: 
             if is_here or not is_loopback(address):
                 return address
     return _LOOPBACK
+
+
+def listen_as_node(address: str, ports: PortRange | None) -> socket.socket:
+    """Return the listening socket at which the other nodes reach this one; raises UsageError."""
+    try:
+        return listen_on_free_port(address, ports, after=None)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {address} for the other nodes: {error.strerror}",
+            hint="An address of this machine is expected, and a port that no process uses.",
+        ) from error
 
 
 def why_doubtful(address: str, endpoints: Sequence[Endpoint]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
+from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers import store_client, torch_store
 
@@ -27,8 +28,10 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 class ThreadedStore(EndpointStore):
     """Makes store calls on threads; answers come back in the loop."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, *, ports: PortRange | None = None) -> None:
         self._loop = loop
+        self._ports = ports
+        self._newest_port: int | None = None
         self._hosted: list[Any] = []  # stores live as long as somebody holds them
 
     def open(self, host: str, *, on_done: Callable[[Any, int, str], None]) -> None:
@@ -36,9 +39,11 @@ class ThreadedStore(EndpointStore):
 
         def opened(store_and_port: Any, error: str) -> None:  # noqa: ANN401 (None after an error)
             store, port = store_and_port or (None, 0)
+            self._newest_port = port or self._newest_port
             on_done(store, port, error)
 
-        self._start(lambda: torch_store.host_store(host, 0), opened)
+        ports, after = self._ports, self._newest_port
+        self._start(lambda: torch_store.open_store(host, ports, after), opened)
 
     def _call(
         self,

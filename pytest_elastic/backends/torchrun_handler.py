@@ -27,15 +27,14 @@ from datetime import timedelta
 from typing import Any
 
 from pytest_elastic.backends.names import OWN_HANDLER
-from pytest_elastic.backends.own_address import own_address
+from pytest_elastic.backends.own_address import listen_as_node, own_address
 from pytest_elastic.backends.threaded_store import ThreadedStore
-from pytest_elastic.channel import listen
 from pytest_elastic.config import parse_endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
 from pytest_elastic.printed import printable
-from pytest_elastic.rdzv_conf import parse_rdzv_conf
+from pytest_elastic.rdzv_conf import RendezvousConf, parse_rdzv_conf
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
@@ -64,12 +63,12 @@ class TorchrunHandler:
     """One node's rendezvous, as torch's `RendezvousHandler` describes it."""
 
     def __init__(
-        self, settings: Settings, *, endpoint: str, is_host: bool | None, local_addr: str | None
+        self, settings: Settings, conf: RendezvousConf, *, endpoint: str, local_addr: str | None
     ) -> None:
         self._settings = settings
         place = parse_endpoint(endpoint or "localhost")
         address = own_address(local_addr, [place], said="--local-addr")
-        self._listener = listen(address, 0)
+        self._listener = listen_as_node(address, conf.port_range)
         self._node = Node(
             name=printable(socket.gethostname()),
             incarnation=secrets.token_hex(8),
@@ -79,7 +78,7 @@ class TorchrunHandler:
         )
         self._loop = Loop()
         self._loop.open_door()
-        self._store = ThreadedStore(self._loop)
+        self._store = ThreadedStore(self._loop, ports=conf.port_range)
         self._worker_store: Any = None
         self._rendezvous = NodeRendezvous(
             self._loop,
@@ -90,7 +89,7 @@ class TorchrunHandler:
                 node=self._node,
                 settings=settings,
                 endpoint=place,
-                is_host=is_host,
+                is_host=conf.is_host,
                 store=self._store,
             ),
             listener=self._listener,
@@ -133,8 +132,8 @@ class TorchrunHandler:
         )
         return cls(
             settings,
+            conf,
             endpoint=parameters.endpoint,
-            is_host=conf.is_host,
             local_addr=parameters.local_addr,
         )
 

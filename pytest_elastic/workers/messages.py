@@ -89,11 +89,12 @@ class CallStore:
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
     `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port,
-    is_forced} (the endpoint store; the value is its port), "open" {host} (a worker store on a free
-    port, which is the value), "close" {port}, "publish" {host, port, key, value}, "fetch" {host,
-    port, key}, "swap" {host, port, key, expected, value}, and, of other registries, "etcd_..." and
-    "file_..." with what `etcd_client` and `registry_file` take. What may wait has a `timeout_s` in
-    seconds. Blocking torch calls happen in that process only.
+    is_forced} (the endpoint store; the value is its port), "open" {host, ports, after} (a worker
+    store on a free port, which is the value; see `channel.listen_on_free_port`), "close" {port},
+    "publish" {host, port, key, value}, "fetch" {host, port, key}, "swap" {host, port, key,
+    expected, value}, and, of other registries, "etcd_..." and "file_..." with what `etcd_client`
+    and `registry_file` take. What may wait has a `timeout_s` in seconds. Blocking torch calls
+    happen in that process only.
     """
 
     kind: ClassVar[str] = "call_store"

@@ -22,6 +22,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
+from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers import etcd_client, messages, registry_file, store_client, torch_store
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
 
@@ -115,7 +116,10 @@ def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:
 
 
 def _open(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:
-    store, port = torch_store.host_store(arguments["host"], 0)
+    ports = arguments.get("ports")
+    store, port = torch_store.open_store(
+        arguments["host"], PortRange(**ports) if ports else None, arguments.get("after")
+    )
     stores[port] = store
     return port
 

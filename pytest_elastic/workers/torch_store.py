@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pytest_elastic.channel import host_to_look_up, listen
+from pytest_elastic.channel import host_to_look_up, listen, listen_on_free_port
 from pytest_elastic.errors import StoreUnreachable
+from pytest_elastic.port_range import PortRange
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["host_store", "prepare", "where_to_bind"]
+__all__ = ["host_store", "open_store", "prepare", "where_to_bind"]
 
 
 def where_to_bind(host: str, *, is_forced: bool) -> str:
@@ -48,14 +49,28 @@ def prepare() -> None:
 
 def host_store(host: str, port: int) -> tuple[TCPStore, int]:
     """Open a store that listens on `host` (an address) and `port` (0: any); returns both."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
-
     try:
         listener = _listen_dual(port) if host == "::" else listen(host, port)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         whose = ": another process listens there" if error.errno == errno.EADDRINUSE else ""
         raise StoreUnreachable(f"cannot listen on {host}:{port}: {why}{whose}") from error
+    return _serve(listener, host)
+
+
+def open_store(host: str, ports: PortRange | None, after: int | None) -> tuple[TCPStore, int]:
+    """Open a store on a free port (see `listen_on_free_port`); returns both."""
+    try:
+        listener = listen_on_free_port(host, ports, after=after)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StoreUnreachable(f"cannot listen on {host}: {why}") from error
+    return _serve(listener, host)
+
+
+def _serve(listener: socket.socket, host: str) -> tuple[TCPStore, int]:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
+
     bound = listener.getsockname()[1]
     # The store's own client dials this: any address that leads to the listener.
     dialled = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)

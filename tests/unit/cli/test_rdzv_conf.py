@@ -12,7 +12,9 @@ import pytest
 from pytest_elastic import rdzv_conf
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
+from pytest_elastic.errors import UsageError
 from pytest_elastic.launch import settings_of
+from pytest_elastic.port_range import PortRange
 
 TESTS = Path(__file__).parents[2]
 
@@ -51,6 +53,7 @@ AGREED: Mapping[str, tuple[str, str, object, str]] = {
 OF_THE_NODE: Mapping[str, str] = {
     "is_host": "integration/test_launcher_bad_input.py::a_node_that_is_to_host",
     "store_type": "integration/test_file_registry.py::a_job_in_a_file",
+    "port_range": "integration/test_port_range.py::a_job_listens_on_ports_of_the_range",
     "protocol": "integration/test_etcd_v3.py::an_etcd_behind_tls",
     "ca_cert": "integration/test_etcd_v3.py::an_etcd_behind_tls",
     "ssl_cert": "integration/test_etcd_v3.py::an_etcd_that_asks_for_a_certificate",
@@ -84,6 +87,41 @@ def test_a_setting_reaches_the_machines_and_changes_nothing_else(setting: str) -
     # An interval between beats is of no use without a lease of several.
     with_it = {"lease_s", "beat_interval_s"} if setting.startswith("keep_alive") else set()
     assert {key for key in after if after[key] != before[key]} <= {field, *with_it}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30000", "expected the first and the last port, as in 30000-30100"),
+        ("30000-", "expected the first and the last port, as in 30000-30100"),
+        ("30000:30100", "expected the first and the last port, as in 30000-30100"),
+        ("-1-30100", "expected the first and the last port, as in 30000-30100"),
+        ("0-30100", "ports are numbers from 1 to 65535"),
+        ("30000-70000", "ports are numbers from 1 to 65535"),
+        ("30100-30000", "the first port is above the last one"),
+        ("30000-30002", "expected at least 4 ports for each launcher on this machine"),
+    ],
+)
+def test_a_port_range_that_is_none_is_refused(text: str, expected: str) -> None:
+    """Before anything is started; the message says what is expected."""
+    with pytest.raises(UsageError) as refused:
+        parse(f"port_range={text}")
+    assert refused.value.message.startswith(f"--rdzv-conf port_range={text}: {expected}")
+
+
+def test_nodes_need_not_agree_on_a_port_range() -> None:
+    """It says what a firewall lets through on one machine."""
+    with_it = parse("port_range=30000-30003")
+    assert with_it.rendezvous.port_range == PortRange(first=30000, last=30003)
+    assert settings_of(with_it) == settings_of(parse(""))
+
+
+def test_the_ports_of_a_range_are_tried_in_turn() -> None:
+    """Beginning behind the newest, and each once."""
+    ports = PortRange(first=30000, last=30003)
+    assert ports.after(30001) == (30002, 30003, 30000, 30001)
+    assert ports.after(30003) == (30000, 30001, 30002, 30003)
+    assert sorted(ports.after(2**32 - 1)) == [30000, 30001, 30002, 30003]
 
 
 @pytest.mark.parametrize("setting", WITHOUT_EFFECT)
