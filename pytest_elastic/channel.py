@@ -26,7 +26,9 @@ __all__ = [
     "host_to_look_up",
     "listen",
     "listen_on_free_port",
+    "numeric_address",
     "read_object",
+    "socket_address",
     "write_object",
 ]
 
@@ -114,6 +116,27 @@ def host_to_look_up(host: str) -> str | bytes:
     tenth of an agent's processor time until it has joined.
     """
     return host.encode("ascii") if host.isascii() else host
+
+
+def numeric_address(address: tuple[Any, ...]) -> str:
+    """Return the IP address in what `socket.getaddrinfo` or `getsockname` gave.
+
+    A link-local one gets its interface, which Python gives as a number apart: "fe80::1%eth0".
+    """
+    interface = address[3] if len(address) == 4 else 0
+    return f"{address[0]}%{socket.if_indextoname(interface)}" if interface else str(address[0])
+
+
+def socket_address(address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    """Return a socket's address for a numeric one and a port; nothing is looked up.
+
+    The interface of a link-local address is a name or a number. Raises OSError for none of ours.
+    """
+    host, _, scope = address.partition("%")
+    if ":" not in host:
+        return host, port
+    number = int(scope) if scope.isdecimal() else socket.if_nametoindex(scope) if scope else 0
+    return host, port, 0, number
 
 
 def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
@@ -210,6 +233,6 @@ def _begin_connecting(sock: socket.socket, host: str, port: int) -> int:
     """Return 0 or an error number."""
     try:
         socket.inet_pton(sock.family, host.partition("%")[0])
-        return sock.connect_ex((host, port))
+        return sock.connect_ex(socket_address(host, port))
     except (OSError, ValueError, OverflowError):
         return errno.EINVAL

@@ -158,11 +158,12 @@ def parse_endpoint(
 ) -> Endpoint:
     """Return the endpoint that "host", "host:port" or "[v6]:port" stands for.
 
-    An IPv6 address without brackets is accepted where torch accepts it; `on_warning` is told.
+    An IPv6 address without brackets is accepted where torch accepts it; `on_warning` is told. A
+    link-local address has its interface behind a percent sign, as in "[fe80::1%eth0]:29400".
     """
     bracketed = _bracketed(text.strip())
     match = re.fullmatch(
-        r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\s:\[\]/,]+))(?::(?P<port>\d{1,5}))?",
+        r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%[^\s/\[\],]+)?)\]|(?P<host>[^\s:\[\]/,]+))(?::(?P<port>\d{1,5}))?",
         bracketed or text.strip(),
     )
     if match is None:

@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 
-from pytest_elastic.channel import host_to_look_up, listen_on_free_port
+from pytest_elastic.channel import host_to_look_up, listen_on_free_port, numeric_address
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.port_range import PortRange
@@ -28,18 +28,14 @@ def own_address(local_addr: str | None, endpoints: Sequence[Endpoint], *, said: 
     It is what the user said (`said`: by which option), or the address that this machine would use
     towards the first endpoint that has one, or towards others at all: that needs no name of its
     own, and picks the right one of several interfaces. It is a loopback address only where nodes
-    meet at one, or where there is no other: many a machine takes its own name for 127.0.1.1.
-    Raises UsageError.
+    meet at one, or where there is no other: many a machine takes its own name for 127.0.1.1. It is
+    an IPv6 address of a single link (fe80::) only where the user named the interface: to dial it,
+    other nodes need the name of their interface to that link. Raises UsageError.
     """
     if local_addr:
-        try:
-            return str(socket.getaddrinfo(host_to_look_up(local_addr), None)[0][4][0])
-        except OSError as error:
-            raise UsageError(
-                f"{said}={local_addr}: no such address ({error.strerror})",
-                hint="Expected a name or an IP address of this machine, as `ip address` shows.",
-            ) from error
+        return _address_as_said(local_addr, said)
     is_here = _meet_at_loopback(endpoints)
+    is_on_link = any("%" in endpoint.host for endpoint in endpoints)
     ways = (
         *(_towards(endpoint.host, endpoint.port or 9) for endpoint in endpoints),
         *(_towards(host, 9) for host in _ANYBODY),
@@ -48,6 +44,8 @@ def own_address(local_addr: str | None, endpoints: Sequence[Endpoint], *, said: 
     )
     for way in ways:
         for address in way:
+            if not is_on_link and _is_of_one_link(address):
+                continue
             if is_here or not is_loopback(address):
                 return address
     return _LOOPBACK
@@ -86,6 +84,30 @@ def why_doubtful(address: str, endpoints: Sequence[Endpoint]) -> str:
         f"{names} on this machine, so that its way to the others had to be guessed: it is known to "
         f"them as {address}, of {', '.join(interface_addresses())} (--local-addr gives another)"
     )
+
+
+def _address_as_said(local_addr: str, said: str) -> str:
+    try:
+        found = socket.getaddrinfo(host_to_look_up(local_addr), None)
+    except OSError as error:
+        raise UsageError(
+            f"{said}={local_addr}: no such address ({error.strerror})",
+            hint="Expected a name or an IP address of this machine, as `ip address` shows.",
+        ) from error
+    for entry in found:
+        address = numeric_address(entry[4])
+        if "%" in local_addr or not _is_of_one_link(address):
+            return address
+    raise UsageError(
+        f"{said}={local_addr}: a link-local address needs its interface, to which other nodes must "
+        "have one of the same name",
+        hint=f"As in {said}={local_addr}%eth0; an address that is not link-local is better.",
+    )
+
+
+def _is_of_one_link(address: str) -> bool:
+    """Tell whether an address is one of IPv6 that means nothing without an interface."""
+    return ":" in address and ipaddress.ip_address(address.partition("%")[0]).is_link_local
 
 
 def is_loopback(address: str) -> bool:
@@ -135,11 +157,11 @@ def _towards(host: str, port: int) -> Iterator[str]:
             # Connecting a datagram socket sends nothing; it only asks the routing table.
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
                 sock.connect(where)
-                yield str(sock.getsockname()[0])
+                yield numeric_address(sock.getsockname())
 
 
 def _addresses_of(host: str) -> Iterator[str]:
     """Return the addresses that a name has here."""
     with contextlib.suppress(OSError, UnicodeError):
         for entry in socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM):
-            yield str(entry[4][0])
+            yield numeric_address(entry[4])

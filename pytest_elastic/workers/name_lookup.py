@@ -11,7 +11,7 @@ import ipaddress
 import socket
 import threading
 
-from pytest_elastic.channel import host_to_look_up
+from pytest_elastic.channel import host_to_look_up, numeric_address
 
 __all__ = ["addresses_of"]
 
@@ -78,4 +78,4 @@ def addresses_of(host: str, timeout_s: float, *, share_if_known: float = 1.0) ->
 
 def _look_up(host: str) -> list[str]:
     found = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(numeric_address(entry[4]) for entry in found))

@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pytest_elastic.channel import host_to_look_up, listen, listen_on_free_port
+from pytest_elastic.channel import (
+    host_to_look_up,
+    listen,
+    listen_on_free_port,
+    numeric_address,
+    socket_address,
+)
 from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.port_range import PortRange
 
@@ -134,7 +140,7 @@ def _resolve(host: str) -> list[str]:
         found = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise StoreUnreachable(f"the name {host} is not known here: {error.strerror}") from error
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(numeric_address(entry[4]) for entry in found))
 
 
 def _is_ours(address: str) -> bool:
@@ -143,7 +149,7 @@ def _is_ours(address: str) -> bool:
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.bind((address, 0))
+            sock.bind(socket_address(address, 0))
     except OSError as error:
         # A machine without IPv6 may know a name by an address of it all the same.
         return error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}

@@ -143,3 +143,93 @@ def test_a_job_forms_at_a_host_that_takes_its_own_name_for_127_0_1_1(bench: Benc
     wait_for(bench.loop, changes, within_s=LIMIT_S)
     nodes = [bench.run(node, *LAUNCH) for node in ("n1", "n2")]
     assert [bench.finish(node) for node in nodes] == [0, 0], bench.printed()
+
+
+# One interface, with a link-local address and the others that are given; the machine's own name is
+# the link-local address, as a name service that knows all of its addresses has it.
+ON_ONE_LINK = """
+set -e
+echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+ip link set lo up
+ip tuntap add link0 mode tap
+ip link set link0 up
+ip -6 address flush dev link0
+ip address add fe80::7/64 dev link0 nodad
+for each in $ADDRESSES; do ip address add $each/64 dev link0 nodad; done
+ip -6 route add default dev link0
+printf '127.0.0.1 localhost\\nfe80::7 %s\\n' "$(hostname)" > hosts
+mount --bind hosts /etc/hosts
+exec "$@"
+"""
+# All of its processes end with the first one.
+ALONE = ("unshare", "--mount-proc", "--net", "--pid", "--fork", "--kill-child")
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs namespaces of its own"
+)
+
+
+def on_one_link(
+    folder: Path, *command: str, addresses: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command on a machine with one link."""
+    return subprocess.run(
+        [*ALONE, "sh", "-c", ON_ONE_LINK, "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "ADDRESSES": addresses},
+    )
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("endpoints", "addresses", "expected"),
+    [
+        ((), "", "127.0.0.1"),
+        (("somebody.invalid",), "", "127.0.0.1"),
+        (("somebody.invalid",), "fd00::7", "fd00::7"),
+        (("fe80::9",), "fd00::7", "fd00::7"),
+        (("fe80::9%link0",), "fd00::7", "fe80::7%link0"),
+    ],
+)
+def test_a_link_local_address_is_advertised_only_where_nodes_meet_at_one_with_its_interface(
+    tmp_path: Path, endpoints: tuple[str, ...], addresses: str, expected: str
+) -> None:
+    """Without the interface nobody can dial it, and the interfaces of others have other names."""
+    asked = on_one_link(tmp_path, sys.executable, "-c", ASK, *endpoints, addresses=addresses)
+    assert asked.returncode == 0, asked.stderr
+    address, doubt = json.loads(asked.stdout)
+    assert address == expected
+    if expected == "127.0.0.1" and endpoints:
+        assert "which no other machine can reach" in doubt
+
+
+@needs_namespaces
+def test_a_job_forms_at_a_link_local_address_with_its_interface(tmp_path: Path) -> None:
+    """Its workers, too, find their store there."""
+    nodes = '"$@" --node-name=a sh -c \'echo $MASTER_ADDR\' & "$@" --node-name=b true && wait $!'
+    options = ("--rdzv-endpoint=[fe80::7%link0]:29400", "--rdzv-backend=c10d", "--no-python")
+    launch = (sys.executable, "-m", "pytest_elastic", "run", "--nnodes=2", "--worker-start=exec")
+    job = on_one_link(tmp_path, "sh", "-c", nodes, "sh", *launch, *options, addresses="fd00::7")
+    assert job.returncode == 0, job.stderr
+    assert "fe80::7%link0" in job.stdout
+
+
+@needs_namespaces
+def test_a_link_local_address_that_was_said_needs_its_interface(tmp_path: Path) -> None:
+    """With --local-addr; a name that has another address as well stands for that one."""
+    said = "import sys\nfrom pytest_elastic.backends.own_address import own_address\n"
+    said += "print(own_address(sys.argv[1], [], said='--local-addr'))"
+    hosts = 'echo fd00::7 $(hostname) >> /etc/hosts; exec "$@"'
+    found = [
+        on_one_link(tmp_path, *wrapped, sys.executable, "-c", said, address, addresses="fd00::7")
+        for wrapped, address in (
+            ((), "fe80::7"),
+            ((), "fe80::7%link0"),
+            (("sh", "-c", hosts, "sh"), os.uname().nodename),
+        )
+    ]
+    assert "--local-addr=fe80::7: a link-local address needs its interface" in found[0].stderr
+    assert [each.stdout.strip() for each in found[1:]] == ["fe80::7%link0", "fd00::7"]

@@ -35,6 +35,8 @@ if os.environ["RANK"] == "0":
 store.wait([f"{round_}/seen"])
 sys.exit(1 if round_ < int(sys.argv[1]) - 1 else 0)
 """
+# All of its processes end with the first one.
+ALONE = ("unshare", "--mount-proc", "--net", "--pid", "--fork", "--kill-child")
 NODES = """
 ip link set lo up
 "$@" &
@@ -61,7 +63,19 @@ def test_a_job_listens_on_ports_of_the_range_and_at_its_endpoint(
     where = (f"--rdzv-endpoint=127.0.0.1:{ENDPOINT_PORT}", "--monitor-interval=0.1")
     command = (sys.executable, *launcher, *options, *where, "worker.py", str(rounds))
     job = subprocess.run(
-        ["unshare", "--net", "sh", "-c", NODES, "sh", *command],
+        [
+            "unshare",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            NODES,
+            "sh",
+            *command,
+        ],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
