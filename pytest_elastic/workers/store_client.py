@@ -2,7 +2,7 @@
 
 torch's client looks the name of its peer's address up for its log lines, for as long as the
 resolver takes, and waits for ever for a frozen host. This one speaks the few commands that are
-needed over a socket of its own. The format is that of torch 2.4 to 2.13 (TCPStoreBackend.hpp):
+needed over a socket of its own. The format (TCPStoreBackend.hpp) was tried with torch 2.13:
 one byte for the command, texts with their length in eight bytes, keys with a slash before them.
 """
 
@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Iterator
 
+from pytest_elastic.channel import socket_address
 from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.workers.name_lookup import addresses_of
 
@@ -193,7 +194,7 @@ def _dial(addresses: list[str], port: int, deadline: float) -> socket.socket:
             with contextlib.ExitStack() as until_connected:
                 sock = until_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 sock.settimeout(max(left_s / (len(addresses) - number), 0.001))
-                sock.connect(_numeric(address, port))
+                sock.connect(socket_address(address, port))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 until_connected.pop_all()
                 return sock
@@ -202,12 +203,3 @@ def _dial(addresses: list[str], port: int, deadline: float) -> socket.socket:
                 first = error
     assert first is not None, "a name that is known has an address"
     raise first
-
-
-def _numeric(address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    """Return a socket address for which nothing is looked up; a scope is a name or a number."""
-    host, _, scope = address.partition("%")
-    if ":" not in host:
-        return host, port
-    number = int(scope) if scope.isdecimal() else socket.if_nametoindex(scope) if scope else 0
-    return host, port, 0, number
