@@ -36,15 +36,18 @@ def where_to_bind(host: str, *, is_forced: bool) -> str:
     """Return the address to host the endpoint's store on; raises StoreUnreachable if not here.
 
     A literal address is bound exactly, so that several can be used side by side on one machine. A
-    name means this machine when one of its addresses is ours, and is then served on all of them:
-    the others may know it by another address than this machine does (127.0.1.1 in `/etc/hosts`).
+    name means this machine when one of its addresses is ours, and is served at that address alone.
+    It is served on all interfaces where that would keep others out: several of its addresses are
+    ours, it is a loopback address here alone (127.0.1.1 in Debian's `/etc/hosts`), or, with
+    `is_forced`, none is ours (a Kubernetes service's).
     """
     addresses = _resolve(host)
     ours = [address for address in addresses if _is_ours(address)]
     if not ours and not is_forced:
         raise StoreUnreachable(f"{host} ({', '.join(addresses)}) is not an address of this machine")
-    if host in addresses or host == "localhost":
-        return ours[0] if ours else "::"
+    is_literal = host in addresses or host == "localhost"
+    if ours and (is_literal or (len(ours) == 1 and not _is_loopback(ours[0]))):
+        return ours[0]
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
@@ -141,6 +144,10 @@ def _resolve(host: str) -> list[str]:
     except socket.gaierror as error:
         raise StoreUnreachable(f"the name {host} is not known here: {error.strerror}") from error
     return list(dict.fromkeys(numeric_address(entry[4]) for entry in found))
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _is_ours(address: str) -> bool:
