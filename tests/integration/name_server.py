@@ -4,6 +4,9 @@ Run as `unshare --mount --net python -m tests.integration.name_server STEP...`: 
 of the machine's resolver, performs the steps one after the other, and prints as a JSON list what
 each came to and how long it took. A step is a JSON list: `["answer", SECONDS]` (null: never) says
 how late answers are from there on; any other is a call of `EndpointStore`, in a process of its own.
+
+With `run COMMAND...` it runs a command while every tenth query is dropped, and prints last how many
+queries there were and how many of them were dropped.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class NameServer:
 
     def __init__(self) -> None:
         self.late_s: float | None = 0.0
+        self.drops_every = 0  # one query of so many gets no answer, the first one first; 0: none
+        self.queries = self.dropped = 0
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._sock.bind(("127.0.0.1", 53))
         threading.Thread(target=self._serve, daemon=True).start()
@@ -41,7 +46,10 @@ class NameServer:
     def _serve(self) -> None:
         while True:
             query, client = self._sock.recvfrom(4096)
-            if self.late_s is not None:
+            self.queries += 1
+            if self.drops_every and self.queries % self.drops_every == 1:
+                self.dropped += 1
+            elif self.late_s is not None:
                 answer = partial(self._sock.sendto, _answer_to(query), client)
                 threading.Timer(self.late_s, answer).start()
 
@@ -102,6 +110,17 @@ def serve_calls() -> None:
         sys.stdout.flush()
 
 
+def run_command(command: list[str]) -> int:
+    """Run a command whose resolver drops every tenth query; return its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        _take_the_resolvers_place(folder)
+        server = NameServer()
+        server.drops_every = 10
+        code = subprocess.run(command, check=False).returncode
+    sys.stdout.write(json.dumps([server.queries, server.dropped]) + "\n")
+    return code
+
+
 def main(steps: list[list[Any]]) -> None:
     """Perform steps."""
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +154,9 @@ def main(steps: list[list[Any]]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[1:2] == ["run"]:
+        sys.exit(run_command(sys.argv[2:]))
+    elif sys.argv[1:]:
         main([json.loads(step) for step in sys.argv[1:]])
     else:
         serve_calls()

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster_bench import LIMIT_S, ROOT
+from tests.integration.called_launcher import LEAN
+from tests.integration.called_launcher import LIMIT_S as JOB_LIMIT_S
 from tests.integration.name_server import ADDRESS
 
 TOLD_S = 2.0
@@ -94,3 +97,47 @@ def test_the_last_known_address_is_used_while_no_name_server_answers() -> None:
     )
     assert results[-1][0] == ["one", ""], results
     assert results[-1][1] < TOLD_S
+
+
+# The second node is killed in the first round, and comes back under its name.
+LOSE_A_NODE = """
+"$@" --rdzv-conf=is_host=true --node-name=a ./work.sh &
+first=$!
+"$@" --rdzv-conf=is_host=false --node-name=b ./work.sh &
+second=$!
+read began < began
+kill -KILL $second
+"$@" --rdzv-conf=is_host=false --node-name=b ./work.sh && wait $first
+"""
+WORK = """#!/bin/bash
+echo "round $PYTEST_ELASTIC_ROUND of $WORLD_SIZE as $GROUP_RANK"
+[ $PYTEST_ELASTIC_ROUND = 1 ] || exit 0
+[ $GROUP_RANK = 0 ] || echo yes > began
+exec tail -f /dev/null
+"""
+
+
+def test_a_job_forms_and_recovers_while_every_tenth_query_is_dropped(tmp_path: Path) -> None:
+    """The endpoint is a name that only the name server knows; its first answer is lost, too."""
+    (tmp_path / "work.sh").write_text(WORK)
+    (tmp_path / "work.sh").chmod(0o755)
+    os.mkfifo(tmp_path / "began")
+    launch = (sys.executable, "-m", "pytest_elastic", "run", "--no-python", "--nnodes=2")
+    options = ("--rdzv-backend=c10d", "--rdzv-endpoint=store.test:29400", "--max-restarts=3")
+    alone = ("unshare", "--mount-proc", "--net", "--pid", "--fork", "--kill-child")
+    server = (sys.executable, "-m", "tests.integration.name_server", "run")
+    job = subprocess.run(
+        [*alone, *server, "bash", "-c", LOSE_A_NODE, "bash", *launch, *options],
+        capture_output=True,
+        text=True,
+        timeout=JOB_LIMIT_S,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **LEAN, "PYTHONPATH": f"{ROOT}:{ROOT / 'harness'}"},
+    )
+    assert job.returncode == 0, job.stderr
+    *worked, counted = job.stdout.splitlines()
+    queries, dropped = json.loads(counted)
+    assert dropped == (queries + 9) // 10 >= 2, counted
+    assert sum("round 1 of 2 as" in line for line in worked) == 2, job.stdout
+    assert sum("of 2 as" in line for line in worked) == 4, job.stdout
