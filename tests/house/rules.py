@@ -185,7 +185,10 @@ PURE = (
     Pure(holds="pytest_elastic.workers.spec"),
     Pure(holds="pytest_elastic.workers.exit_status"),
     Pure(holds="pytest_elastic.workers.messages"),
-    Pure(holds="pytest_elastic.agent", drivers=("agent", "program", "signals", "store_calls")),
+    Pure(
+        holds="pytest_elastic.agent",
+        drivers=("agent", "file_work", "program", "signals", "store_calls"),
+    ),
     Pure(holds="elastic_harness.cluster.cluster"),
     Pure(holds="elastic_harness.cluster.cgroup_layout"),
     Pure(holds="elastic_harness.cluster.disk_policy"),

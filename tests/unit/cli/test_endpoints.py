@@ -85,7 +85,7 @@ def test_what_torch_refuses_is_refused(text: str) -> None:
         parse_endpoint(text)
 
 
-@pytest.mark.parametrize("text", ["fd00::1", "2001:db8:0:0:0:0:0:1", "a:b:7", "fe80::1%eth0:7"])
+@pytest.mark.parametrize("text", ["fd00::1", "2001:db8:0:0:0:0:0:1", "a:b:7"])
 def test_what_is_no_address_before_its_last_colon_is_refused(text: str) -> None:
     """Torch accepts some of these, and then asks a name server for a host such as "fd00:"."""
     with pytest.raises(UsageError, match=r"is not an endpoint: expected .* or \[::1\]:29400"):
