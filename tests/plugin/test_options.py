@@ -145,9 +145,9 @@ def test_patience_stretches_what_a_test_waits_for(place: Place) -> None:
     hasty = place.pytest(*options)
     assert hasty.code == 1
     assert "NotSeen: event worker_hello within 2ms: " in hasty.out
-    assert place.pytest(*options, "--elastic-patience=1000").code == 0
-    assert place.pytest(*options, "-o", "elastic_patience=1000").code == 0
-    patient = Place(place.folder, {"PYTEST_ELASTIC_PATIENCE": "1000"})
+    assert place.pytest(*options, "--elastic-patience=30000").code == 0
+    assert place.pytest(*options, "-o", "elastic_patience=30000").code == 0
+    patient = Place(place.folder, {"PYTEST_ELASTIC_PATIENCE": "30000"})
     assert patient.pytest(*options).code == 0
     overruled = patient.pytest(*options, "--elastic-patience=1")
     assert overruled.code == 1

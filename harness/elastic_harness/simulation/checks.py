@@ -7,6 +7,7 @@ that the judge is fast and shares no code with what it judges.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 from elastic_harness.simulation.process import Process
@@ -18,6 +19,8 @@ __all__ = ["Violation", "Watch"]
 
 # How a job ends by somebody's decision; what is lost is merely given up.
 _DECIDED = frozenset({"succeeded", "failed"})
+# Why a round is over, where a worker of it failed.
+_FAILED = re.compile(r"(rank \d+ on|workers of) \S+ failed")
 
 
 class Violation(AssertionError):
@@ -158,13 +161,32 @@ class Watch:
                 continue  # what its coordinator knew of the end of a round may be lost with it
             if self._was_committed_between(ended.round, following.round):
                 continue  # nobody lived to start it, so that its roster is not known here
-            old, new = ({entry.incarnation for entry in each.roster} for each in (ended, following))
             cost = following.restart_count - ended.restart_count
-            if old != new:
-                if cost != 0:
-                    raise Violation(f"round {ended.round} cost {cost}, and its members changed")
-            elif cost != 1 and not self._has_changed(ended, following):
+            why_free = self._why_free(ended, following)
+            if cost not in {0, 1} or (cost == 1 and why_free):
+                raise Violation(
+                    f"round {ended.round} cost {cost}, and {why_free or 'nothing had changed'}"
+                )
+            if cost == 0 and not why_free and not self._has_changed(ended, following):
                 raise Violation(f"round {ended.round} cost {cost}, and nothing had changed")
+
+    def _why_free(self, ended: Assignment, following: Assignment) -> str:
+        """Say which members make a round free; who came, or was slow, does not where one failed."""
+        old, new = ({entry.incarnation for entry in each.roster} for each in (ended, following))
+        if self._has_failed(ended):
+            slow = {
+                event.member
+                for event in self._between(ended, following)
+                if isinstance(event, events.MemberLost) and _is_slow(event)
+            }
+            old -= {entry.incarnation for entry in ended.roster if entry.name in slow}
+            return "members of it are gone" if old - new else ""
+        return "its members changed" if old != new else ""
+
+    def _has_failed(self, ended: Assignment) -> bool:
+        """Tell whether a round was over because a worker failed."""
+        reasons = [event.reason for event in self.world.ended() if event.round == ended.round]
+        return any(_FAILED.match(reason) for reason in reasons[-1:])
 
     def _was_followed(self, ended: Assignment, following: Assignment) -> bool:
         """Tell whether somebody else decided the later round, under that term or another.
@@ -188,16 +210,25 @@ class Watch:
     def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
         """Tell whether a member of a round went, or somebody came to end it, before the next."""
         names = {entry.name for entry in ended.roster}
-        until = self._started_at[following.round]
-        since = self._sealed_at(ended, following)
-        for at, _, event in self.world.events:
-            if not since <= at <= until:
-                continue
-            if isinstance(event, events.MemberLost | events.MemberLeft) and event.member in names:
+        has_failed = self._has_failed(ended)
+        for event in self._between(ended, following):
+            if (
+                isinstance(event, events.MemberLost | events.MemberLeft)
+                and event.member in names
+                and not (has_failed and _is_slow(event))
+            ):
                 return True
             if isinstance(event, events.RoundEnded) and event.reason.endswith("came"):
                 return True
         return False
+
+    def _between(self, ended: Assignment, following: Assignment) -> Iterator[events.Event]:
+        """Yield what happened from the seal of a round to the start of the next."""
+        until = self._started_at[following.round]
+        since = self._sealed_at(ended, following)
+        for at, _, event in self.world.events:
+            if since <= at <= until:
+                yield event
 
     def _sealed_at(self, ended: Assignment, following: Assignment) -> float:
         """Return when a round was sealed; it is committed a moment before anybody starts."""
@@ -245,4 +276,13 @@ def _common(assignment: Assignment) -> tuple[object, ...]:
         assignment.term,
         assignment.store_address,
         assignment.store_port,
+    )
+
+
+def _is_slow(event: events.Event) -> bool:
+    """Tell whether a member was given up that was alive, and had not given up its round itself."""
+    return (
+        isinstance(event, events.MemberLost)
+        and event.cause == "evicted"
+        and not event.detail.startswith("it gave up its lease")
     )
