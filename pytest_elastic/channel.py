@@ -1,8 +1,8 @@
 """Messages over a stream socket: frames of UTF-8 JSON, each of which holds one object.
 
 The same channel carries agent to keeper and harness to node (Unix sockets); between agents
-`agent_channel` is used. What is inside a message is the business of whoever sends it; a frame that
-is not what it should be ends the channel with a reason and harms nothing else.
+`agent_channel` is used. A frame that is not a JSON object ends the channel with a reason, and harms
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Frames over a stream socket: never blocking, with file descriptors on request, fair to others.
 
 A frame is four bytes of length (big endian) and that many bytes; on a Unix socket the first of the
-four counts the descriptors that come with it. What the bytes mean is for whoever takes the frames:
-`channel` reads JSON from them, `agent_channel` checks signatures first.
+four counts the descriptors that come with it. `channel` reads each frame as JSON; `agent_channel`
+checks its signature first.
 
 A connection of a stranger is on probation: it may hold little of our memory, and is served after
 all others, until `trust` is called.

@@ -39,8 +39,8 @@ __all__ = ["Agent", "Keeper", "WorkerPlan"]
 _PREPARE_S = 10.0
 # What a failed worker's error file may take to read, while all other nodes wait.
 _DESCRIBE_S = 3.0
-# Signals that do not end workers: those that are not there yet get them when they are.
-_HINTS = frozenset({signal.SIGSTOP, signal.SIGCONT, *PASSED_ON})
+# Signals that end no worker. They are kept for workers that are still to be started.
+_NOT_ENDING = frozenset({signal.SIGSTOP, signal.SIGCONT, *PASSED_ON})
 
 
 class Keeper(Protocol):
@@ -210,7 +210,7 @@ class Agent:
                 order = w.SignalGroup(round=round_, signal=signum, to=to)
                 if round_ != self._preparing:
                     self._order(order)
-                elif signum in _HINTS:
+                elif signum in _NOT_ENDING:
                     self._orders_after.append(order)
                 else:
                     self._forget_preparation()

@@ -1,7 +1,7 @@
-"""Work on files of the user's, on threads and within a limit: a file system may hang.
+"""Reads and makes files on threads, within a time limit, because a file system may hang.
 
-A disk behind a network that has gone away stops whoever touches it, for ever. The agent must not be
-stopped: it would lose its lease, and hear no signal.
+A call on a network file system whose server is gone may never return. If the agent's event loop
+made it, the node would lose its lease and react to no signal.
 """
 
 from __future__ import annotations

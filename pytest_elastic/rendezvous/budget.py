@@ -46,7 +46,8 @@ class EndedRound:
 
     `roster` holds incarnations in rank order. `cause` is a sentence; `is_failure`: it is a worker
     that failed. `lost_or_gained` is None, or a sentence on the member that went or came since it
-    was committed, whoever is in the next one. `evicted`: who was alive, and too slow.
+    was committed, even if the next round has the same members. `evicted`: members that were alive
+    but too slow.
     """
 
     round: int

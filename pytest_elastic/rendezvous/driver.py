@@ -168,7 +168,7 @@ class NodeRendezvous:
 
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost, or has left."""
-        reason = f"{heritage.vacancy}; this node was elected"
+        reason = f"{heritage.why_followed}; this node was elected"
         self.coordinate(heritage.term, reason, heritage=heritage)
         place = place_of(self._node, heritage.term)
         self.tell_coordinator(v.TimePassed())

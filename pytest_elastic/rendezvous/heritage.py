@@ -38,8 +38,8 @@ class Heritage:
     has_left: bool = False
 
     @property
-    def vacancy(self) -> str:
-        """Why the coordinator before decides no more."""
+    def why_followed(self) -> str:
+        """Why another coordinator follows the one before: that one left, or was lost."""
         return f"{self.lost} left" if self.has_left else f"{self.lost} was lost"
 
     @property

@@ -176,8 +176,9 @@ def inherited_round(
         is_inherited=True,
     )
     gone = [entry.name for entry in seal.roster if entry.incarnation not in remaining]
-    reason = f"{', '.join(gone)} left" if gone else heritage.vacancy
+    reason = f"{', '.join(gone)} left" if gone else heritage.why_followed
     if gone or heritage.commit is None:
-        inherited.stop_because(reason, Cause.CHANGE if gone else Cause.LOSS)
+        is_change = gone or heritage.has_left
+        inherited.stop_because(reason, Cause.CHANGE if is_change else Cause.LOSS)
         inherited.lost_or_gained = reason
     return inherited

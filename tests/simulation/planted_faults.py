@@ -48,6 +48,14 @@ def _charge_everything(
     return (Verdict.CHARGED if is_wrong else verdict), why
 
 
+def _free_for_any_change(ended: EndedRound, following: set[str]) -> bool:
+    return set(ended.roster) != following
+
+
+def _evict_as_lost(members: Membership, peer: Peer, reason: str, now: float) -> None:
+    members._drop(peer, "evicted", reason, members._lease_end(peer), now)
+
+
 def _reuse_number(sealing: Sealing, seal: SealedRound, reason: str) -> None:
     del seal, reason
     sealing.newest -= 1
@@ -151,6 +159,8 @@ _NOT_THE_SAME = "is not the same for all"
 _STUCK = r"of \[.*\] go on"
 _UNAWARE = "have not noticed that the job is over"
 _GIVEN_UP = "given up, though every node did as told"
+
+_NOTHING_CHANGED = "nothing had changed"
 
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
@@ -283,9 +293,21 @@ PLANTED: dict[str, Planted] = {
             quorum="majority", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
         ),
     ),
+    "failure-free-by-newcomer": Planted(
+        what="a round in which a worker failed is free where somebody came afterwards",
+        breaks=_NOTHING_CHANGED,
+        patches=((budget, "_has_changed", _free_for_any_change),),
+        options=drawn("fail", "join", nodes=3),
+    ),
+    "failure-free-by-slowness": Planted(
+        what="a round in which a worker failed is free where a member took too long to stop",
+        breaks=_NOTHING_CHANGED,
+        patches=((Membership, "evict", _evict_as_lost),),
+        options=drawn("fail", "slow", nodes=3),
+    ),
     "uncommitted-counts": Planted(
         what="a restart is used when its round is sealed, whether that is committed or not",
-        breaks="nothing had changed",
+        breaks=_NOTHING_CHANGED,
         patches=((Sealing, "begin", after(Sealing.begin, _count_what_is_sealed)),),
     ),
     "elder-told-once": Planted(

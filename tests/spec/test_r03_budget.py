@@ -46,6 +46,15 @@ def test_r03_losing_a_member_is_free_even_if_its_peers_fail_before_the_loss_is_k
     assert [event.charged for event in world.ended()] == [False]
 
 
+def why_failed(world: World, *, within_s: float) -> str:
+    """Wait until the job has failed; return why."""
+    world.run_until(lambda: world.over("n1") is not None, within_s=within_s)
+    over = world.over("n1")
+    assert over is not None
+    assert over.result == "failed"
+    return over.reason
+
+
 def has_begun_after(world: World, round_: int) -> bool:
     """Return whether both nodes run a later round."""
     return world.all_run("n1", "n2") and world.round_of("n1") > round_
@@ -66,11 +75,7 @@ def test_r03_a_member_that_is_slow_to_stop_does_not_make_a_failure_free() -> Non
         assert world.restarts("n1") == used
         world.run(2.0)
     world.fail("n1")
-    world.run_until(lambda: world.over("n1") is not None, within_s=30.0)
-    over = world.over("n1")
-    assert over is not None
-    assert over.result == "failed"
-    assert "all 3 restarts are used up" in over.reason
+    assert "all 3 restarts are used up" in why_failed(world, within_s=30.0)
 
 
 def test_r03_nodes_that_come_do_not_make_a_failure_free() -> None:
@@ -82,11 +87,7 @@ def test_r03_nodes_that_come_do_not_make_a_failure_free() -> None:
     world.fail("n1")
     world.run(0.5)
     world.start("n3")
-    world.run_until(lambda: world.over("n1") is not None, within_s=5.0)
-    over = world.over("n1")
-    assert over is not None
-    assert over.result == "failed"
-    assert "rank 0 on n1 failed" in over.reason
+    assert "rank 0 on n1 failed" in why_failed(world, within_s=5.0)
 
 
 def test_r03_gaining_a_member_is_free() -> None:

@@ -43,6 +43,7 @@ FLAGS: Final = (
     "-m", "-h",
 )  # fmt: skip
 OWN_OPTIONS: Final[Mapping[str, bool]] = {
+    "--failure-grace": True,
     "--node-name": True,
     "--preload": True,
     "--rdzv-token-file": True,

@@ -100,12 +100,12 @@ def _name(text: str) -> str | None:
 _OF_BOTH: Final[Mapping[str, Callable[[str], str | None]]] = {
     "--monitor-interval": _seconds,
     "--start-method": _one_of("spawn", "fork", "forkserver"),
-    "--event-log-handler": _one_of("null", "console", "dynamic_rendezvous"),
     "--numa-binding": _one_of("node", "socket", "exclusive", "core-complex"),
     "--master-port": _port,
     "--node-rank": _node_rank,
 }
 _OF_OURS: Final[Mapping[str, Callable[[str], str | None]]] = {
+    "--failure-grace": _seconds,
     "--local-ranks-filter": _ranks,
     "--node-name": _name,
     "--redirects": _streams,
@@ -116,6 +116,7 @@ _OF_OURS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "--worker-start": _one_of("auto", "exec"),
 }
 _OF_TORCHRUN: Final[Mapping[str, Callable[[str], str | None]]] = {
+    "--event-log-handler": _one_of("null", "console", "dynamic_rendezvous"),
     "--local-ranks-filter": _ranks_of_torchrun,
     "--redirects": _streams_of_torchrun,
     "--shutdown-timeout": _whole_seconds,

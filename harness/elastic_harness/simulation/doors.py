@@ -150,7 +150,7 @@ class Doors:
     def _lead(self, process: Process, heritage: Heritage) -> None:
         world = self._world
         world.end_coordinator(process)
-        reason = f"{heritage.vacancy}; this node was elected"
+        reason = f"{heritage.why_followed}; this node was elected"
         process.coordinate(heritage.term, reason, heritage=heritage)
         process.feed("coordinator", v.TimePassed())
         place = place_of(process)
