@@ -23,7 +23,14 @@ from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
 from pytest_elastic.port_range import PortRange
-from pytest_elastic.workers import etcd_client, messages, registry_file, store_client, torch_store
+from pytest_elastic.workers import (
+    bare_torch,
+    etcd_client,
+    messages,
+    registry_file,
+    store_client,
+    torch_store,
+)
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
 
 __all__ = ["StoreServiceRole"]
@@ -162,6 +169,16 @@ def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
     torch_store.prepare()
 
 
+def _torch(
+    call: Callable[[dict[int, Any], Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    def with_its_library(stores: dict[int, Any], arguments: Mapping[str, Any]) -> object:
+        bare_torch.provide()
+        return call(stores, arguments)
+
+    return with_its_library
+
+
 def _etcd(
     call: Callable[[etcd_client.Etcd, Mapping[str, Any]], Any],
 ) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
@@ -177,9 +194,9 @@ def _file(
 
 
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
-    "wake": _wake,
-    "host_endpoint": _host_endpoint,
-    "open": _open,
+    "wake": _torch(_wake),
+    "host_endpoint": _torch(_host_endpoint),
+    "open": _torch(_open),
     "close": _close,
     "publish": _publish,
     "fetch": _fetch,

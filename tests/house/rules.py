@@ -303,6 +303,7 @@ IMPORTERS = (
             "pytest_elastic.backends.handler_host",
             "pytest_elastic.backends.torchrun_handler",
             "pytest_elastic.launcher.as_torchrun",
+            "pytest_elastic.workers.bare_torch",
             "pytest_elastic.workers.logs_plugin_host",
             "pytest_elastic.workers.torch_store",
             "elastic_harness.observe.logs_specs",

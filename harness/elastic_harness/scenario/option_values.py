@@ -98,6 +98,8 @@ def _name(text: str) -> str | None:
 
 
 _OF_BOTH: Final[Mapping[str, Callable[[str], str | None]]] = {
+    # Ours takes others with a warning; torchrun ends with a KeyError.
+    "--event-log-handler": _one_of("null", "console", "dynamic_rendezvous"),
     "--monitor-interval": _seconds,
     "--start-method": _one_of("spawn", "fork", "forkserver"),
     "--numa-binding": _one_of("node", "socket", "exclusive", "core-complex"),
@@ -116,7 +118,6 @@ _OF_OURS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "--worker-start": _one_of("auto", "exec"),
 }
 _OF_TORCHRUN: Final[Mapping[str, Callable[[str], str | None]]] = {
-    "--event-log-handler": _one_of("null", "console", "dynamic_rendezvous"),
     "--local-ranks-filter": _ranks_of_torchrun,
     "--redirects": _streams_of_torchrun,
     "--shutdown-timeout": _whole_seconds,

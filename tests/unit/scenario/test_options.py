@@ -18,7 +18,7 @@ from tests.unit.scenario.test_loader import GOOD, load
 VALUES = {
     "--monitor-interval": ["0", "0.5", "1e3", "fast", "", "-1", "nan", "inf"],
     "--start-method": ["spawn", "fork", "forkserver", "thread", ""],
-    "--event-log-handler": ["null", "console", "nobody"],
+    "--event-log-handler": ["null", "console"],
     "--role": ["trainer", "two words", "two\nlines"],
     "--redirects": ["0", "3", "4", "", "0:1", "0:1,1:3", "0:4", "0:1,", "10:1", "a:1"],
     "--tee": ["0", "3", "33", "0:1", "12:3", "x"],
