@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_elastic.events.codec import read_records
+from pytest_elastic.events.model import RoundCommitted
 from tests.conformance.launchers import OURS, Running, address
+from tests.integration.test_launcher_drain import wait_until
 
 _DETACH = 2
 FAILS_ONCE = """
@@ -76,7 +79,9 @@ def start(tmp_path: Path, disks: HangingDisks) -> Iterator[Callable[..., Running
         logs = (f"--log-dir={tmp_path / 'logs'}",) if name == "n2" else ()
         words = (f"--node-name={name}", *logs, *options)
         program = ("fails.py", str(tmp_path), name)
-        started.append(Running(tmp_path, *OURS, "--worker-start=exec", *words, *program))
+        events = {"PYTEST_ELASTIC_EVENTS": f"file:{tmp_path / 'events'}"}
+        command = (*OURS, "--worker-start=exec", *words, *program)
+        started.append(Running(tmp_path, *command, environ=events))
         return started[-1]
 
     yield begin
@@ -90,6 +95,12 @@ def fail_with_hanging_logs(folder: Path, disks: HangingDisks) -> None:
     (logs,) = (folder / "logs").iterdir()
     disks.hide(logs)
     (folder / "fail").touch()
+
+
+def committed_rounds(folder: Path) -> list[int]:
+    """Return the rounds that a node was told to start."""
+    records = read_records((folder / "events").read_bytes().split(b"\n"))
+    return [each.event.round for each in records if isinstance(each.event, RoundCommitted)]
 
 
 def test_a_folder_for_logs_that_hangs_costs_a_node_neither_its_lease_nor_the_job(
@@ -121,7 +132,7 @@ def test_a_signal_is_heard_while_a_folder_for_logs_hangs(
     node = start("n2", "--standalone", "--max-restarts=1")
     node.wait_for("is up")
     fail_with_hanging_logs(tmp_path, disks)
-    node.wait_for("round 2")
+    wait_until(lambda: committed_rounds(tmp_path) == [1, 2], "round 2 is to be started")
     node.process.send_signal(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM, node.printed
     assert NO_FOLDER not in node.printed
