@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_elastic.plugin import ranks
 from pytest_elastic.plugin.fixtures import (
     JOBS_KEY,
     elastic_chaos,
@@ -23,6 +24,7 @@ from pytest_elastic.plugin.fixtures import (
 )
 from pytest_elastic.plugin.hub import FAILED_KEY
 from pytest_elastic.plugin.options import add_options, is_asked_for, options_of
+from pytest_elastic.plugin.ranks import rank, world_size
 
 __all__ = [
     "elastic_chaos",
@@ -32,6 +34,8 @@ __all__ = [
     "elastic_jobs",
     "elastic_leak_check",
     "elastic_seed",
+    "rank",
+    "world_size",
 ]
 
 _SUFFIX = ".elastic.yaml"
@@ -39,7 +43,7 @@ _SUFFIX = ".elastic.yaml"
 _seeds_seen: dict[int, dict[str, None]] = {}
 # How many workers of jobs were started cold, by reason.
 _cold_seen: dict[str, int] = {}
-_FIXTURES = frozenset(__all__) - {"elastic_leak_check"}
+_FIXTURES = frozenset(__all__) - {"elastic_leak_check", "rank", "world_size"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "settings for the job of a test that uses the fixture elastic_job; what the call of "
         "elastic_job says beats the marker, and the marker beats the options --elastic-...",
     )
+    config.addinivalue_line("markers", ranks.MARKER)
+    config.pluginmanager.register(_Outermost(), "elastic-ranks")
     if is_asked_for(config) and options_of(config).leak_check == "on":
         from pytest_elastic.plugin.leak_check import LeakCheckOfAll
 
@@ -109,6 +115,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from pytest_elastic.plugin.replay import keep_replayed
 
     keep_replayed(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fork the server of the tests on several ranks while nothing has run in this process yet."""
+    ranks.begin(session)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what we say belongs to the test's call
@@ -159,6 +170,20 @@ def pytest_runtest_makereport(
     return report
 
 
+class _Outermost:
+    """What has the last word on a report."""
+
+    @staticmethod
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell of a test on several ranks what the ranks have told."""
+        report = yield
+        ranks.merge_into(item, call, report)
+        return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note on which worker of pytest-xdist which seed was used, and which starts were cold."""
     for reason, count in getattr(report, "elastic_cold", {}).items():
@@ -200,6 +225,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     from pytest_elastic.plugin.hub import close_hub
 
     close_hub(config)
+    ranks.end(config)
 
 
 def _is_elastic(item: pytest.Item) -> bool:

@@ -14,6 +14,7 @@ from elastic_harness.faults.recipe import Recipe, needs_of
 from elastic_harness.faults.registry import FaultRegistry
 from elastic_harness.function_worker import pack, read_results, round_key
 from elastic_harness.history.history import History
+from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.checks import check_scenario, needed_capabilities
@@ -92,9 +93,7 @@ class JobsOfTest:
         merged = {**settings_of_markers(item), **settings}
         for name in merged:
             if name not in _KNOWN:
-                raise UsageError(
-                    f"a job has no setting {name!r}: known are {', '.join(sorted(_KNOWN))}"
-                )
+                raise UsageError(f"a job has no setting {name!r}: {did_you_mean(name, _KNOWN)}")
         hub.skip_unless_able(words_of(merged, "requires"))
         checkers = hub.session.checkers
         checkers.default_checks(without=words_of(merged, "without"))  # are they known?

@@ -6,6 +6,7 @@ no torch: what is tested here is the plugin, and a worker may be any program.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -185,6 +186,35 @@ class Place:
             out, _ = process.communicate(timeout=LIMIT_S)
             raise AssertionError(f"no end within {limit_s:g} s:\n{out}") from None
         return Called(code=process.returncode, out=out, seconds=time.monotonic() - begin)
+
+    def debug(self, *arguments: str, looks_s: float, types: str) -> Called:
+        """Call pytest, look at the prompt of pdb for so long, then type something there."""
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=self.folder,
+            env=self._environ(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            said = b""
+            while not said.endswith(b"(Pdb) "):
+                byte = process.stdout.read(1)
+                assert byte, said.decode()
+                said += byte
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=looks_s)
+                raise AssertionError(f"pytest did not wait at the prompt:\n{said.decode()}")
+            out, _ = process.communicate(types.encode(), timeout=LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+        text = (said + out).decode()
+        return Called(code=process.returncode, out=text, seconds=time.monotonic() - begin)
 
     @property
     def runs(self) -> list[str]:

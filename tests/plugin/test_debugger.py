@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.plugin.place import LIMIT_S, Place
+from tests.plugin.place import Place
 
 WAITS = """
     import os, time
@@ -32,27 +29,5 @@ def test_a_job_does_not_time_out_while_somebody_looks(place: Place) -> None:
     place.add("waits.py", WAITS)
     place.add("test_some.py", TESTS)
     place.environ["GO"] = str(place.folder / "go")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-s", "--elastic-cluster=process"],
-        cwd=place.folder,
-        env=place._environ(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        said = b""
-        while not said.endswith(b"(Pdb) "):
-            byte = process.stdout.read(1)
-            assert byte, said.decode()
-            said += byte
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=9)
-        out, _ = process.communicate(b"c\n", timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == pytest.ExitCode.OK, out.decode()
+    called = place.debug("-s", "--elastic-cluster=process", looks_s=9, types="c\n")
+    assert called.code == pytest.ExitCode.OK, called.out

@@ -309,7 +309,7 @@ def test_a_job_that_is_never_started_is_no_test(called: Called) -> None:
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        ("test_unknown_setting", "a job has no setting 'node': known are command, conf, endpoints"),
+        ("test_unknown_setting", "a job has no setting 'node': did you mean 'nodes'?"),
         ("test_wrong_setting", "nproc=0: at least 1 is expected, found 0"),
         ("test_wrong_observe", "'step' has 0 groups: one is expected, around the number of steps"),
         ("test_unknown_observe", "observe.stap: a job has no such setting"),

@@ -1,0 +1,46 @@
+"""What a rank server is told to run, and what it tells of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RankEnd", "RankTask", "Work"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTask:
+    """One call of the work on `size` ranks, of at most `limit_s` seconds.
+
+    `payload` is what the work is told (picklable), the same on every rank.
+    """
+
+    size: int
+    limit_s: float
+    backend: str = ""
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank ended.
+
+    `result` is what the work returned, None if it returned nothing; `died` is a clause that says
+    how the process ended instead ("was killed by SIGSEGV (11)"), or "". `ended_s` counts seconds
+    from the start of the task to when the work returned, or the process ended. `overdue` says why
+    we killed the rank ("" if we did not), and `stacks` is the text of faulthandler with the stacks
+    of its threads at that time, or at a fatal signal.
+    """
+
+    rank: int
+    ended_s: float
+    result: Any = None
+    died: str = ""
+    overdue: str = ""
+    stacks: str = field(default="", repr=False)
+
+
+# Called in each rank with its number, the task, and what pauses (True) and resumes the limit. What
+# it returns is picklable, and `is_failure` tells the server whether the other ranks wait in vain.
+Work = Callable[[int, RankTask, Callable[[bool], None]], tuple[Any, bool]]

@@ -1,0 +1,315 @@
+"""Tests marked `ranks`: the body runs on every rank, and one report says what was different."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+
+import pytest
+from elastic_harness.cluster import process_table
+
+from tests.plugin.place import LIMIT_S, Called, Place
+
+TESTS = """
+    import os, signal, subprocess, sys, time
+    import pytest, torch, torch.distributed as dist
+
+    @pytest.fixture
+    def summed(rank):
+        tensor = torch.ones(3) * rank
+        dist.all_reduce(tensor)
+        yield tensor
+        dist.barrier()
+
+    @pytest.mark.ranks(4)
+    def test_sums(summed):
+        assert summed.tolist() == [6, 6, 6]
+
+    @pytest.mark.ranks(2)
+    @pytest.mark.parametrize("letter", ["a", "b"])
+    def test_fixtures(rank, world_size, tmp_path, monkeypatch, capsys, letter, record_property):
+        monkeypatch.setenv("LETTER", letter)
+        record_property("letter", letter)
+        print(os.environ["LETTER"], rank)
+        assert capsys.readouterr().out == f"{letter} {rank}\\n"
+        (tmp_path / str(rank)).touch()
+        dist.barrier()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+        assert (rank, world_size) == (dist.get_rank(), dist.get_world_size())
+        assert int(os.environ["LOCAL_RANK"]) == rank
+        assert world_size == 2
+
+    def test_in_pytest_itself():
+        assert "LETTER" not in os.environ
+        assert not dist.is_initialized()
+
+    class TestClass:
+        made = []
+
+        def setup_method(self):
+            self.made.append(dist.get_rank())
+
+        @pytest.mark.ranks(2)
+        def test_method(self, rank):
+            assert self.made == [rank]
+
+    @pytest.mark.ranks(4)
+    def test_two_differ(rank):
+        print("said by", "odd" if rank % 2 else "even")
+        assert rank % 2 == 0, "odd"
+
+    @pytest.fixture
+    def broken():
+        raise OSError("no such disk")
+
+    @pytest.mark.ranks(2)
+    def test_broken_fixture(broken):
+        pass
+
+    @pytest.mark.ranks(3)
+    def test_one_fails_and_others_wait(rank):
+        if rank == 1:
+            raise KeyError("the cause")
+        dist.barrier()
+
+    @pytest.mark.ranks(3, limit="2s")
+    def test_hangs(rank):
+        if rank == 2:
+            time.sleep(1000)
+        dist.barrier()
+
+    @pytest.mark.ranks(3)
+    def test_dies(rank):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        dist.barrier()
+
+    @pytest.mark.ranks(2)
+    def test_exits(rank):
+        if rank == 1:
+            os._exit(5)
+        dist.barrier()
+
+    @pytest.mark.ranks(2)
+    def test_leaves_a_child(rank):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "left_by_rank"])
+
+    def test_the_child_is_gone():
+        from elastic_harness.cluster import process_table
+
+        commands = [process_table.command_of(pid) for pid in process_table.processes()]
+        assert not [command for command in commands if "left_by_rank" in command]
+
+    @pytest.mark.ranks(2)
+    def test_skips(rank):
+        pytest.skip("not today")
+
+    @pytest.mark.ranks(2)
+    @pytest.mark.skipif(True, reason="never")
+    def test_is_skipped():
+        raise AssertionError
+
+    @pytest.mark.ranks(2)
+    @pytest.mark.xfail(raises=ValueError, strict=True)
+    def test_xfails(rank):
+        raise ValueError
+
+    @pytest.mark.ranks(2)
+    @pytest.mark.xfail(raises=ValueError)
+    def test_xfails_otherwise(rank):
+        raise KeyError
+
+    @pytest.mark.ranks(2)
+    @pytest.mark.xfail(strict=True)
+    def test_xpasses(rank):
+        pass
+
+    def test_without_ranks(rank):
+        pass
+
+    @pytest.mark.ranks("4")
+    def test_no_number(rank):
+        pass
+
+    @pytest.mark.ranks(2, limit=3)
+    def test_no_unit(rank):
+        pass
+
+    @pytest.mark.ranks(2, nodes=3)
+    def test_no_such_setting(rank):
+        pass
+"""
+PASSED = {
+    *("test_sums", "test_fixtures[a]", "test_fixtures[b]", "test_in_pytest_itself"),
+    *("test_method", "test_leaves_a_child", "test_the_child_is_gone"),
+}
+FAILED = {
+    *("test_two_differ", "test_broken_fixture", "test_one_fails_and_others_wait", "test_hangs"),
+    *("test_dies", "test_exits", "test_xfails_otherwise", "test_xpasses"),
+    *("test_no_number", "test_no_unit", "test_no_such_setting"),
+}
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Called:
+    """All of these tests, called once."""
+    place = Place(tmp_path_factory.mktemp("ranks"))
+    place.add_ini()
+    place.add("test_some.py", TESTS)
+    return place.pytest("-rA", "--junitxml=junit.xml")
+
+
+def test_every_test_ends_as_it_should(called: Called) -> None:
+    """Passed, failed, skipped and expected to fail, as if there were one rank."""
+    expected = dict.fromkeys(PASSED, "PASSED") | dict.fromkeys(FAILED, "FAILED")
+    assert called.outcomes == {
+        **expected,
+        "test_xfails": "XFAIL",
+        "test_without_ranks": "ERROR",
+    }, called.out
+    assert re.search(r"SKIPPED \[1\] .*: not today", called.out)
+    assert re.search(r"SKIPPED \[1\] .*: never", called.out)
+
+
+@pytest.mark.parametrize(
+    ("test", "sentences"),
+    [
+        ("test_two_differ", ["ranks 1, 3: AssertionError: odd", "ranks 0, 2 passed"]),
+        ("test_broken_fixture", ["ranks 0, 1: setup: OSError: no such disk"]),
+        (
+            "test_one_fails_and_others_wait",
+            ["rank 1: KeyError: 'the cause'", "ranks 0, 2 could not go on without"],
+        ),
+        (
+            "test_hangs",
+            [
+                "rank 2 did not come to where ranks 0, 1 waited, in barrier",
+                "rank 2: at test_some.py:",
+                "the limit of 2 s is over",
+            ],
+        ),
+        ("test_dies", ["rank 1: at test_some.py:", "was killed by SIGSEGV (11)"]),
+        ("test_exits", ["rank 1: exited with status 5"]),
+        ("test_without_ranks", ["@pytest.mark.ranks(4) would run it on four"]),
+        ("test_no_number", ["on how many ranks? Write @pytest.mark.ranks(4)"]),
+        ("test_no_unit", ["limit: 3 has no unit (did you mean '3s'?)"]),
+        ("test_no_such_setting", ["no setting 'nodes': known are limit and backend"]),
+    ],
+)
+def test_a_failure_says_which_ranks_differ(called: Called, test: str, sentences: list[str]) -> None:
+    """The cause first, each difference once, and no frame of ours."""
+    said = called.about(test)
+    for sentence in sentences:
+        assert sentence in said
+    assert "pytest_elastic/plugin" not in said
+    assert "_pytest/runner" not in said
+
+
+def test_what_differs_is_shown_once(called: Called) -> None:
+    """One traceback for two ranks; what they printed, by who printed it."""
+    said = called.about("test_two_differ")
+    assert said.count("E       AssertionError: odd\n") == 1
+    assert re.search(r"Captured stdout call \(ranks 1, 3\) -+\nsaid by odd", called.out)
+    assert re.search(r"Captured stdout call \(ranks 0, 2\) -+\nsaid by even", called.out)
+
+
+def test_the_first_line_that_a_person_reads_names_who_is_missing(called: Called) -> None:
+    """Of a hang, the rank that is not there comes first, then its stack."""
+    said = called.about("test_hangs")
+    assert said.splitlines()[0].startswith("rank 2 did not come")
+    assert said.index("  rank 2 of 3 _") < said.index("  ranks 0, 1 of 3 _")
+
+
+def test_nothing_is_left_behind(called: Called) -> None:
+    """Not what a test's ranks have started either, which goes before the next test begins."""
+    assert called.code == pytest.ExitCode.TESTS_FAILED
+    commands = [process_table.command_of(pid) for pid in process_table.processes()]
+    assert not [command for command in commands if "left_by_rank" in command]
+
+
+def test_workers_of_xdist_have_servers_of_their_own(place: Place) -> None:
+    """Two tests at a time: each has its ports."""
+    place.add(
+        "test_some.py",
+        """
+        import pytest, torch.distributed as dist
+
+        @pytest.mark.ranks(2)
+        @pytest.mark.parametrize("number", range(16))
+        def test_some(rank, number):
+            told = [None, None]
+            dist.all_gather_object(told, number)
+            assert told == [number, number]
+
+        @pytest.mark.ranks(2)
+        def test_fails(rank):
+            assert rank == 0
+        """,
+    )
+    called = place.pytest("-n2", "-rf")
+    assert "1 failed, 16 passed" in called.out, called.out
+    assert "rank 1: assert 1 == 0" in called.out
+
+
+def test_an_interrupt_ends_the_ranks(place: Place) -> None:
+    """Ctrl-C in the middle of a test: pytest says so, and nothing is left."""
+    place.add(
+        "test_some.py",
+        """
+        import os, time, pytest
+
+        @pytest.mark.ranks(2)
+        def test_forever(rank):
+            os.write(1, b"begun\\n")
+            time.sleep(1000)
+        """,
+    )
+    process = place.start("-s")
+    assert process.stdout is not None
+    try:
+        begun = 0
+        for line in process.stdout:
+            begun += line.count("begun")
+            if begun == 2:
+                break
+        below = [os.pidfd_open(row.pid) for row in process_table.descendants(process.pid)]
+        assert len(below) == 4  # the server, its stores, two ranks
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, out
+    assert "KeyboardInterrupt" in out
+    assert all(has_ended(pidfd) for pidfd in below)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Tell whether a process has ended, or does so within the limit."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    ended = bool(poll.poll(LIMIT_S * 1000))
+    os.close(pidfd)
+    return ended
+
+
+def test_a_debugger_on_one_rank_stops_the_clock(place: Place) -> None:
+    """The prompt stands for longer than the test's limit, and the other rank waits."""
+    place.add(
+        "test_some.py",
+        """
+        import pytest, torch.distributed as dist
+
+        @pytest.mark.ranks(2, limit="3s")
+        def test_looked_at(rank):
+            number = 41
+            if rank == 1:
+                breakpoint()
+            dist.barrier()
+            assert number == 41 + rank
+        """,
+    )
+    called = place.debug("-s", looks_s=5, types="number = 42\nc\n")
+    assert called.code == pytest.ExitCode.OK, called.out
