@@ -49,7 +49,9 @@ def explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
     if (wanted := _WANTED.get(kind)) is not None:
         what = "nothing" if found is None else repr(found)
         what = what if len(what) <= 40 else f"{what[:37]}..."
-        return f"{wanted}, found {what}", None
+        is_words = kind in {"tuple_type", "list_type"} and isinstance(found, str) and found
+        hint = f"did you mean [{', '.join(str(found).split())}]?" if is_words else None
+        return f"{wanted}, found {what}", hint
     if (bound := _BOUND.fullmatch(message)) is not None:
         return f"{_BOUNDS[bound[1]]} {bound[2]} is expected, found {found!r}", None
     if kind == "literal_error":

@@ -54,6 +54,13 @@ class Observe(ScenarioModel):
 
     step: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_text(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        raise ValueError(f"what is {value!r} to show? (did you mean {{step: '{value}'}}?)")
+
     @field_validator("step")
     @classmethod
     def _has_a_group(cls, value: str | None) -> str | None:

@@ -171,7 +171,8 @@ def _first_message(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"unknown key {where!r}"
+        meant = did_you_mean(str(first["loc"][-1]), ("lasting", "within"))
+        return f"unknown key {where!r}" + (f" ({meant})" if meant.startswith("did") else "")
     message, hint = explain(first["type"], first["msg"], first["input"])
     message = f"{message} ({hint})" if hint else message
     return f"{where}: {message}" if where else message

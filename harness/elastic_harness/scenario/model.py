@@ -7,6 +7,7 @@ who need it (so that faults may be added from outside).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
@@ -14,6 +15,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -127,6 +129,17 @@ class Job(ScenarioModel):
     rdzv: Rdzv = Rdzv()
     observe: Observe = Observe()
 
+    @field_validator("args", "options")
+    @classmethod
+    def _are_words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            if re.match(r"--[\w-]+ ", word):
+                raise ValueError(
+                    f"{word!r} is one word for the program "
+                    f"(did you mean [{', '.join(word.split())}]?)"
+                )
+        return value
+
     @model_validator(mode="after")
     def _one_program(self) -> Job:
         given = [key for key in ("script", "module", "command") if getattr(self, key) is not None]
@@ -139,7 +152,7 @@ class Job(ScenarioModel):
 
 
 class Nodes(ScenarioModel):
-    """How many nodes start, and how few and how many the job may run on."""
+    """How many nodes start (`max`, if nothing is said), and how few and many a job may run on."""
 
     initial: int = Field(ge=1, le=250)
     min: int = Field(ge=1)
@@ -150,8 +163,12 @@ class Nodes(ScenarioModel):
     def _from_number(cls, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool):
             return {"initial": value, "min": value, "max": value}
+        if isinstance(value, str) and (found := re.fullmatch(r"(\d+):(\d+)", value)):
+            value = {"min": int(found[1]), "max": int(found[2])}  # as on a command line
         if isinstance(value, dict) and "initial" in value:
             return {"min": value["initial"], "max": value["initial"], **value}
+        if isinstance(value, dict) and "max" in value:
+            return {"initial": value["max"], **value}
         return value
 
     @model_validator(mode="after")

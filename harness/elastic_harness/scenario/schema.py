@@ -26,8 +26,19 @@ def json_schema(catalog: ActionCatalog, checkers: Registry = STANDARD) -> dict[s
     definitions["Entry"] = _entry_schema(definitions["Entry"], actions)
     definitions["Eventually"] = _eventually_schema(definitions["Eventually"], definitions)
     definitions["Clause"] = _clause_schema(checkers, definitions["Clause"]["description"])
-    definitions["Nodes"]["required"] = ["initial"]
-    definitions["Nodes"] = {"anyOf": [{"type": "integer", "minimum": 1}, definitions["Nodes"]]}
+    definitions["Nodes"]["required"] = []
+    definitions["Nodes"] = {
+        "anyOf": [
+            {"type": "integer", "minimum": 1},
+            {"type": "string", "pattern": r"^\d+:\d+$", "description": "MIN:MAX"},
+            {
+                **definitions["Nodes"],
+                "anyOf": [{"required": ["initial"]}, {"required": ["min", "max"]}],
+            },
+        ]
+    }
+    steps = definitions["Progress"]
+    definitions["Progress"] = {"anyOf": [steps["properties"]["steps"], steps]}
     del definitions["Action"]
     schema["properties"]["matrix"] = {
         "description": "One scenario for each combination: paths (job.max_restarts) with values.",

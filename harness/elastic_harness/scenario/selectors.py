@@ -161,6 +161,8 @@ def parse_selector(value: object) -> Selector:
                 raise UsageError("`exclude` belongs beside a list of selectors, not inside it")
             terms += part.terms
         return Selector(terms=terms)
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise UsageError(f"{value} selects nothing (did you mean 'rank {value}'?)")
     raise UsageError(f"{value!r} selects nothing; a selector is one of: {FORMS}, or a list of them")
 
 

@@ -19,6 +19,7 @@ from pydantic import (
     Tag,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 
 from elastic_harness.scenario.fields import (
@@ -150,6 +151,12 @@ class Progress(ScenarioModel):
     """How much progress."""
 
     steps: int = Field(ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: object) -> object:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return {"steps": value} if is_number else value
 
 
 class ProgressCondition(ScenarioModel):

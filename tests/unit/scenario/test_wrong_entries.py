@@ -89,7 +89,7 @@ ACTIONS = [
     ("crash: {node: n1, exclude: n1}", "11:19: `n1` means nobody: everybody in it is excluded"),
     ("kill: []", "11:11: [] selects nothing; a selector is one of: rank N, nK, store host, rank N"),
     ("kill: null", "11:11: None selects nothing; a selector is one of: rank N, nK, store host, ra"),
-    ("kill: 1", "11:11: 1 selects nothing; a selector is one of: rank N, nK, store host, rank N h"),
+    ("kill: 1", "11:11: 1 selects nothing (did you mean 'rank 1'?)"),
     ("run: {command: x, within: 0s}", "11:31: more than 0 is expected, found 0.0"),
     ("run: ''", "11:10: a command is text for the shell, or a list of words: this one is empty"),
     ("run: null", "11:10: text is expected, found nothing"),
