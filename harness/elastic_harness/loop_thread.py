@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from typing import TypeVar
 
 from pytest_elastic.errors import InternalError
@@ -80,7 +81,7 @@ class LoopThread:
                 raise TimeoutError(f"no answer from the harness within {timeout_s:g} s")
             try:
                 return future.result(timeout=slice_s)
-            except TimeoutError:
+            except NotYet:  # a TimeoutError, but in Python 3.10 not that of the builtins
                 if future.done():
                     break
                 waited_s += slice_s

@@ -1,9 +1,12 @@
 """torch's library without its thousand Python modules, for a process that only keeps stores.
 
-`import torch` takes a second of a processor, and most of that are modules. `TCPStore` is a class of
-the library, which alone is loaded in a sixth of that, with 90 MB less. What stands in for `torch`
-here holds `torch.distributed.TCPStore` and nothing else; a process that has it can never import the
-rest. This does what torch itself does first when it is imported.
+`import torch` takes up to two seconds of a processor, and most of that are modules. `TCPStore` is
+a class of the library, which alone is loaded in a quarter of that, with 90 MB less. What stands in
+for `torch` here holds `torch.distributed.TCPStore` and nothing else; a process that has it can
+never import the rest. This does what torch itself does first when it is imported.
+
+torch promises none of that, and a library is loaded once: there would be no second way. So it is
+done with releases on which it was tried; docs/versions.md says which builds of them.
 """
 
 from __future__ import annotations
@@ -19,48 +22,47 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from types import ModuleType
 
+from pytest_elastic.boot import host
+
 __all__ = ["provide"]
 
 # What torch loads first, and in another way where this one fails.
 _GLOBAL_LIBRARY = ("lib", "libtorch_global_deps.so")
-# Builds on which all tests were run. One for GPUs loads more libraries, in an order of its own.
-_TRIED = re.compile(r"""^__version__ = ['"]2\.13\.\d+\+cpu['"]""", re.MULTILINE)
 _STAND_INS = ("torch", "torch.distributed")
+_TRIED = re.compile(r"""^__version__ = ['"]2\.(7|10|13)\.""", re.MULTILINE)
 _one_at_a_time = threading.Lock()
 
 
 def provide() -> None:
     """Have `torch.distributed.TCPStore` in this process, which will need no more of torch.
 
-    Where torch is imported already, or is a build on which this was not tried, nothing is done:
-    what asks for the store imports all of it, or is told why that cannot be. Raises ImportError for
-    a torch without stores; a library is loaded once, so that then there is no second way.
+    Where torch is imported already, or is a release on which this was not tried, nothing is done:
+    what asks for the store imports all of it, or is told why that cannot be. Raises OSError or
+    ImportError for a torch that is broken or has no stores.
     """
     with _one_at_a_time:
-        if "torch" in sys.modules:
+        interpreter = host.current()
+        if "torch" in sys.modules or (interpreter is not None and interpreter.torch):
             return
         spec = find_spec("torch")
         if spec is None or not spec.submodule_search_locations:
             return
         (folder, *_) = spec.submodule_search_locations
-        if not _TRIED.search(_version_file_in(folder)):
-            return
-        try:
-            ctypes.CDLL(os.path.join(folder, *_GLOBAL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            return
-        _load(folder)
+        if _is_tried(folder):
+            _load(folder)
 
 
-def _version_file_in(folder: str) -> str:
+def _is_tried(folder: str) -> bool:
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-            return file.read()
+            return _TRIED.search(file.read()) is not None
     except OSError:
-        return ""
+        return False
 
 
 def _load(folder: str) -> None:
+    """Load the library of the torch in a folder, and nothing else of it."""
+    ctypes.CDLL(os.path.join(folder, *_GLOBAL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
     torch, distributed = (ModuleType(name) for name in _STAND_INS)
     torch.__path__ = [folder]
     vars(torch)["distributed"] = distributed

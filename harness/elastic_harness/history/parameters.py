@@ -57,9 +57,27 @@ _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
 
 
+# What other tools call it.
+_OTHER_WORDS = {
+    "timeout": ("limit", "within", "limit_s"),
+    "duration": ("for", "lasting"),
+    "max": ("at_most",),
+    "node": ("nodes",),
+    "workers": ("nproc_per_node", "nproc"),
+}
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint that names the closest known word, or all of them when none is close."""
     names = sorted(known)
+    for other in _OTHER_WORDS.get(word, ()):
+        if other in names:
+            return f"did you mean {other!r}?"
+    for name in names:
+        if word.startswith(f"{name}_"):
+            return f"did you mean '{name}: {word.removeprefix(f'{name}_')}'?"
+        if len(word) > 3 and name.startswith(f"{word}_"):
+            return f"did you mean {name!r}?"
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
 
@@ -89,7 +107,8 @@ def parse_parameters(name: str, kind: type[P], shorthand: str | None, value: Yam
         try:
             values[key] = _convert(hints[key], item)
         except ValueError as error:
-            raise _problem(f"{name}: {key} is wrong: {error}", key) from error
+            named = f"{name}: {key}" if isinstance(value, Mapping) and key in value else name
+            raise _problem(f"{named}: {error}", key) from error
     missing = [
         each.name
         for each in fields.values()

@@ -79,7 +79,12 @@ class CauseSide:
         """Do the same for other threads, without importing `threading` for it."""
         threading: Any = sys.modules.get("threading")
         module: Any = _thread
-        previous = module._excepthook if threading is None else threading.excepthook  # noqa: SLF001
+        if threading is None:
+            previous = getattr(module, "_excepthook", None)
+        else:
+            previous = threading.excepthook
+        if previous is None:
+            return  # a Python without it: what threads raise is printed, and not reported
 
         def excepthook(args: Any) -> None:  # noqa: ANN401 (`threading` may not be imported)
             if args.exc_type is not SystemExit:
