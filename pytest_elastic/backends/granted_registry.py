@@ -34,7 +34,7 @@ from pytest_elastic.rendezvous.announcer import as_text, found_at, place_of, rea
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import GrantedMandate
 from pytest_elastic.rendezvous.messages import Beat, Commit, JobEnding, Place, Seal
-from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.model import RosterEntry, Settings
 from pytest_elastic.rendezvous.records import why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
@@ -79,7 +79,6 @@ class GrantedRegistry:
         self,
         loop: Loop,
         *,
-        node: Node,
         settings: Settings,
         where: Where,
         calls: RegistryCalls,
@@ -87,7 +86,6 @@ class GrantedRegistry:
     ) -> None:
         assert settings.is_granted, "members have to know that another coordinator may be named"
         self._loop = loop
-        self._node = node
         self._settings = settings
         self._where = where
         self._calls = calls
@@ -139,9 +137,12 @@ class GrantedRegistry:
 
     def find(self, within_s: float) -> None:
         """Look who decides, or be the one if nobody does."""
+        self._side.look_at_place(lambda: self._campaign(within_s))
+
+    def _campaign(self, within_s: float) -> None:
         asked_at = self._loop.now()
         # Its term is at least this, should the data be lost, and numbers begin at 1 again.
-        place = place_of(self._node, self._highest_term + 1)
+        place = place_of(self._side.node, self._highest_term + 1)
         value = as_text(place, self._settings.run_id, self._credentials)
         self._ask(
             "campaign",
@@ -175,7 +176,7 @@ class GrantedRegistry:
                 self._side.tell_member(v.CoordinatorNotFound(reason=reason))
                 return
             self._take_office(term, found, until)
-        elif place.incarnation == self._node.incarnation:
+        elif place.incarnation == self._side.node.incarnation:
             self._side.tell_member(v.CoordinatorNotFound(reason="our own lease runs out"))
             return
         self._found_term = term
@@ -303,7 +304,7 @@ class GrantedRegistry:
         seal = self._seal
         if seal is None or seal.round != commit.round:
             return  # stepping down: nobody is to hear of it
-        written = WrittenRound(coordinator=self._node.name, seal=seal, commit=commit)
+        written = WrittenRound(coordinator=self._side.node.name, seal=seal, commit=commit)
         record = written.as_text(self._settings.run_id, self._credentials)
 
         def on_written() -> None:

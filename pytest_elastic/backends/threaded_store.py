@@ -7,20 +7,30 @@ and a call that hangs costs a thread that nobody waits for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
+from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers import store_client, torch_store
+from pytest_elastic.workers.own_address import own_address
 
 __all__ = ["ThreadedStore"]
+
+
+def _own_address(endpoints: Sequence[tuple[str, int]], timeout_s: float) -> Mapping[str, Any]:
+    places = [Endpoint(host=host, port=port) for host, port in endpoints]
+    return as_object(own_address(places, timeout_s=timeout_s))
+
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
     "fetch": store_client.fetch,
     "publish": store_client.publish,
+    "own_address": _own_address,
     "swap": store_client.swap,
 }
 
@@ -59,9 +69,14 @@ class ThreadedStore(EndpointStore):
             work = _CALLS[call]
             self._start(lambda: work(**arguments, timeout_s=timeout_s), on_done)
 
-    def _host(self, *, host: str, port: int, is_forced: bool) -> None:
-        bound = torch_store.where_to_bind(host, is_forced=is_forced)
-        self._hosted.append(torch_store.host_store(bound, port)[0])
+    def _host(self, *, host: str, port: int, is_forced: bool) -> int | str:
+        try:
+            bound = torch_store.where_to_bind(host, is_forced=is_forced)
+        except torch_store.NameUnknown as error:
+            return str(error)
+        store, bound_port = torch_store.host_store(bound, port)
+        self._hosted.append(store)
+        return bound_port
 
     def _start(self, call: Callable[[], Any], on_done: Callable[[Any, str], None]) -> None:
         def work() -> None:

@@ -27,7 +27,6 @@ from datetime import timedelta
 from typing import Any
 
 from pytest_elastic.backends.names import OWN_HANDLER
-from pytest_elastic.backends.own_address import listen_as_node, own_address
 from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.config import parse_endpoint
 from pytest_elastic.errors import UsageError
@@ -39,7 +38,10 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver import NodeRendezvous
 from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
+from pytest_elastic.rendezvous.own_place import OwnPlace
 from pytest_elastic.rendezvous.settings import settings_of
+from pytest_elastic.workers.name_lookup import name_or_address
+from pytest_elastic.workers.own_address import address_as_said, address_towards, known_here
 
 __all__ = ["TorchrunHandler", "offer_handler"]
 
@@ -50,6 +52,8 @@ _NO_BUDGET = 1_000_000
 # How long the end of the job, and a leave, may take to be known; torchrun's `close_timeout`.
 _CLOSE_S = 30.0
 _LEAVE_S = 3.0
+# How long the name that the user gave to the store's host is looked up.
+_LOOK_UP_S = 3.0
 # torch's default for a store's client.
 _READ_S = 300.0
 
@@ -66,33 +70,44 @@ class TorchrunHandler:
         self, settings: Settings, conf: RendezvousConf, *, endpoint: str, local_addr: str | None
     ) -> None:
         self._settings = settings
-        place = parse_endpoint(endpoint or "localhost")
-        address = own_address(local_addr, [place], said="--local-addr")
-        self._listener = listen_as_node(address, conf.port_range)
-        self._node = Node(
-            name=printable(socket.gethostname()),
-            incarnation=secrets.token_hex(8),
-            address=address,
-            port=int(self._listener.getsockname()[1]),
-            slots=1,  # torchrun's agents tell each other how many workers they have
-        )
+        endpoint_place = parse_endpoint(endpoint or "localhost")
+        if local_addr:
+            address = address_as_said(local_addr, [endpoint_place], said="--local-addr")
+        else:
+            address = address_towards([endpoint_place], known_here)
         self._loop = Loop()
         self._loop.open_door()
         self._store = ThreadedStore(self._loop, ports=conf.port_range)
+        self._place = OwnPlace(
+            address.address,
+            ports=conf.port_range,
+            store=self._store,
+            endpoints=None if address.is_said else [endpoint_place],
+            on_moved=lambda _listener: None,
+            on_doubt=lambda text: None if settings.max_nodes == 1 else _tell(text),
+        )
+        node = Node(
+            name=printable(socket.gethostname()),
+            incarnation=secrets.token_hex(8),
+            address=self._place.address,
+            port=self._place.port,
+            slots=1,  # torchrun's agents tell each other how many workers they have
+            host_name=local_addr or "",
+        )
         self._worker_store: Any = None
         self._rendezvous = NodeRendezvous(
             self._loop,
-            node=self._node,
+            node=node,
             settings=settings,
             registry=EndpointRegistry(
                 self._loop,
-                node=self._node,
                 settings=settings,
-                endpoint=place,
+                endpoint=endpoint_place,
                 is_host=conf.is_host,
                 store=self._store,
             ),
-            listener=self._listener,
+            listener=self._place.listener,
+            place=self._place,
             on_notice=self._on_notice,
             on_event=_say,
         )
@@ -174,7 +189,9 @@ class TorchrunHandler:
         # Workers inherit what torchrun's own variables do not say.
         os.environ["PYTEST_ELASTIC_ROUND"] = str(assignment.round)
         os.environ["PYTEST_ELASTIC_TERM"] = str(assignment.term)
-        where = RendezvousStoreInfo(assignment.store_address, assignment.store_port)
+        host = assignment.roster[0].host_name
+        address = name_or_address(host, assignment.store_address, _LOOK_UP_S)
+        where = RendezvousStoreInfo(address, assignment.store_port)
         client = TCPStore(
             where.master_addr,
             where.master_port,
@@ -262,13 +279,13 @@ class TorchrunHandler:
     def _serve(self) -> None:
         self._rendezvous.open()
         self._loop.run()
-        self._listener.close()
+        self._place.listener.close()
 
     def _on_notice(self, notice: ports.Notice) -> None:
         match notice:
             case ports.OpenStore(round=round_):
                 self._store.open(
-                    self._node.address,
+                    self._place.address,
                     on_done=lambda store, port, error: self._on_store(round_, store, port, error),
                 )
             case (
@@ -294,7 +311,7 @@ class TorchrunHandler:
         # The one before goes: its workers are gone, or the round would not be sealed.
         self._worker_store = store
         self._rendezvous.request(
-            ports.StoreOpened(round=round_, address=self._node.address, port=port)
+            ports.StoreOpened(round=round_, address=self._place.address, port=port)
         )
 
     def _on_stop(self, round_: int, reason: str) -> None:
@@ -320,6 +337,10 @@ def _say(event: events.Event) -> None:
             text = f"lost node {event.member}: {event.detail}"
         case _:
             return
+    _tell(text)
+
+
+def _tell(text: str) -> None:
     sys.stderr.write(f"[pytest-elastic] {printable(text)}\n")
 
 

@@ -11,6 +11,7 @@ performed before the next input, whatever those commands cause.
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from pytest_elastic.rendezvous.messages import (
     SealAcknowledged,
 )
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.own_place import OwnPlace
 from pytest_elastic.rendezvous.probing import answer_of
 from pytest_elastic.rendezvous.reception import Reception
 from pytest_elastic.rendezvous.registry import Registry
@@ -48,7 +50,8 @@ __all__ = ["NodeRendezvous"]
 class NodeRendezvous:
     """One node's rendezvous (see `ports.Rendezvous`), over any registry.
 
-    `where` is how to say, to a person, where the registry is.
+    `where` is how to say, to a person, where the registry is. `place` is where the node listens, if
+    that may change until it has joined.
     """
 
     def __init__(
@@ -63,9 +66,11 @@ class NodeRendezvous:
         on_event: Callable[[Event], None],
         credentials: Credentials | None = None,
         where: str = "the endpoint",
+        place: OwnPlace | None = None,
     ) -> None:
         self._loop = loop
-        self._node = node
+        self.node = node
+        self._place = place
         self._settings = settings
         self._registry = registry
         self._on_notice = on_notice
@@ -128,6 +133,27 @@ class NodeRendezvous:
         self._on_closed = on_closed
         self._close_when_finished()
 
+    def look_at_place(self, then: Callable[[], None]) -> None:
+        """Find out where this node is for the others; see `registry.NodeSide`."""
+        if self._place is not None and self._may_move:
+            self._place.look_again(lambda address: self._move(address, then))
+        else:
+            then()
+
+    @property
+    def _may_move(self) -> bool:
+        return self._coordinator is None and self.member.may_move
+
+    def _move(self, address: str, then: Callable[[], None]) -> None:
+        place = self._place
+        assert place is not None, "it was looked at"
+        if self._may_move and (before := place.move(address)) is not None:
+            self._reception.move(place.listener)
+            before.close()
+            self.node = dataclasses.replace(self.node, address=place.address, port=place.port)
+            self.tell_member(v.Moved(address=place.address, port=place.port))
+        then()
+
     # Who decides
 
     def notify(self, notice: ports.Notice) -> None:
@@ -147,7 +173,7 @@ class NodeRendezvous:
         self._end_coordinator()
         self._coordinator = CoordinatorMachine(
             settings=self._settings,
-            node=self._node,
+            node=self.node,
             term=term,
             now=self._loop.now(),
             mandate=mandate,
@@ -157,8 +183,8 @@ class NodeRendezvous:
         self._on_event(
             CoordinatorStarted(
                 term=term,
-                address=self._node.address,
-                port=self._node.port,
+                address=self.node.address,
+                port=self.node.port,
                 quorum=self._settings.quorum,
                 reason=reason,
             )
@@ -170,7 +196,7 @@ class NodeRendezvous:
         """Follow a coordinator that was lost, or has left."""
         reason = f"{heritage.why_followed}; this node was elected"
         self.coordinate(heritage.term, reason, heritage=heritage)
-        place = place_of(self._node, heritage.term)
+        place = place_of(self.node, heritage.term)
         self.tell_coordinator(v.TimePassed())
         self.tell_member(v.Announced(place=place))
         members = {entry.incarnation: entry for entry in heritage.known}
@@ -309,7 +335,7 @@ class NodeRendezvous:
     def _on_question(self, connection: int, question: Question) -> None:
         match question:
             case ProbeRequest(ended=ended):
-                is_meant = question.incarnation == self._node.incarnation
+                is_meant = question.incarnation == self.node.incarnation
                 if ended is not None and is_meant and question.run_id == self._settings.run_id:
                     self.tell_coordinator(v.EndHeard(ending=ended))
                     self.tell_member(v.EndHeard(ending=ended))
@@ -325,7 +351,7 @@ class NodeRendezvous:
         if self._coordinator is None:
             self._registry.find(within_s)
             return
-        self.tell_member(found_at(place_of(self._node, self._coordinator.term), is_here=True))
+        self.tell_member(found_at(place_of(self.node, self._coordinator.term), is_here=True))
 
     def _new_connection(self) -> int:
         self._newest_connection += 1

@@ -17,7 +17,7 @@ from pytest_elastic.rendezvous.announcer import Announcer, found_at, key_of, pla
 from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.messages import Place
-from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.model import RosterEntry, Settings
 from pytest_elastic.rendezvous.records import why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
@@ -41,7 +41,6 @@ class EndpointRegistry:
         self,
         loop: Loop,
         *,
-        node: Node,
         settings: Settings,
         endpoint: Endpoint,
         is_host: bool | None,
@@ -50,7 +49,6 @@ class EndpointRegistry:
         marks: MarkFile | None = None,
     ) -> None:
         self._loop = loop
-        self._node = node
         self._settings = settings
         self._endpoint = endpoint
         self._is_host = is_host
@@ -59,6 +57,7 @@ class EndpointRegistry:
         self._announcer: Announcer | None = None
         self._marks = marks if settings.has_succession and endpoint.port != 0 else None
         self._hosts = False
+        self._may_host = is_host is not False  # and that is not known yet
         self._timer: Timer | None = None
         self._unread = ""  # why nothing could be taken from what stood there
         self._side: NodeSide
@@ -70,18 +69,30 @@ class EndpointRegistry:
             # Nobody could find a store on a port that nobody knows: the job is this node alone.
             self._begin("the job is this node alone")
             return
-        if self._is_host is False:
-            side.tell_member(v.Start())
-            return
-        self._store.host(
-            self._endpoint.host,
-            self._endpoint.port,
-            is_forced=self._is_host is True,
-            on_done=self._on_hosted,
-        )
+        if self._may_host:
+            self._host(self._start)
+        else:
+            self._start("")
 
     def find(self, within_s: float) -> None:
-        """Read what is published, or hear at once that the store is that of another run."""
+        """Read what is published, or hear at once that the store is that of another run.
+
+        A node that could not tell yet whether the endpoint is its own looks at that first.
+        """
+        if not self._may_host:
+            self._look_up(within_s)
+            return
+        asked_at = self._loop.now()
+
+        def go_on(why_unknown: str) -> None:
+            if why_unknown:
+                self._side.tell_member(v.CoordinatorNotFound(reason=why_unknown))
+            else:
+                self._look_up(within_s - (self._loop.now() - asked_at))
+
+        self._host(go_on)
+
+    def _look_up(self, within_s: float) -> None:
         asked_at = self._loop.now()
 
         def fetch(owner: str, error: str) -> None:
@@ -129,11 +140,24 @@ class EndpointRegistry:
 
     # Who hosts (R14)
 
-    def _on_hosted(self, why_not: str) -> None:
-        if not why_not:
+    def _host(self, go_on: Callable[[str], None]) -> None:
+        """Host the store, or `go_on`: with why it cannot be told yet whether it is hosted here."""
+        self._may_host = False  # while it is found out, nothing else is begun
+        self._store.host(
+            self._endpoint.host,
+            self._endpoint.port,
+            is_forced=self._is_host is True,
+            on_done=lambda why_not, why_unknown: self._on_hosted(why_not, why_unknown, go_on),
+        )
+
+    def _on_hosted(self, why_not: str, why_unknown: str, go_on: Callable[[str], None]) -> None:
+        self._may_host = bool(why_unknown)
+        if why_unknown:
+            go_on(why_unknown)
+        elif not why_not:
             is_told = self._is_host is True
             why = "is to be hosted by this node" if is_told else "is an address of this node"
-            self._begin(f"{self._endpoint} {why}")
+            self._side.look_at_place(lambda: self._begin(f"{self._endpoint} {why}"))
         elif self._is_host is True:
             self._side.notify(
                 ports.JobOver(
@@ -142,7 +166,10 @@ class EndpointRegistry:
                 )
             )
         else:
-            self._side.tell_member(v.Start())
+            go_on("")
+
+    def _start(self, _why_unknown: str) -> None:
+        self._side.tell_member(v.Start())
 
     def _begin(self, reason: str) -> None:
         self._hosts = True
@@ -150,13 +177,17 @@ class EndpointRegistry:
         self._side.coordinate(_FIRST_TERM, reason, mark=mark)
         if self._marks is not None:
             self._renew_mark()
-        announcer = self._announce_from_here(place_of(self._node, _FIRST_TERM))
+        announcer = self._announce_from_here(place_of(self._side.node, _FIRST_TERM))
         if self._endpoint.port != 0:
             announcer.publish(self._on_published)
             if self._settings.has_succession:
                 announcer.watch_endpoint()
             self._ask_whose_it_is(self._settings.run_id, lambda _owner, _error: None)
-        self._side.tell_member(v.Start())
+        if self._side.member.link is Link.UNSTARTED:
+            self._side.tell_member(v.Start())
+        else:
+            place = place_of(self._side.node, _FIRST_TERM)
+            self._side.tell_member(found_at(place, is_here=True))
 
     def _on_newer(self, place: Place) -> None:
         """Hear of a coordinator that could publish itself, and could not reach this node."""
@@ -239,4 +270,5 @@ class EndpointRegistry:
                 reason += f"; before that, {self._unread}"
             self._side.tell_member(v.CoordinatorNotFound(reason=reason))
             return
-        self._side.tell_member(found_at(place, is_here=False))
+        found = found_at(place, is_here=False)
+        self._side.look_at_place(lambda: self._side.tell_member(found))

@@ -12,6 +12,8 @@ greeting which resumes no round is a promise. What it does about a coordinator t
 
 from __future__ import annotations
 
+import dataclasses
+
 from typing_extensions import assert_never
 
 from pytest_elastic.events import model as events
@@ -65,6 +67,11 @@ class MemberMachine:
     def part(self) -> Part:
         """What this node has to do with a round."""
         return self._part.phase
+
+    @property
+    def may_move(self) -> bool:
+        """Whether no coordinator was ever told where this node is."""
+        return not self._link.was_welcome and self.link is not Link.GREETING
 
     @property
     def known_job(self) -> KnownJob | None:
@@ -133,6 +140,8 @@ class MemberMachine:
                 assert self.link is Link.UNSTARTED, "a member starts once"
                 self._seeking_since = now
                 self._link.seek(now)
+            case v.Moved(address=address, port=port):
+                self.node = dataclasses.replace(self.node, address=address, port=port)
             case v.CoordinatorFound():
                 self._link.take_found(input, now)
             case v.Announced(place=place):

@@ -98,6 +98,7 @@ class Membership:
                 port=entry.port,
                 slots=entry.slots,
                 role=entry.role,
+                host_name=entry.host_name,
             )
             lease = GrantedLease(self._settings, now)
             patience_s = 0.0 if entry.incarnation == lost else self._settings.beat_interval_s

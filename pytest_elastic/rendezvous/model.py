@@ -30,6 +30,7 @@ class Node:
     incarnation are. `address:port` is where the agent listens (IP literal). `slots` is how many
     workers it runs. `pinned` is `--node-rank`, which orders nodes (gaps allowed), or None.
     `is_name_explicit` tells a name that the user gave from one made of the host name (R14).
+    `host_name` is what the user calls its address (`--local-addr`), often a name; "" for nothing.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Node:
     pinned: int | None = None
     is_name_explicit: bool = False
     role: str = "default"
+    host_name: str = ""
 
     def named(self, name: str) -> Node:
         """Return the node under a name."""
@@ -54,6 +56,7 @@ class Node:
             slots=self.slots,
             role=self.role,
             port=self.port,
+            host_name=self.host_name,
         )
 
 
@@ -147,7 +150,7 @@ class Settings:
 class RosterEntry:
     """A member of a sealed round; its index in the roster is its group rank.
 
-    `port` is where its agent listens (0: not known).
+    `port` is where its agent listens (0: not known). `host_name`: as in `Node`.
     """
 
     name: str
@@ -156,6 +159,7 @@ class RosterEntry:
     slots: int
     role: str = "default"
     port: int = 0
+    host_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

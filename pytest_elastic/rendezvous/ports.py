@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_elastic.config import Endpoint
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
 __all__ = [
@@ -231,15 +232,40 @@ class EndpointStore(Protocol):
     """
 
     def host(
-        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str], None]
+        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str, str], None]
     ) -> None:
         """Host the store if `host` is an address of this machine and its port is free.
 
-        Calls back with why it is not hosted here, or an empty text. `is_forced`: whatever `host`
-        resolves to.
+        Calls back with why it is not hosted here, and why that cannot be told yet: `host` is a name
+        that is not known. Both are empty where it is hosted. `is_forced`: whatever `host` resolves
+        to.
         """
         arguments = {"host": host, "port": port, "is_forced": is_forced}
-        self._call("host_endpoint", arguments, lambda _, error: on_done(error))
+
+        def take(port_or_why: object, error: str) -> None:
+            on_done(error, port_or_why if isinstance(port_or_why, str) else "")
+
+        self._call("host_endpoint", arguments, take)
+
+    def own_address(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        timeout_s: float,
+        on_done: Callable[[str, str], None],
+    ) -> None:
+        """Find out which address of this machine leads to the endpoints.
+
+        Calls back with the address and what is doubtful about it ("": nothing), or two empty texts
+        where that could not be found out.
+        """
+        arguments = {"endpoints": [[each.host, each.port] for each in endpoints]}
+
+        def take(found: object, error: str) -> None:
+            values = {} if error or not isinstance(found, Mapping) else found
+            on_done(str(values.get("address", "")), str(values.get("doubt", "")))
+
+        self._call("own_address", arguments, take, timeout_s=timeout_s)
 
     def publish(
         self,

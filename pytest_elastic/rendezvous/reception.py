@@ -97,6 +97,12 @@ class Reception:
             return
         self._loop.watch(self._listener.fileno(), on_readable=self._accept_some, low_priority=True)
 
+    def move(self, listener: socket.socket) -> None:
+        """Accept on another socket from here on; the one of before is the caller's to close."""
+        self._loop.unwatch(self._listener.fileno())
+        self._listener = listener
+        self.open()
+
     def send(self, connection: int, message: Message) -> None:
         """Say something to a visitor who may have gone."""
         if visitor := self._visitors.get(connection):

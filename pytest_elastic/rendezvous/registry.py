@@ -17,13 +17,23 @@ from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import Place
-from pytest_elastic.rendezvous.model import RosterEntry
+from pytest_elastic.rendezvous.model import Node, RosterEntry
 
 __all__ = ["NodeSide", "Registry"]
 
 
 class NodeSide(Protocol):
     """What a registry may ask of the driver of its node; from inside the loop only."""
+
+    @property
+    def node(self) -> Node:
+        """The node; where it is may change until it has joined, see `look_at_place`."""
+
+    def look_at_place(self, then: Callable[[], None]) -> None:
+        """Find out where this node is for the others, unless it has joined; then go on.
+
+        To be called before that is published, or told to a coordinator.
+        """
 
     @property
     def has_acknowledged(self) -> bool:

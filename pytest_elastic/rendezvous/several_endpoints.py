@@ -20,7 +20,7 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.announcer import Announcer, found_at, place_of
 from pytest_elastic.rendezvous.founding import FoundingMachine, best_of
 from pytest_elastic.rendezvous.messages import Place
-from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
+from pytest_elastic.rendezvous.model import RosterEntry, Settings
 from pytest_elastic.rendezvous.records import as_text, key_of, read_record, why_unread
 from pytest_elastic.rendezvous.registry import NodeSide
 
@@ -43,7 +43,6 @@ class SeveralEndpoints:
         self,
         loop: Loop,
         *,
-        node: Node,
         settings: Settings,
         endpoints: Sequence[Endpoint],
         is_host: bool | None,
@@ -52,7 +51,6 @@ class SeveralEndpoints:
         credentials: Credentials | None = None,
     ) -> None:
         self._loop = loop
-        self._node = node
         self._settings = settings
         self._endpoints = endpoints
         self._is_host = is_host
@@ -60,6 +58,7 @@ class SeveralEndpoints:
         self._on_event = on_event
         self._credentials = credentials
         self._founding: FoundingMachine | None = None
+        self._unknown: list[int] = []  # endpoints whose names are not known yet
         self._timer: Timer | None = None
         self._announcers: Sequence[Announcer] = ()
         self._search: _Search | None = None
@@ -72,11 +71,13 @@ class SeveralEndpoints:
         self._side = side
         side.tell_member(v.Start())
         if self._is_host is not False:
-            self._host(0)
+            self._host([*range(len(self._endpoints))])
 
     def find(self, within_s: float) -> None:
         """Ask all endpoints at once; whatever names a running job first, is believed."""
         self._end_search()
+        unknown, self._unknown = self._unknown, []
+        self._host(unknown)
         self._search = _Search(self._loop, len(self._endpoints), self._on_searched)
         for number, endpoint in enumerate(self._endpoints):
             self._store.fetch(
@@ -119,23 +120,30 @@ class SeveralEndpoints:
 
     # Hosting (R14): the first endpoint that is an address of this node, and free
 
-    def _host(self, number: int) -> None:
-        if number == len(self._endpoints) or self._is_closed:
+    def _host(self, numbers: Sequence[int]) -> None:
+        """Host the first of these endpoints that can be; those not known yet are asked of again."""
+        if not numbers or self._is_closed or not self._side.member.may_move:
             return
+        number, *others = numbers
         endpoint = self._endpoints[number]
 
-        def on_done(why_not: str) -> None:
-            if why_not:
-                self._host(number + 1)
-            elif not self._is_closed:
-                self._hosts(number)
+        def on_done(why_not: str, why_unknown: str) -> None:
+            if why_unknown:
+                self._unknown.append(number)
+            if why_not or why_unknown:
+                self._host(others)
+            else:
+                self._unknown.clear()
+                self._side.look_at_place(lambda: self._hosts(number))
 
         self._store.host(endpoint.host, endpoint.port, is_forced=False, on_done=on_done)
 
     def _hosts(self, number: int) -> None:
+        if self._is_closed:
+            return
         self._founding = FoundingMachine(
             settings=self._settings,
-            place=place_of(self._node, _FIRST_TERM),
+            place=place_of(self._side.node, _FIRST_TERM),
             rank=number,
             names=[str(endpoint) for endpoint in self._endpoints],
             now=self._loop.now(),
@@ -173,11 +181,11 @@ class SeveralEndpoints:
             case f.Begin(reason=reason):
                 self._side.coordinate(_FIRST_TERM, reason)
                 if self._search is not None:
-                    self._on_searched(f.Record(place=place_of(self._node, _FIRST_TERM)), {})
+                    self._on_searched(f.Record(place=place_of(self._side.node, _FIRST_TERM)), {})
             case f.Yield(reason=reason):
                 self._side.tell_coordinator(v.FoundingLost(reason=reason))
             case f.Founded():
-                self._announce(place_of(self._node, _FIRST_TERM))
+                self._announce(place_of(self._side.node, _FIRST_TERM))
                 self._side.tell_coordinator(v.JobFounded())
             case v.Emit(event=event):
                 self._on_event(event)
@@ -247,8 +255,12 @@ class SeveralEndpoints:
     def _on_searched(self, record: f.Record | None, problems: dict[int, str]) -> None:
         self._end_search()
         if record is not None:
-            is_here = record.place.incarnation == self._node.incarnation
-            self._side.tell_member(found_at(record.place, is_here=is_here))
+            is_here = record.place.incarnation == self._side.node.incarnation
+            found = found_at(record.place, is_here=is_here)
+            if self._founding is None:
+                self._side.look_at_place(lambda: self._side.tell_member(found))
+            else:  # this node's claim says where it is
+                self._side.tell_member(found)
             return
         problems = {
             number: "nobody has begun the job there" if "has no key" in why else why

@@ -68,6 +68,7 @@ __all__ = [
     "MemberCommand",
     "MemberInput",
     "MessageReceived",
+    "Moved",
     "Notify",
     "Outcome",
     "PeerLost",
@@ -188,6 +189,14 @@ class CoordinatorFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """This node listens somewhere else from here on; only before it greets (R14)."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorNotFound:
     """The store could not be asked, or knows no coordinator."""
 
@@ -260,7 +269,9 @@ class VoteAnswered:
 
 _News = Announced | Asked | EndHeard | VoteAnswered
 _Link = CoordinatorFound | CoordinatorNotFound | Connected | DialFailed | ConnectionLost
-MemberInput = Start | _News | _Link | MessageReceived | ProbeAnswered | TimePassed | ports.Request
+MemberInput = (
+    Start | Moved | _News | _Link | MessageReceived | ProbeAnswered | TimePassed | ports.Request
+)
 
 
 # --- commands of the member ----------------------------------------------------------------------

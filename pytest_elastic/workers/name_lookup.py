@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 import threading
 
 from pytest_elastic.channel import host_to_look_up, numeric_address
 
-__all__ = ["addresses_of"]
+__all__ = ["addresses_of", "name_or_address"]
+
+# What is no such name stays out of a worker's environment, as another node has said it.
+_NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
 
 
 class _Lookup:
@@ -74,6 +78,17 @@ def addresses_of(host: str, timeout_s: float, *, share_if_known: float = 1.0) ->
     if last_known is not None:
         return last_known
     raise error
+
+
+def name_or_address(name: str, address: str, timeout_s: float) -> str:
+    """Return a name for an address if it leads here to that address alone, else the address."""
+    if not _NAME.fullmatch(name):
+        return address
+    try:
+        found = addresses_of(name, timeout_s)
+    except (OSError, UnicodeError):
+        return address
+    return name if found == [address] else address
 
 
 def _look_up(host: str) -> list[str]:

@@ -29,7 +29,7 @@ from pytest_elastic.config import LaunchConfig
 from pytest_elastic.launch import settings_of
 from pytest_elastic.rendezvous.departure import leave_timeout_s
 from pytest_elastic.workers.keeper_client import Keeper
-from pytest_elastic.workers.process_tree import children_of
+from pytest_elastic.workers.process_tree import children_of, descendants, send_signal
 from tests.conformance.launchers import LIMIT_S, OURS, WITH_TORCH, Running, address
 from tests.integration.test_container import CONTAINER, NEEDS_CONTAINERS, children
 
@@ -61,6 +61,10 @@ told = " ".join(os.environ["SLURM_" + name] for name in ("NODEID", "PROCID", "NT
 os.write(1, f"sum {one.item():g}, task {told}\\n".encode())
 dist.destroy_process_group()
 """
+# Takes a hint, and ends when it is told.
+HEARS = STAYS.replace(
+    "signal.signal(", "signal.signal(signal.SIGUSR1, lambda *_: say('a hint'))\nsignal.signal(", 1
+)
 SCONTROL = "#!/bin/sh\nfor n in 0 1 2 3; do echo $SLURM_JOB_NODELIST; done\n"
 # Refuses what the page's script does not use. It ends with the largest exit code, as srun does.
 SRUN = """#!/bin/bash
@@ -73,6 +77,7 @@ for ((n = 0; n < SLURM_NTASKS; n++)); do
     SLURM_PROCID=$n SLURM_NODEID=$n SLURMD_NODENAME=node$n "$@" & agents="$agents $!"
 done
 trap 'kill -TERM $agents' TERM
+trap 'kill -USR1 $agents' USR1
 code=0
 for agent in $agents; do
     wait $agent; one=$?
@@ -132,7 +137,7 @@ def command_in(folder: Path) -> str:
 
 @pytest.fixture
 def batch(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Return what submits the page's script with a training script."""
+    """Return what submits the page's script, or what is made of it, with a training script."""
     (script,) = (block for block in blocks("bash") if block.startswith("#!"))
     assert script.count("--nproc-per-node=gpu") == 1
     script = script.replace("--nproc-per-node=gpu", "--nproc-per-node=1")
@@ -150,8 +155,9 @@ def batch(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     }
     jobs = []
 
-    def submit(program: str, **more: str) -> Running:
+    def submit(program: str, edit: Callable[[str], str] = str, **more: str) -> Running:
         (tmp_path / "train.py").write_text(program)
+        (tmp_path / "job").write_text(edit(script))
         jobs.append(Running(tmp_path, str(tmp_path / "job"), environ={**environ, **more}))
         return jobs[-1]
 
@@ -190,6 +196,43 @@ def test_slurms_script_starts_a_job_that_saves_before_its_time_is_over(
     assert sorted(re.findall(r"saved (\d)", job.printed[together:])) == ["0", "1", "2", "3"]
     assert re.findall(r"srun: (\d+)", job.printed) == ["143"] * 4, job.printed
     assert not token.exists()
+
+
+def with_a_hint(script: str) -> str:
+    """Return the page's script with what the page says of a hint."""
+    notice, signals = re.findall(r"`(--signal=USR1@\d+|--signals-to-handle=\S+)`", PAGE.read_text())
+    script, count = re.subn(r"--signal=TERM@\d+", notice, script)
+    assert count == 1
+    return script.replace("    train.py\n", f"    {signals} \\\n    train.py\n")
+
+
+@pytest.mark.slow
+def test_a_hint_of_slurm_reaches_every_worker_and_ends_none(batch: Callable[..., Running]) -> None:
+    """With --signal=USR1 and what the page has for it, the job goes on until SIGTERM."""
+    job = batch(HEARS, with_a_hint)
+    job.wait_for(" 4 0\n", times=4)
+    (srun,) = children_of(job.process.pid)
+    os.kill(srun, signal.SIGUSR1)
+    job.wait_for("a hint\n", times=4)
+    assert "saved" not in job.printed
+    os.kill(srun, signal.SIGTERM)
+    assert job.wait() == 143, job.printed
+    assert len(re.findall(r"saved \d", job.printed)) == 4, job.printed
+
+
+@pytest.mark.slow
+def test_a_signal_to_every_process_of_the_step_is_the_same_notice(
+    batch: Callable[..., Running],
+) -> None:
+    """Where Slurm tracks processes by /proc, workers and keepers get the agents' SIGTERM, too."""
+    job = batch(STAYS)
+    job.wait_for(" 4 0\n", times=4)
+    together = len(job.printed)
+    (srun,) = children_of(job.process.pid)
+    send_signal(descendants(srun), signal.SIGTERM)
+    assert job.wait() == 143, job.printed
+    assert sorted(re.findall(r"saved (\d)", job.printed[together:])) == ["0", "1", "2", "3"]
+    assert re.findall(r"srun: (\d+)", job.printed) == ["143"] * 4, job.printed
 
 
 def longest_end_s(config: LaunchConfig) -> float:

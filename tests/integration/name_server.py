@@ -6,7 +6,8 @@ each came to and how long it took. A step is a JSON list: `["answer", SECONDS]` 
 how late answers are from there on; any other is a call of `EndpointStore`, in a process of its own.
 
 With `run COMMAND...` it runs a command while every tenth query is dropped, and prints last how many
-queries there were and how many of them were dropped.
+queries there were and how many of them were dropped. With `late ADDRESS COMMAND...` the name has
+that address only, of either family, and is not known for the first queries.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from pytest_elastic.workers import torch_store
 
 LIMIT_S = 30.0
 ADDRESS = "10.9.9.9"
-_A, _NO_SUCH_NAME, _ANSWER = 1, 0x8183, 0x8180
+# A query for each family, and a node that asks again ten times a second: it has settled by then.
+LATE_QUERIES = 20
+_A, _AAAA, _NO_SUCH_NAME, _ANSWER = 1, 28, 0x8183, 0x8180
 
 
 class NameServer:
-    """Knows `store.test` as `ADDRESS`, and no other name and no name of any address."""
+    """Knows `store.test` by one address, and no other name and no name of any address."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = ADDRESS) -> None:
+        self._address = address
+        self.unknown_for = 0  # so many queries that the name is not known
         self.late_s: float | None = 0.0
         self.drops_every = 0  # one query of so many gets no answer, the first one first; 0: none
         self.queries = self.dropped = 0
@@ -50,18 +55,20 @@ class NameServer:
             if self.drops_every and self.queries % self.drops_every == 1:
                 self.dropped += 1
             elif self.late_s is not None:
-                answer = partial(self._sock.sendto, _answer_to(query), client)
+                address = self._address if self.queries > self.unknown_for else ""
+                answer = partial(self._sock.sendto, _answer_to(query, address), client)
                 threading.Timer(self.late_s, answer).start()
 
 
-def _answer_to(query: bytes) -> bytes:
+def _answer_to(query: bytes, address: str) -> bytes:
     end = query.index(b"\0", 12) + 5  # the name, its type and its class
     question = query[12:end]
-    is_known = question.startswith(b"\5store\4test\0")
+    is_known = bool(address) and question.startswith(b"\5store\4test\0")
     (kind,) = struct.unpack(">H", question[-4:-2])
     records = b""
-    if is_known and kind == _A:
-        records = struct.pack(">HHHIH", 0xC00C, _A, 1, 0, 4) + socket.inet_aton(ADDRESS)
+    if is_known and kind == (_AAAA if ":" in address else _A):
+        packed = socket.inet_pton(socket.AF_INET6 if kind == _AAAA else socket.AF_INET, address)
+        records = struct.pack(">HHHIH", 0xC00C, kind, 1, 0, len(packed)) + packed
     flags = _ANSWER if is_known else _NO_SUCH_NAME
     return query[:2] + struct.pack(">HHHHH", flags, 1, bool(records), 0, 0) + question + records
 
@@ -85,11 +92,6 @@ class Caller:
 
 
 def _take_the_resolvers_place(folder: str) -> None:
-    for command in (
-        ["ip", "link", "set", "lo", "up"],
-        ["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"],
-    ):
-        subprocess.run(command, check=True)
     for path, text in (
         ("/etc/resolv.conf", "nameserver 127.0.0.1\n"),
         ("/etc/nsswitch.conf", "hosts: files dns\n"),
@@ -98,6 +100,14 @@ def _take_the_resolvers_place(folder: str) -> None:
         with open(own, "w", encoding="utf-8") as file:
             file.write(text)
         subprocess.run(["mount", "--bind", own, path], check=True)
+
+
+def _take_the_address() -> None:
+    for command in (
+        ["ip", "link", "set", "lo", "up"],
+        ["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"],
+    ):
+        subprocess.run(command, check=True)
 
 
 def serve_calls() -> None:
@@ -113,6 +123,7 @@ def serve_calls() -> None:
 def run_command(command: list[str]) -> int:
     """Run a command whose resolver drops every tenth query; return its exit code."""
     with tempfile.TemporaryDirectory() as folder:
+        _take_the_address()
         _take_the_resolvers_place(folder)
         server = NameServer()
         server.drops_every = 10
@@ -121,9 +132,21 @@ def run_command(command: list[str]) -> int:
     return code
 
 
+def run_command_before_the_name_is_known(address: str, command: list[str]) -> int:
+    """Run a command on a machine of its own addresses; return its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        _take_the_resolvers_place(folder)
+        server = NameServer(address)
+        server.unknown_for = LATE_QUERIES
+        code = subprocess.run(command, check=False).returncode
+    assert server.queries > LATE_QUERIES, f"the name was asked for {server.queries} times only"
+    return code
+
+
 def main(steps: list[list[Any]]) -> None:
     """Perform steps."""
     with tempfile.TemporaryDirectory() as folder:
+        _take_the_address()
         _take_the_resolvers_place(folder)
         server = NameServer()
         command = [sys.executable, "-m", "tests.integration.name_server"]
@@ -156,6 +179,8 @@ def main(steps: list[list[Any]]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         sys.exit(run_command(sys.argv[2:]))
+    elif sys.argv[1:2] == ["late"]:
+        sys.exit(run_command_before_the_name_is_known(sys.argv[2], sys.argv[3:]))
     elif sys.argv[1:]:
         main([json.loads(step) for step in sys.argv[1:]])
     else:

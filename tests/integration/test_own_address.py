@@ -15,18 +15,30 @@ import pytest
 from elastic_harness.cluster.client import wait_for
 from elastic_harness.network.names import NameChange
 
-from pytest_elastic.backends.own_address import interface_addresses, own_address, why_doubtful
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
+from pytest_elastic.workers.own_address import (
+    OwnAddress,
+    address_as_said,
+    interface_addresses,
+    own_address,
+)
 from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
 ASK = """
 import json, sys
-from pytest_elastic.backends.own_address import own_address, why_doubtful
 from pytest_elastic.config import Endpoint
-endpoints = [Endpoint(host=host, port=29400) for host in sys.argv[1:]]
-address = own_address(None, endpoints, said="--local-addr")
-print(json.dumps([address, why_doubtful(address, endpoints)]))
+from pytest_elastic.workers.own_address import own_address
+found = own_address([Endpoint(host=host, port=29400) for host in sys.argv[1:]])
+print(json.dumps([found.address, found.doubt]))
+"""
+ASK_SAID = """
+import json, sys
+from pytest_elastic.config import Endpoint
+from pytest_elastic.workers.own_address import address_as_said
+endpoints = [Endpoint(host=sys.argv[2], port=29400)]
+found = address_as_said(sys.argv[1], endpoints, said="--local-addr")
+print(json.dumps([found.address, found.doubt, found.is_said]))
 """
 DEBIANS_HOSTS = {"n1": NameChange(address="127.0.1.1")}
 
@@ -110,24 +122,38 @@ def test_a_machine_without_a_network_says_that_nobody_can_reach_it(tmp_path: Pat
 def test_ipv6_alone_is_an_address_too(bench: Bench) -> None:
     """Of a machine that has no other; where nodes meet at IPv6, that is taken."""
     endpoint = [Endpoint(host="::1", port=29400)]
-    assert own_address(None, endpoint, said="x") == "::1"
-    assert why_doubtful("::1", endpoint) == ""
-    assert why_doubtful("::1", [Endpoint(host="n2", port=29400)]) != ""
+    assert own_address(endpoint) == OwnAddress(address="::1")
 
 
 def test_the_interfaces_of_this_machine_are_found() -> None:
     """Those that the kernel would use, and none that only this machine reaches."""
     found = interface_addresses()
     assert all(not each.startswith(("127.", "fe80")) for each in found)
-    towards = own_address(None, [], said="x")
+    towards = own_address([]).address
     assert towards in found or towards == "127.0.0.1"
 
 
 def test_who_says_an_address_is_believed() -> None:
     """And told if it is none."""
-    assert own_address("127.0.0.1", [Endpoint(host="n1", port=1)], said="x") == "127.0.0.1"
+    said = address_as_said("127.0.0.1", [Endpoint(host="n1", port=1)], said="x")
+    assert said == OwnAddress(address="127.0.0.1", is_said=True)
     with pytest.raises(UsageError, match=r"--local-addr=nowhere\.invalid: no such address"):
-        own_address("nowhere.invalid", [], said="--local-addr")
+        address_as_said("nowhere.invalid", [], said="--local-addr")
+
+
+def test_a_name_that_is_127_0_1_1_on_its_own_machine_says_nothing_about_its_address(
+    bench: Bench,
+) -> None:
+    """With `--local-addr`, too: the others know it by another address."""
+    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    wait_for(bench.loop, changes, within_s=LIMIT_S)
+    (address, doubt, is_said), others = (
+        json.loads(bench.output(bench.python(node, ASK_SAID, node, meet)).splitlines()[-1])
+        for node, meet in (("n1", "n2"), ("n2", "n1"))
+    )
+    assert (address, is_said) == ("10.77.0.1", False)
+    assert doubt.startswith("n1 is 127.0.1.1 on this machine, so that its way to the others had")
+    assert others == ["10.77.0.2", "", True]
 
 
 LAUNCH = (
@@ -220,8 +246,8 @@ def test_a_job_forms_at_a_link_local_address_with_its_interface(tmp_path: Path) 
 @needs_namespaces
 def test_a_link_local_address_that_was_said_needs_its_interface(tmp_path: Path) -> None:
     """With --local-addr; a name that has another address as well stands for that one."""
-    said = "import sys\nfrom pytest_elastic.backends.own_address import own_address\n"
-    said += "print(own_address(sys.argv[1], [], said='--local-addr'))"
+    said = "import sys\nfrom pytest_elastic.workers.own_address import address_as_said\n"
+    said += "print(address_as_said(sys.argv[1], [], said='--local-addr').address)"
     hosts = 'echo fd00::7 $(hostname) >> /etc/hosts; exec "$@"'
     found = [
         on_one_link(tmp_path, *wrapped, sys.executable, "-c", said, address, addresses="fd00::7")

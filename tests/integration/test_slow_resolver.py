@@ -64,7 +64,7 @@ def test_a_call_to_an_address_waits_for_no_name_service(late_s: float | None) ->
         call("swap", expected="one", value="two"),
         call("fetch"),
     )
-    assert [answer for answer, _ in results] == [[""], [""], ["two", ""], ["two", ""]]
+    assert [answer for answer, _ in results] == [["", ""], [""], ["two", ""], ["two", ""]]
     assert all(took_s < MARGIN_S for _, took_s in results), results
 
 
@@ -84,7 +84,7 @@ def test_a_late_answer_serves_the_next_call() -> None:
         call("publish", "store.test", value="one"),
         call("publish", "store.test", value="one"),
     )
-    assert [bool(error) for (error,), _ in results] == [False, True, False], results
+    assert [any(answer) for answer, _ in results] == [False, True, False], results
 
 
 def test_the_last_known_address_is_used_while_no_name_server_answers() -> None:

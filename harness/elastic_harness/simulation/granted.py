@@ -23,6 +23,7 @@ from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.model import Node
 
 if TYPE_CHECKING:
     from pytest_elastic.loop import Loop
@@ -156,7 +157,6 @@ class _Agent:
         self._process = process
         self.registry = GrantedRegistry(
             cast("Loop", self),
-            node=process.node,
             settings=process.member.settings,
             where=Where(kind=ETCD, arguments={}, name="an etcd in memory"),
             calls=self,
@@ -227,6 +227,14 @@ class _Agent:
     @property
     def member(self) -> MemberMachine:
         return self._process.member
+
+    @property
+    def node(self) -> Node:
+        return self._process.node
+
+    def look_at_place(self, then: Callable[[], None]) -> None:
+        """Go on: a simulated node is where it is."""
+        then()
 
     @property
     def has_acknowledged(self) -> bool:
