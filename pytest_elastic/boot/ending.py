@@ -26,7 +26,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -67,12 +66,12 @@ def settle(limit_s: float | None = None) -> None:
         nap_s = min(2 * nap_s, _LONGEST_NAP_S)
 
 
-def settle_when_groups_end() -> None:
+def settle_when_groups_end(loaded: Mapping[str, Any]) -> None:
     """Have `destroy_process_group` wait for gloo's threads before it lets all groups go.
 
     There is no hook for that: the last function it calls is wrapped (torch 2.7 to 2.13 have it).
     """
-    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    c10d: Any = loaded.get("torch.distributed.distributed_c10d")
     unregister = getattr(c10d, "_unregister_all_process_groups", None)
     if unregister is None:
         return

@@ -16,11 +16,13 @@ import signal
 import sys
 import traceback
 import types
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pytest_elastic.boot import descriptors, ending, interpreter, proc_title, sharing, variables
+from pytest_elastic.boot.hidden import HiddenModules
 from pytest_elastic.boot.order import WarmOrder, restore, take_order
 from pytest_elastic.boot.role import Role, play
 from pytest_elastic.errors import InternalError, UsageError
@@ -29,8 +31,8 @@ __all__ = ["Host", "current", "serve", "serve_unheld"]
 
 # What their libraries read by getenv is listed in `workers.library_reads`.
 _TRACED = ("torch", "numpy", "pytest_elastic", "elastic_harness")
-# Goes through all variables for those that begin with TQDM_ (`workers.warmth` knows them).
-_LOOKS_FOR_ITS_OWN = frozenset({"tqdm"})
+# Go through all variables for those that begin with their own name (`workers.warmth` knows them).
+_LOOKS_FOR_ITS_OWN = frozenset({"networkx", "tqdm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class Host:
     interpreter would not have loaded yet to the file it came from ("" when it has none);
     `ignored_signals` were ignored by the parent already; `cannot_become` says why not, or is empty;
     `own` are our own modules. `read` names the variables that what is preloaded has asked Python
-    for; `unlisted` says why it may have read others, or is empty. `torch` is the version of torch,
-    if that is loaded.
+    for; `unlisted` says why it may have read others, or is empty, and `unlisted_in` which module
+    has. `torch` is the version of torch, if that is loaded.
     """
 
     environ: Mapping[str, str]
@@ -57,6 +59,7 @@ class Host:
     own: interpreter.OwnModules
     read: frozenset[str] = frozenset()
     unlisted: str = ""
+    unlisted_in: str = ""
     torch: str = ""
 
 
@@ -110,37 +113,50 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     own = descriptors.open_descriptors()
     # Our own values (one thread in each pool) are in force until everything is imported.
     added_path = _add_to_path(environ.get("PYTHONPATH", ""), clean_path)
-    with variables.recorded() as reads:
-        foreign = _import_all(order)
+    with variables.recorded() as reads, sharing.modules_together():
+        foreign, loads = _import_all(order, reads)
     held = _opened_since(own)
     if supported and held:
         # It is closed when a program begins, behind the back of the module that opened it.
         supported, reason = False, f"something preloaded has opened {held}, and may go on using it"
+    if supported and (missing := interpreter.missing_in_modules()):
+        supported, reason = False, f"there is no {missing} here, which a warm start needs"
     restore(order, os.environ)
+    modules = _loaded_since(at_start)
+    torch = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    hidden = HiddenModules(reads, is_visible=_is_visible)
+    sharing.keep([reads, hidden])
+    sharing.freeze()
+    package, sentence = _reader_of_all(reads)
     _current = Host(
         environ=environ,
         clean_path=clean_path,
         added_path=added_path,
-        modules=_loaded_since(at_start),
+        modules=modules,
         preload=order.preload,
         ignored_signals=ignored,
         cannot_become="" if supported else reason,
         own=interpreter.own_modules(),
-        read=frozenset(reads.names),
-        unlisted=_reader_of_all(reads) or foreign,
-        torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
+        read=frozenset().union(*reads.names.values()),
+        unlisted=sentence or foreign,
+        unlisted_in=package or loads,
+        torch=torch,
     )
     proc_title.show([f"pytest-elastic: {order.role}"], os.environ)
     program = play(_make_role(order))
     sharing.keep(_current)
     host, _current = _current, None
+    loaded = ChainMap(sys.modules, hidden.modules)
     interpreter.become(
         program,
         clean_path=host.clean_path,
         own=host.own,
+        loaded=loaded,
         ignored_signals=host.ignored_signals,
     )
-    ending.settle_when_groups_end()
+    ending.settle_when_groups_end(loaded)
+    if program.late is not None:
+        hidden.watch(program.late)
     if ending.can_end_early(host.preload, program.environ):
         ending.end_early()
 
@@ -154,17 +170,19 @@ def _add_to_path(python_path: str, clean_path: tuple[str, ...]) -> tuple[str, ..
     return (*entries, *ours)
 
 
-def _import_all(order: WarmOrder) -> str:
+def _import_all(order: WarmOrder, reads: variables.Reads) -> tuple[str, str]:
     """Import what is to be warm, as a script with the caller's PYTHONPATH would find it.
 
-    Return which module has loaded libraries of which nothing is known, in a sentence, or nothing.
+    Return which module has loaded libraries of which nothing is known, in a sentence, and its name;
+    or nothing.
     """
-    foreign = ""
+    foreign = loads = ""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
     # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
     gc.disable()
     # Our own first: what a node or a keeper consists of is to lie together, and not among torch's.
     importlib.import_module(order.role.partition(":")[0])
+    sys.meta_path.insert(0, reads)
     for name in sorted(order.preload, key=interpreter.is_ours, reverse=True):
         libraries = _libraries()
         try:
@@ -179,16 +197,25 @@ def _import_all(order: WarmOrder) -> str:
             raise UsageError(f"cannot preload {name!r}: {kind}{said}") from error
         new = sorted(_libraries() - libraries)
         if new and not name.startswith(_TRACED):
+            loads = name
             foreign = f"{name} loads {os.path.basename(new[0])}, which may read variables by getenv"
+    sys.meta_path.remove(reads)
     sharing.keep_caches()
     sharing.freeze()
     gc.enable()
-    return foreign
+    return foreign, loads
 
 
-def _reader_of_all(reads: variables.Reads) -> str:
+def _reader_of_all(reads: variables.Reads) -> tuple[str, str]:
     names = sorted(reads.by_all - _LOOKS_FOR_ITS_OWN)
-    return f"{names[0]}, which is preloaded, goes through all variables" if names else ""
+    if not names:
+        return "", ""
+    return names[0], f"{names[0]}, which is preloaded, goes through all variables"
+
+
+def _is_visible(module: str) -> bool:
+    """Tell whether a program finds a module loaded: Python's own, and ours until they are gone."""
+    return interpreter.is_ours(module) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _libraries() -> set[str]:

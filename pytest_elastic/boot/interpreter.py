@@ -25,6 +25,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, PathFinder
+from operator import attrgetter
 from typing import Any, TextIO
 
 from pytest_elastic.boot import pools, proc_title, sharing
@@ -37,6 +38,7 @@ __all__ = [
     "ignored_signals",
     "is_ours",
     "is_supported",
+    "missing_in_modules",
     "own_modules",
 ]
 
@@ -63,6 +65,15 @@ _UNPARSED: Mapping[str, Any] = {
     "run_filename": None,
     "pythonpath_env": None,
 }
+
+
+# What a program that is warm needs of modules, as far as they are loaded, and is private there.
+_PRIVATE = (
+    ("atexit", "_run_exitfuncs"),
+    ("logging", "_startTime"),
+    ("threading", "Thread._set_native_id"),
+    ("torch.distributed.distributed_c10d", "_unregister_all_process_groups"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,17 @@ def is_supported() -> tuple[bool, str]:
     return True, "self-test passed"
 
 
+def missing_in_modules() -> str:
+    """Return the name of what a program needs of a loaded module and is not there, or nothing."""
+    for module, name in _PRIVATE:
+        if module in sys.modules:
+            try:
+                attrgetter(name)(sys.modules[module])
+            except AttributeError:
+                return f"{module}.{name}"
+    return ""
+
+
 def ignored_signals() -> tuple[int, ...]:
     """Return the signals that this process's parent had it ignore (as `nohup` does)."""
     return tuple(
@@ -116,12 +138,14 @@ def become(
     *,
     clean_path: Sequence[str],
     own: OwnModules,
+    loaded: Mapping[str, Any],
     ignored_signals: Sequence[int] = (),
 ) -> None:
     """Make this process what a fresh interpreter would be at the same point; then return to site.
 
     `clean_path` is `sys.path` as the interpreter computes it without PYTHONPATH; `own` are
     our modules as the host knew them, so that only those that came later have to be looked for.
+    `loaded` are all modules of this process, those that the program does not see yet included.
     """
     _replace_environ(program.environ)
     if program.cwd is not None:
@@ -132,8 +156,8 @@ def become(
     sys.path[:] = _python_path(program.environ.get("PYTHONPATH", ""), clean_path)
     _replace_streams(config)
     _make_main()
-    _mend_libraries(program.environ)
-    pools.resize(program.environ)
+    _mend_libraries(program.environ, loaded)
+    pools.resize(program.environ, loaded)
     proc_title.show([sys.executable, *program.argv], program.environ)
     _forget_ourselves(own)
 
@@ -263,9 +287,8 @@ def _make_main() -> None:
             sys.modules[name] = main
 
 
-def _mend_libraries(environ: Mapping[str, str]) -> None:
+def _mend_libraries(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
     """Give this process its own random states, authentication key, thread id and start time."""
-    loaded: Mapping[str, Any] = sys.modules
     if "torch" in loaded:
         loaded["torch"].default_generator.seed()
     if "numpy.random" in loaded:
@@ -278,7 +301,9 @@ def _mend_libraries(environ: Mapping[str, str]) -> None:
     if "tempfile" in loaded:
         loaded["tempfile"].tempdir = None  # looked for at first use, in this environment
     if "logging" in loaded:
-        loaded["logging"]._startTime = time.time()  # noqa: SLF001 (what %(relativeCreated)s counts from)
+        logging = loaded["logging"]  # %(relativeCreated)s counts from this; ns since Python 3.13
+        is_in_ns = isinstance(logging._startTime, int)  # noqa: SLF001 (no public way)
+        logging._startTime = time.time_ns() if is_in_ns else time.time()  # noqa: SLF001
     if environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
     elif faulthandler.is_enabled():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,10 +29,9 @@ def wanted_threads(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
     return omp, _number(environ.get("OPENBLAS_NUM_THREADS")) or omp
 
 
-def resize(environ: Mapping[str, str]) -> None:
+def resize(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
     """Give torch and OpenBLAS, where loaded, the numbers of threads that `environ` asks for."""
     torch_threads, blas_threads = wanted_threads(environ)
-    loaded: Mapping[str, Any] = sys.modules
     if torch_threads != 1 and "torch" in loaded:
         number = torch_threads or _cores()
         # torch asks OpenMP at its first operation; telling OpenMP starts no thread before that.

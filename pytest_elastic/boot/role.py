@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_elastic.boot.hidden import Late
+
 __all__ = ["Program", "Role", "play"]
 
 
@@ -32,12 +34,14 @@ class Program:
 
     `argv` is everything behind the interpreter: `["train.py", "--steps=3"]`, `["-m", "pkg"]`,
     `["-u", "-c", "print(1)"]`. `environ` replaces the environment, `cwd` the working directory
-    (None keeps it). Standard streams are descriptors 0 to 2 as they are when `run` returns.
+    (None keeps it). Standard streams are descriptors 0 to 2 as they are when `run` returns. `late`
+    is told of variables that it sets after what is preloaded has read them.
     """
 
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: str | None = None
+    late: Late | None = None
 
 
 def play(role: Role | Program) -> Program:

@@ -9,14 +9,19 @@ does nothing but join a gloo group: 18 MB of its own without all that, 8 MB with
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
-__all__ = ["freeze", "keep", "keep_caches"]
+__all__ = ["freeze", "keep", "keep_caches", "modules_together"]
+
+# Taken at once; those that are left over are freed.
+_MODULES = 256
 
 # Objects larger than that are not CPython's to place, but the C library's.
 _LARGEST = 512
@@ -34,11 +39,37 @@ def keep(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+@contextlib.contextmanager
+def modules_together() -> Iterator[None]:
+    """Have the modules that are imported lie together, but for those that C code makes.
+
+    A child that puts many of them into `sys.modules` (`boot.hidden`) writes into each: 500 pages.
+    """
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    make = getattr(bootstrap, "_new_module", None)  # 3.10 to 3.13 have it
+    ready: list[Any] = []
+
+    def take(name: str) -> ModuleType:
+        if not ready:
+            ready.extend(ModuleType("") for _ in range(_MODULES))
+        module: ModuleType = ready.pop()
+        type(module).__init__(module, name)
+        return module
+
+    if make is not None:
+        bootstrap._new_module = take  # noqa: SLF001 (no other way)
+    try:
+        yield
+    finally:
+        if make is not None:
+            bootstrap._new_module = make  # noqa: SLF001
+
+
 def keep_caches() -> None:
     """Keep what programs are known to throw away: 2 800 functions' rules, as groups are made."""
     rules: Any = sys.modules.get("torch._dynamo.trace_rules")
-    cached = getattr(rules, "get_torch_obj_rule_map", None)
-    if cached is not None and cached.cache_info().currsize:
+    cached: Any = getattr(rules, "get_torch_obj_rule_map", None)
+    if hasattr(cached, "cache_info") and cached.cache_info().currsize:
         keep(cached())
 
 

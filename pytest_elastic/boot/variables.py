@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,11 +20,30 @@ _MAPPINGS = frozenset({"os", "_collections_abc", "collections.abc", "copy"})
 
 
 class Reads:
-    """The `names` that were asked for, and the packages that went through all variables."""
+    """What was asked for, and while which module was imported.
+
+    `names` are variables by that module ("": none), `imported_by` says which other module imported
+    it, `by_all` are the packages that went through all variables. On `sys.meta_path`, it sees every
+    import begin.
+    """
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.names: dict[str, set[str]] = defaultdict(set)
         self.by_all: set[str] = set()
+        self.imported_by: dict[str, str] = {}
+        self._importing: list[str] = []
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        """Find nothing, but note who looks for a module."""
+        if name not in sys.modules:  # else it is executed once more
+            self.imported_by[name] = self.innermost()
+            self._importing.append(name)
+
+    def innermost(self) -> str:
+        """Return the module that is being executed now, or nothing."""
+        while self._importing and not _is_executing(self._importing[-1]):
+            self._importing.pop()
+        return self._importing[-1] if self._importing else ""
 
 
 @contextlib.contextmanager
@@ -34,8 +54,8 @@ def recorded() -> Iterator[Reads]:
     get, iterate = kind.__getitem__, kind.__iter__
 
     def get_and_note(environ: object, name: object) -> object:
-        if isinstance(name, str | bytes):
-            reads.names.add(os.fsdecode(name))
+        if isinstance(name, str | bytes) and not _is_step_of_a_walk():
+            reads.names[reads.innermost()].add(os.fsdecode(name))
         return get(environ, name)
 
     def iterate_and_note(environ: object) -> object:
@@ -47,6 +67,17 @@ def recorded() -> Iterator[Reads]:
         yield reads
     finally:
         kind.__getitem__, kind.__iter__ = get, iterate
+
+
+def _is_step_of_a_walk() -> bool:
+    """Tell whether `items()` or `values()` asks for the next variable: `by_all` tells of those."""
+    frame = sys._getframe(2)  # noqa: SLF001 (no other way to know a caller)
+    return frame.f_code.co_name == "__iter__" and frame.f_globals.get("__name__") in _MAPPINGS
+
+
+def _is_executing(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def _asking_package() -> str:

@@ -3,7 +3,7 @@
 A warm worker is forked from an interpreter that has torch imported. Whatever would have been read
 at a fresh start, or while importing, must be as the host found it; nothing beside the script may
 have the name of a module that is loaded already. What is not sure is started by exec, with the
-reason in the event log.
+reason in the event log. What the program itself does, `boot.hidden` watches.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 
 from pytest_elastic.boot.host import Host
 from pytest_elastic.events.model import NOT_OUR_PYTHON
 from pytest_elastic.workers.library_reads import READ_BY_LIBRARIES, TRACED
-from pytest_elastic.workers.own_source import SetVariable, sources_of, variables_set
 from pytest_elastic.workers.spec import WorkerSpec
 
-__all__ = ["Reach", "look_around", "warm_reason"]
+__all__ = ["Reach", "look_around", "read_by_libraries", "warm_reason"]
 
 # Families that libraries read while they are imported, by getenv: on another processor or system
 # they may read others of a family than where `library_reads` was traced.
 _READ_BY_IMPORTS = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMPY_", "NPY"),
-    *("TORCH", "PYTORCH", "ATEN_", "C10_", "TQDM_"),
+    *("TORCH", "PYTORCH", "ATEN_", "C10_", "NETWORKX_", "TQDM_"),
 )
 # Read by the interpreter, the C library or an imported library while it starts.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", *_READ_BY_IMPORTS)
@@ -35,6 +34,8 @@ _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", *_READ_BY
 _READ_LATER = (
     *("TORCHELASTIC_", "TORCH_ELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_WORKER_"),
     *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST"),
+    # Lightning sets it above its import of torch.
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
 )
 # Of those: `boot.interpreter` does in the child what a fresh start would have done.
 _MENDED = frozenset(
@@ -69,7 +70,12 @@ _OBSERVERS = frozenset(
         *("pyinstrument", "memory_profiler", "kernprof"),
     }
 )
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+# Which modules load the libraries of `library_reads`, and, where not all, what begins their names.
+_HAVE_LIBRARIES: Mapping[str, str | tuple[str, ...]] = {
+    "torch": "",
+    "numpy": "",
+    "triton": ("TRITON_", "LLVM_", "PTXAS_", "bar"),
+}
 # The longest first: `x.cpython-311-x86_64-linux-gnu.so` is the module x.
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
@@ -80,12 +86,10 @@ class Reach:
     """What a script could import from its own surroundings.
 
     `folders` are the script's folder and the entries of PYTHONPATH in the order of `sys.path`,
-    each with the names of the modules in it. `early` is a variable that the program's own source
-    sets, and that what is preloaded has read already.
+    each with the names of the modules in it.
     """
 
     folders: Sequence[tuple[str, frozenset[str]]]
-    early: SetVariable | None = None
 
 
 def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool, str]:
@@ -102,33 +106,49 @@ def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool
         or _different_start(spec.environ, host)
         or _counted_processors(spec)
         or _shadowed_module(reach, host.modules)
-        or _set_by_program(reach)
         or _missing_folder(spec, host)
     )
     return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
 
 
-def look_around(
-    spec: WorkerSpec, host: Host, seen: dict[str, frozenset[str]] | None = None
-) -> Reach:
+def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None) -> Reach:
     """Read the folders that would come first on the worker's `sys.path`.
 
-    And the program's source, for variables that `host` has read. `seen` remembers folders between
-    the workers of one round.
+    `seen` remembers folders between the workers of one round.
     """
     seen = {} if seen is None else seen
     entries = [_first_entry(spec), *_python_path(spec)]
     for entry in entries:
         if entry not in seen:
             seen[entry] = _modules_in(entry)
-    _, target = _split(spec.command[1:])
-    # What is installed is not the program's own, though PYTHONPATH may name it once more.
-    own = [entry for entry in entries if os.path.basename(entry) not in _INSTALLED]
-    text, files = sources_of(target, spec.cwd, own)
-    return Reach(
-        folders=[(entry, seen[entry]) for entry in entries],
-        early=variables_set(text, files, own, _early_of(host)),
-    )
+    return Reach(folders=[(entry, seen[entry]) for entry in entries])
+
+
+def read_by_libraries(host: Host) -> Mapping[str, Container[str]]:
+    """Return the variables that modules of `host` have, or may have, read but by Python."""
+    is_traced = _unlisted(host) == host.unlisted
+    reads: dict[str, Container[str]] = {
+        module: _Read(begins, is_any=not is_traced)
+        for module, begins in _HAVE_LIBRARIES.items()
+        if module in host.modules
+    }
+    if host.unlisted:
+        reads[host.unlisted_in] = _Read("", is_any=True)
+    return reads
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The variables that libraries read; with `is_any`, all but those that workers are given."""
+
+    begins: str | tuple[str, ...]
+    is_any: bool
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or not name.startswith(self.begins):
+            return False
+        is_unlisted = self.is_any and not name.startswith((*_GIVEN, *_READ_LATER))
+        return is_unlisted or _is_listed(name)
 
 
 def _odd_command(arguments: Sequence[str]) -> str:
@@ -208,10 +228,12 @@ def _shadowed_module(reach: Reach, modules: Mapping[str, str]) -> str:
 
 def _is_read_by_imports(name: str, host: Host) -> bool:
     """Tell whether what is preloaded in `host` has read a variable, as far as that is known."""
-    return (
-        name in host.read
-        or name in READ_BY_LIBRARIES
-        or (name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER))
+    return name in host.read or _is_listed(name)
+
+
+def _is_listed(name: str) -> bool:
+    return name in READ_BY_LIBRARIES or (
+        name.startswith(_READ_BY_IMPORTS) and not name.startswith(_READ_LATER)
     )
 
 
@@ -226,26 +248,6 @@ def _unlisted(host: Host) -> str:
     if platform.machine() != processor:
         return f"what torch reads on {platform.machine()} has not been traced"
     return ""
-
-
-def _early_of(host: Host) -> Callable[[str], bool]:
-    """Return what tells whether a program must not set a variable that `host` may have read."""
-    unlisted = _unlisted(host)
-
-    def is_early(name: str) -> bool:
-        if _is_read_by_imports(name, host):
-            return True
-        return bool(unlisted) and not name.startswith((*_GIVEN, *_READ_LATER))
-
-    return is_early
-
-
-def _set_by_program(reach: Reach) -> str:
-    early = reach.early
-    if early is None:
-        return ""
-    where = f"{os.path.basename(early.file)}:{early.line}"
-    return f"{where} names {early.name}, which is read when torch and its like are imported"
 
 
 def _missing_folder(spec: WorkerSpec, host: Host) -> str:

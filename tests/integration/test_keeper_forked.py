@@ -24,7 +24,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_a_launcher_forked_from_a_warm_server_runs_a_job(tmp_path: Path) -> None:
-    """Workers are warm, see none of their ancestors' descriptors, and the exit codes go up."""
+    """Workers are warm, see none of their ancestors' descriptors or modules; exit codes go up."""
     code = (
         "import os, sys\n"
         "fds = [os.readlink(f'/proc/self/fd/{fd}') for fd in range(3, 30)\n"
@@ -46,8 +46,8 @@ def test_a_launcher_forked_from_a_warm_server_runs_a_job(tmp_path: Path) -> None
     assert sorted(done.stdout.splitlines()) == [
         "dismissed True",
         "keeper True torch preloaded",
-        "rank 0 True [] []",
-        "rank 1 True [] []",
+        "rank 0 False [] []",
+        "rank 1 False [] []",
         "store open",
         "workers warm",
     ]

@@ -114,7 +114,12 @@ def test_the_endpoint_is_hosted_where_its_address_is_ours(agent: AgentProcess) -
     again = ask(agent, "host_endpoint", host="127.0.0.1", port=answer.value, is_forced=False)
     taken = f"cannot listen on 127.0.0.1:{answer.value}: Address already in use"
     assert again.error == f"{taken}: another process listens there"
-    assert "is not known here" in ask(agent, "host_endpoint", host="no.invalid", port=0).error
+
+
+def test_a_name_that_is_not_known_may_be_hosted_later(agent: AgentProcess) -> None:
+    """That is no refusal: the name is asked for again."""
+    answer = ask(agent, "host_endpoint", host="no.invalid", port=0, is_forced=False)
+    assert (answer.error, "is not known here" in answer.value) == ("", True)
 
 
 def test_a_forced_host_serves_whatever_the_name_resolves_to(agent: AgentProcess) -> None:

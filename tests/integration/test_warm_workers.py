@@ -198,18 +198,6 @@ def test_a_variable_that_is_read_at_start_is_respected(
     assert run == ("0 True\n", "", 0)
 
 
-def test_a_variable_that_a_script_sets_above_its_imports_is_respected(
-    warm_agent: AgentProcess, tmp_path: Path
-) -> None:
-    """Torch reads how many threads to take when it is imported, which a warm worker has done."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "settings.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n")
-    (folder / "script.py").write_text("import settings, torch\nprint(torch.get_num_threads())\n")
-    (run,) = run_worker(warm_agent, ["script.py"], folder, os.environ, expect_start="exec")
-    assert run == ("1\n", "", 0)
-
-
 def test_a_warm_group_starts_within_the_time_of_a_fork(
     warm_agent: AgentProcess, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_elastic.boot.spawn import command_and_environ
 
-__all__ = ["LIMIT_S", "ROLE", "hold"]
+__all__ = ["LIMIT_S", "ROLE", "hold", "without_gloos_own"]
 
 LIMIT_S = 240.0
 
@@ -35,6 +35,11 @@ def hold(
         check=False,
         cwd=cwd,
     )
+
+
+def without_gloos_own(printed: str) -> list[str]:
+    """Return the lines that a program printed; torch 2.10 prints one as a group is made."""
+    return [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]
 
 
 ROLE = """\

@@ -91,7 +91,7 @@ def test_our_own_modules_are_in_no_programs_way(tmp_path: Path) -> None:
 
 def test_signals_that_the_parent_ignored_stay_ignored(tmp_path: Path) -> None:
     """As under `nohup`: a program inherits what its launcher was told to ignore."""
-    code = "import signal; print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))"
+    code = "import signal; print(*map(int, map(signal.getsignal, (signal.SIGHUP, signal.SIGTERM))))"
     body = (
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         f"return Program(argv=['-c', {code!r}], environ=os.environ.copy())"
@@ -148,6 +148,30 @@ def test_a_module_that_keeps_a_file_open_is_not_shared_with_programs(tmp_path: P
         ended = hold(role, tmp_path, preload=preload, cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.startswith(said)
+
+
+@pytest.mark.parametrize("name", ["_startTime", "Thread._set_native_id", "_run_exitfuncs"])
+def test_a_python_without_what_programs_need_says_so(tmp_path: Path, name: str) -> None:
+    """Private names of the standard library may go with any release: then workers start fresh."""
+    module = {"_startTime": "logging", "_run_exitfuncs": "atexit"}.get(name, "threading")
+    (tmp_path / "takes_away.py").write_text(f"import {module}\ndel {module}.{name}\n")
+    body = (
+        "from pytest_elastic.boot import host; "
+        "print(host.current().cannot_become, flush=True); os._exit(0)"
+    )
+    ended = hold(ROLE.format(body=body), tmp_path, preload=["takes_away"])
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == f"there is no {module}.{name} here, which a warm start needs\n"
+
+
+def test_the_clock_of_logging_starts_with_the_program(tmp_path: Path) -> None:
+    """%(relativeCreated)d are milliseconds since logging was imported, in every Python."""
+    code = (
+        "import logging; print(logging.LogRecord('x', 20, 'p', 1, 'm', (), None).relativeCreated)"
+    )
+    body = f"return Program(argv=['-c', {code!r}], environ=os.environ.copy())"
+    ended = hold(ROLE.format(body=body), tmp_path, preload=["logging"])
+    assert 0 <= float(ended.stdout) < LIMIT_S * 1000
 
 
 @pytest.mark.parametrize(

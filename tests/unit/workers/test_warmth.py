@@ -11,7 +11,7 @@ import pytest
 from pytest_elastic.boot.host import Host
 from pytest_elastic.boot.interpreter import OwnModules
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.warmth import Reach, look_around, warm_reason
+from pytest_elastic.workers.warmth import Reach, look_around, read_by_libraries, warm_reason
 
 NOWHERE = Reach(folders=[])
 
@@ -173,7 +173,7 @@ def test_looking_around_finds_what_an_import_would(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").write_text("")
     spec = worker(["-u", "train.py"], {"PYTHONPATH": "lib:/missing"}, cwd=str(tmp_path))
-    reach = look_around(spec, host())
+    reach = look_around(spec)
     assert [folder for folder, _ in reach.folders] == [
         str(tmp_path / "real"),
         str(tmp_path / "lib"),
@@ -194,7 +194,7 @@ def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None
         (["app"], tmp_path / "app"),
         (["app/x.py"], tmp_path / "app"),
     ):
-        assert look_around(worker(arguments, cwd=str(tmp_path)), host()).folders[0][0] == str(first)
+        assert look_around(worker(arguments, cwd=str(tmp_path))).folders[0][0] == str(first)
 
 
 @pytest.mark.parametrize(
@@ -231,33 +231,18 @@ def test_what_does_not_show_at_the_start_is_no_reason(name: str, value: str) -> 
     assert warm_reason(worker(environ=environ), host(environ), NOWHERE)[0]
 
 
-def test_a_program_that_sets_what_torch_has_read_needs_a_fresh_interpreter(tmp_path: Path) -> None:
-    """Above its `import torch`, or anywhere: that is not told apart."""
-    script = tmp_path / "train.py"
-    for name, is_early in (
-        *(("OMP_NUM_THREADS", True), ("TORCH_LOGS", True), ("PYTORCH_ALLOC_CONF", True)),
+def test_variables_that_torchs_libraries_read_are_known_by_family() -> None:
+    """Listed ones and those of a family that is read at start, but not what is read later."""
+    reads = read_by_libraries(host())
+    assert list(reads) == ["torch"]
+    for name, is_read in (
+        *(("OMP_NUM_THREADS", True), ("TORCH_LOGS", True), ("KINETO_USE_DAEMON", True)),
         *(("TORCH_HOME", False), ("NCCL_DEBUG", False), ("CUDA_VISIBLE_DEVICES", False)),
     ):
-        script.write_text(f"import os\nos.environ[{name!r}] = '2'\nimport torch\n")
-        spec = worker(cwd=str(tmp_path))
-        is_warm, reason = warm_reason(spec, host(), look_around(spec, host()))
-        assert (is_warm, f"train.py:2 names {name}" in reason) == (not is_early, is_early)
-    spec = worker(["-c", "import os; os.environ['MKL_X'] = '1'"], cwd=str(tmp_path))
-    assert "-c:1 names MKL_X" in warm_reason(spec, host(), look_around(spec, host()))[1]
-
-
-@pytest.mark.parametrize(("folder", "is_own"), [("lib", True), ("site-packages", False)])
-def test_what_is_installed_is_not_the_programs_own(
-    tmp_path: Path,
-    folder: str,
-    is_own: bool,  # noqa: FBT001
-) -> None:
-    """Torch's own source names what torch reads, and PYTHONPATH may name the folder it is in."""
-    (tmp_path / "train.py").write_text("import mine")
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "mine.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n")
-    early = look_around(worker(environ={"PYTHONPATH": folder}, cwd=str(tmp_path)), host()).early
-    assert (early is not None) == is_own
+        assert (name in reads["torch"]) == is_read, name
+    modules = {"torch": "", "triton": ""}
+    assert "OMP_NUM_THREADS" not in read_by_libraries(host(modules=modules))["triton"]
+    assert "TRITON_INTERPRET" in read_by_libraries(host(modules=modules))["triton"]
 
 
 @pytest.mark.parametrize("module", ["cProfile", "trace", "coverage", "memray.run"])
@@ -270,38 +255,36 @@ def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> 
 @pytest.mark.parametrize(
     "name", ["TRITON_INTERPRET", "KINETO_USE_DAEMON", "DNNL_DEFAULT_FPMATH_MODE", "CUSTOM_READ"]
 )
-def test_a_variable_that_what_is_preloaded_has_read_must_be_the_same(
-    name: str, tmp_path: Path
-) -> None:
-    """By getenv, as listed, or from Python, as recorded; in the environment or set by a script."""
+def test_a_variable_that_what_is_preloaded_has_read_must_be_the_same(name: str) -> None:
+    """By getenv, as listed, or from Python, as recorded."""
     warm = host(read=frozenset({"CUSTOM_READ"}))
     is_warm, reason = warm_reason(worker(environ={name: "1"}), warm, NOWHERE)
     assert (is_warm, reason.partition(":")[0]) == (
         False,
         f"{name} is read by what is preloaded and differs",
     )
-    (tmp_path / "train.py").write_text(f"import os\nos.environ[{name!r}] = '1'\nimport torch\n")
-    spec = worker(cwd=str(tmp_path))
-    assert f"train.py:2 names {name}" in warm_reason(spec, warm, look_around(spec, warm))[1]
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "why", "reader"),
     [
-        ({"torch": "2.9.0+cpu"}, "what torch 2.9.0+cpu reads has not been traced"),
-        ({"torch": "2.13.0+cpu", "unlisted": "mine loads x.so"}, "mine loads x.so"),
+        ({"torch": "2.9.0+cpu"}, "what torch 2.9.0+cpu reads has not been traced", "torch"),
+        (
+            {"torch": "2.13.0+cpu", "unlisted": "mine loads x.so", "unlisted_in": "mine"},
+            *("mine loads x.so", "mine"),
+        ),
     ],
 )
 def test_where_it_is_not_known_what_was_read_no_variable_may_differ(
-    fields: Mapping[str, Any], why: str, tmp_path: Path
+    fields: Mapping[str, Any], why: str, reader: str
 ) -> None:
     """But for those that the launcher gives to each worker."""
     unknown = host(None, **fields)
     is_warm, reason = warm_reason(worker(environ={"MINE": "1"}), unknown, NOWHERE)
     assert (is_warm, reason.partition(":")[0]) == (False, f"MINE differs, and {why}")
-    (tmp_path / "train.py").write_text("import os\nos.environ['MINE'] = '1'\nimport torch\n")
-    spec = worker(cwd=str(tmp_path))
-    assert "train.py:2 names MINE" in warm_reason(spec, unknown, look_around(spec, unknown))[1]
+    reads = read_by_libraries(unknown)
+    assert [name for name, read in reads.items() if "MINE" in read] == [reader]
+    assert "RANK" not in reads[reader]
     given = {"RANK": "1", "MASTER_PORT": "9", "TORCHELASTIC_RUN_ID": "x", "ELASTIC_PROBE": "y"}
     assert warm_reason(worker(environ=given), unknown, NOWHERE)[0]
     assert warm_reason(worker(environ={"MINE": "1"}), host(torch="2.13.0+cpu"), NOWHERE)[0]
