@@ -12,7 +12,8 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
@@ -20,8 +21,7 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
-from pytest_elastic.backends.own_address import listen_as_node, own_address, why_doubtful
-from pytest_elastic.config import LaunchConfig
+from pytest_elastic.config import Endpoint, LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import (
@@ -33,6 +33,7 @@ from pytest_elastic.events.model import (
     Record,
 )
 from pytest_elastic.events.sinks import make_sink
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
 from pytest_elastic.plain import as_object
 from pytest_elastic.printed import printable
@@ -44,6 +45,7 @@ from pytest_elastic.rendezvous.liveness import kill_s
 from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.messages import ProbeAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.own_place import OwnPlace
 from pytest_elastic.rendezvous.quorum import QuorumChoice
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
@@ -53,7 +55,13 @@ from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.console import Console, drain_consoles
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
-from pytest_elastic.workers.messages import InheritFolder
+from pytest_elastic.workers.own_address import (
+    OwnAddress,
+    address_as_said,
+    address_towards,
+    known_here,
+    own_address,
+)
 from pytest_elastic.workers.process_tree import reap_orphans
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
 
@@ -61,6 +69,8 @@ __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "se
 
 # The last records of an agent are the ones that say why it ended.
 _FLUSH_S = 1.0
+# How long it waits for the file that passes the reason on.
+_REASON_S = 3.0
 # How long the end of a launch waits for a console that takes no more.
 _DRAIN_S = 2.0
 
@@ -147,20 +157,22 @@ class _Launch:
             consoles=(self._stdout, self._stderr),
             say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
         )
+        self._reason = FileThread()  # writes to `config.error_file`
+        self._reason_problem = ""
         self._credentials = credentials_of(config)
         self._is_explained = False
+        self._place: OwnPlace
         self.outcome = Outcome()
 
     def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
-        towards = config.endpoints if config.registry_file is None else ()
-        address = own_address(config.local_addr, towards, said=config.said("local_addr"))
+        address = self._first_address()
         self._plan.open()
         agent = Agent(
             self._loop,
             node=self._name,
-            address=address,
+            own_address=lambda: self._place.address,
             shutdown_timeout_s=config.shutdown_timeout_s,
             failure_grace_s=config.failure_grace_s,
             kill_timeout_s=config.rendezvous.kill_timeout_s,
@@ -204,48 +216,107 @@ class _Launch:
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
+            self._finish_files()
             self._plan.close()
             drain_consoles(self._loop, (self._stdout, self._stderr), _DRAIN_S)
             self._stdout.close()
             self._stderr.close()
-            self._sink.flush(_FLUSH_S)
-            self._sink.close()
             signals.end(process_ends=process_ends)
 
-    def _take_part(self, agent: Agent, keeper: Keeper, address: str) -> int:
+    def _finish_files(self) -> None:
+        """Wait for what this process writes itself, and say what could not be written."""
+        if not self._reason.wait(_REASON_S):
+            self._reason_problem = f"its file system gave no answer within {_REASON_S:g} s"
+        if self._reason_problem:
+            self._say(
+                f"cannot write the reason to {self._config.error_file}: {self._reason_problem}"
+            )
+        if missing := self._sink.flush(_FLUSH_S):
+            self._say(f"[pytest-elastic {self._name}] {missing}")
+        self._sink.close()
+
+    def _first_address(self) -> OwnAddress:
+        """Return the own address as far as it is known before any name is looked up.
+
+        A rendezvous of torch's own is told once; so the names are looked up for it.
+        """
         config = self._config
-        listener = listen_as_node(address, config.rendezvous.port_range)
-        port = int(listener.getsockname()[1])
+        if config.local_addr:
+            said = config.said("local_addr")
+            return address_as_said(config.local_addr, self._towards, said=said)
+        if self._is_ours:
+            return address_towards(self._towards, known_here)
+        return own_address(self._towards)
+
+    def _host_name(self) -> str:
+        """Return what the user calls this node's address, which may be a name; "" for nothing.
+
+        As under torchrun that is where a static rendezvous meets, and --local-addr in any other.
+        """
+        config = self._config
+        if config.backend == "static":
+            return config.endpoint.host if config.rendezvous.is_host else ""
+        return config.local_addr or ""
+
+    @property
+    def _towards(self) -> Sequence[Endpoint]:
+        return self._config.endpoints if self._config.registry_file is None else ()
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the rendezvous is our own, not a handler of torch's."""
+        config = self._config
+        return config.registry_file is not None or config.backend in ("c10d", "static", ETCD)
+
+    def _take_part(self, agent: Agent, keeper: Keeper, address: OwnAddress) -> int:
+        config = self._config
         tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
-        keeper.keep_listener(listener, encode(tombstone), self._credentials)
-        if self._plan.own_folder is not None:
-            keeper.send(InheritFolder(path=self._plan.own_folder))
+
+        def keep(listener: socket.socket) -> None:
+            keeper.keep_listener(listener, encode(tombstone), self._credentials)
+
+        place = self._place = OwnPlace(
+            address.address,
+            ports=config.rendezvous.port_range,
+            store=agent.stores,
+            endpoints=None if address.is_said or not self._is_ours else self._towards,
+            on_moved=keep,
+            on_doubt=self._doubt,
+        )
+        keep(place.listener)
         node = Node(
             name=self._name,
             incarnation=self._incarnation,
-            address=address,
-            port=port,
+            address=place.address,
+            port=place.port,
             slots=config.nproc_per_node,
             pinned=config.node_rank,
             is_name_explicit=config.node_name is not None,
             role=config.role,
+            host_name=self._host_name(),
         )
-        doubt = ""
-        if config.max_nodes > 1 and not config.local_addr and config.registry_file is None:
-            doubt = why_doubtful(address, config.endpoints)
-        for warning in filter(None, (*config.warnings, doubt)):
+        for warning in config.warnings:
             self._say(f"[pytest-elastic {self._name}] {warning}")
+        if config.local_addr or not self._is_ours:
+            self._doubt(address.doubt)
         self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
         self._emit(
-            AgentStarted(pid=os.getpid(), address=address, port=port, slots=config.nproc_per_node)
+            AgentStarted(
+                pid=os.getpid(), address=node.address, port=node.port, slots=config.nproc_per_node
+            )
         )
         try:
-            return agent.run(self._rendezvous(node, agent, listener), keeper)
+            return agent.run(self._rendezvous(node, agent), keeper)
         finally:
-            listener.close()
+            place.listener.close()
 
-    def _rendezvous(self, node: Node, agent: Agent, listener: socket.socket) -> ports.Rendezvous:
-        registry = self._registry(node, agent)
+    def _doubt(self, doubt: str) -> None:
+        """Say what is doubtful about the own address, where others need it."""
+        if doubt and self._config.max_nodes > 1 and self._config.registry_file is None:
+            self._say(f"[pytest-elastic {self._name}] {doubt}")
+
+    def _rendezvous(self, node: Node, agent: Agent) -> ports.Rendezvous:
+        registry = self._registry(agent)
         if registry is None:
             return self._bridge(node, agent)
         return NodeRendezvous(
@@ -253,7 +324,8 @@ class _Launch:
             node=node,
             settings=settings_of(self._config),
             registry=registry,
-            listener=listener,
+            listener=self._place.listener,
+            place=self._place,
             on_notice=agent.on_notice,
             on_event=self._emit,
             credentials=self._credentials,
@@ -269,7 +341,7 @@ class _Launch:
             return config.handler_endpoint
         return ",".join(map(str, config.endpoints))
 
-    def _registry(self, node: Node, agent: Agent) -> Registry | None:
+    def _registry(self, agent: Agent) -> Registry | None:
         """Return where the coordinator is found; None where somebody else's handler knows."""
         config = self._config
         if config.registry_file is None and config.backend in ("c10d", "static"):
@@ -279,7 +351,6 @@ class _Launch:
             if len(config.endpoints) > 1:
                 return SeveralEndpoints(
                     self._loop,
-                    node=node,
                     settings=settings_of(config),
                     endpoints=config.endpoints,
                     is_host=config.rendezvous.is_host,
@@ -289,7 +360,6 @@ class _Launch:
                 )
             return EndpointRegistry(
                 self._loop,
-                node=node,
                 settings=settings_of(config),
                 endpoint=config.endpoint,
                 is_host=config.rendezvous.is_host,
@@ -297,7 +367,7 @@ class _Launch:
                 credentials=self._credentials,
                 marks=self._marks(),
             )
-        if config.registry_file is None and config.backend != ETCD:
+        if not self._is_ours:
             return None
         # For few launches only.
         from pytest_elastic.backends.granted_registry import GrantedRegistry
@@ -310,7 +380,6 @@ class _Launch:
             where = where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
         return GrantedRegistry(
             self._loop,
-            node=node,
             settings=settings_of(config),
             where=where,
             calls=agent.stores,
@@ -388,25 +457,26 @@ class _Launch:
         target, failure = self._config.error_file, over.first_failure
         if target is None:
             return
-        own, error_code = None, None
-        message, traceback = over.reason, ""
+        own = None
+        reason = WorkerError(message=over.reason, timestamp=int(time.time()))
         if failure is not None:
             # Ranks are unique in a round: this is a worker of ours, or there is no such file.
-            own, error_code = self._plan.error_file(failure.round, failure.rank), failure.exit_code
-            message = failure.message or describe_failure(failure)
-            traceback = failure.traceback
-        try:
-            if own is not None and forward_error_file(own, target, error_code or 0):
-                return
-            reason = WorkerError(
-                message=message,
-                traceback=traceback,
-                timestamp=int(time.time()),
-                error_code=error_code,
+            own = self._plan.error_file(failure.round, failure.rank)
+            reason = replace(
+                reason,
+                message=failure.message or describe_failure(failure),
+                traceback=failure.traceback,
+                error_code=failure.exit_code,
             )
-            write_error_file(target, reason)
+        self._reason.do(lambda: self._leave_reason(target, own, reason))
+
+    def _leave_reason(self, target: str, own: str | None, reason: WorkerError) -> None:
+        """Write the reason, or what the worker itself left; done on a thread, as it may hang."""
+        try:
+            if own is None or not forward_error_file(own, target, reason.error_code or 0):
+                write_error_file(target, reason)
         except OSError as error:
-            self._say(f"cannot write the reason to {target}: {error.strerror}")
+            self._reason_problem = error.strerror or str(error)
 
     def _say(self, *lines: str) -> None:
         self._stderr.write_lines("".join(f"{printable(line)}\n" for line in lines))

@@ -16,6 +16,7 @@ import heapq
 import itertools
 import os
 import select
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -86,6 +87,8 @@ class Loop:
         self._order = itertools.count()
         self._stopping = False
         self._doorbell: int | None = None
+        self._door = threading.Lock()
+        self._is_closed = False
         self._from_threads: deque[Callable[[], None]] = deque()
 
     @property
@@ -159,10 +162,16 @@ class Loop:
             self.watch(self._doorbell, on_readable=self._answer_door)
 
     def call_from_thread(self, callback: Callable[[], None]) -> None:
-        """Call back once in the loop's thread; the only method that another thread may use."""
-        assert self._doorbell is not None, "the loop's thread calls open_door first"
-        self._from_threads.append(callback)
-        os.eventfd_write(self._doorbell, 1)
+        """Call back once in the loop's thread; the only method that another thread may use.
+
+        Harmless when the loop is closed: a thread that waited for a file may come late.
+        """
+        with self._door:
+            if self._is_closed:
+                return
+            assert self._doorbell is not None, "the loop's thread calls open_door first"
+            self._from_threads.append(callback)
+            os.eventfd_write(self._doorbell, 1)
 
     def run(self) -> None:
         """Serve until `stop` is called."""
@@ -198,9 +207,11 @@ class Loop:
         self._epoll.close()
         if self._low_priority is not None:
             self._low_priority.close()
-        if self._doorbell is not None:
-            os.close(self._doorbell)
-            self._doorbell = None
+        with self._door:
+            self._is_closed = True
+            if self._doorbell is not None:
+                os.close(self._doorbell)
+                self._doorbell = None
 
     def _serve(self, ready: Sequence[tuple[_Watch, int]]) -> None:
         for watch, events in ready:

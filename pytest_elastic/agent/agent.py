@@ -35,7 +35,7 @@ from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Agent", "Keeper", "WorkerPlan"]
 
-# What the folders of a round may take to make; then its workers run without.
+# What folders may take to make, those of a round: then its workers run without.
 _PREPARE_S = 10.0
 # What a failed worker's error file may take to read, while all other nodes wait.
 _DESCRIBE_S = 3.0
@@ -56,6 +56,16 @@ class Keeper(Protocol):
 class WorkerPlan(Protocol):
     """What the agent needs to know about the program: how to run it in a given round."""
 
+    @property
+    def own_folder(self) -> str | None:
+        """The folder that the keeper takes away if this process does not."""
+
+    def open_logs(self) -> None:
+        """Make what all rounds need; called on a thread."""
+
+    def without_logs(self, limit_s: float) -> None:
+        """Do without what took longer than that to make, or raise UsageError."""
+
     def prepare(self, assignment: Assignment) -> PlannedRound:
         """Make what the workers of this node need in a round; called on a thread."""
 
@@ -65,8 +75,8 @@ class WorkerPlan(Protocol):
     def round_started(self, plan: PlannedRound) -> None:
         """Begin to pass on the workers' output, where that was asked for."""
 
-    def round_ended(self) -> None:
-        """Pass on the rest of the workers' output: none of them is left."""
+    def round_ended(self, on_done: Callable[[], None]) -> None:
+        """Pass on the rest of the workers' output, as none of them is left; then `on_done`."""
 
 
 class Agent:
@@ -77,7 +87,7 @@ class Agent:
         loop: Loop,
         *,
         node: str,
-        address: str,
+        own_address: Callable[[], str],
         shutdown_timeout_s: float,
         failure_grace_s: float,
         kill_timeout_s: float,
@@ -89,7 +99,7 @@ class Agent:
         on_over: Callable[[ports.JobOver], None],
     ) -> None:
         self._loop = loop
-        self._address = address
+        self._own_address = own_address
         self._worker_start = worker_start
         self._plan = plan
         self._on_event = on_event
@@ -117,14 +127,27 @@ class Agent:
     def run(self, rendezvous: ports.Rendezvous, keeper: Keeper) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
         self._rendezvous, self._keeper = rendezvous, keeper
-        # A node that joined before its stores could answer would be waited for by all others.
-        self.stores.wake(on_done=self._on_stores_ready, work_done=keeper.work_done)
+        self._files.call(
+            self._plan.open_logs,
+            lambda _: self._on_logs_open(),
+            limit_s=_PREPARE_S,
+            otherwise=lambda: self._plan.without_logs(_PREPARE_S),
+        )
         try:
             self._loop.run()
         finally:
             self._files.close()
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code
+
+    def _on_logs_open(self) -> None:
+        if self._exit_code is not None:
+            return
+        if self._plan.own_folder is not None:
+            self._order(w.InheritFolder(path=self._plan.own_folder))
+        assert self._keeper is not None, "logs are opened when the agent runs"
+        # A node that joined before its stores could answer would be waited for by all others.
+        self.stores.wake(on_done=self._on_stores_ready, work_done=self._keeper.work_done)
 
     def _on_stores_ready(self, error: str) -> None:
         if self._exit_code is not None:
@@ -158,6 +181,16 @@ class Agent:
                         pids=tuple(report.pids),
                         start=report.start,
                         start_reason=report.start_reason,
+                    )
+                )
+            case w.VariableChanged():
+                self._tell(
+                    m.VariableChange(
+                        round=report.round,
+                        local_rank=report.local_rank,
+                        pid=report.pid,
+                        variable=report.variable,
+                        obstacle=report.obstacle,
                     )
                 )
             case w.WorkerEnded():
@@ -223,7 +256,8 @@ class Agent:
                 self._order(w.ExtendLease(until=until))
             case m.OpenWorkerStore(round=round_):
                 self.stores.open(
-                    self._address, on_done=lambda port, error: self._on_store(round_, port, error)
+                    self._own_address(),
+                    on_done=lambda port, error: self._on_store(round_, port, error),
                 )
             case m.Close(before_round=before_round):
                 for round_ in [r for r in self._worker_stores if r < before_round]:
@@ -276,7 +310,7 @@ class Agent:
             self._tell(m.StoreBroken(round=round_, reason=error))
         else:
             self._worker_stores[round_] = port
-            self._tell(m.StoreReady(round=round_, address=self._address, port=port))
+            self._tell(m.StoreReady(round=round_, address=self._own_address(), port=port))
 
     def _exit(self, command: m.Exit) -> None:
         self._exit_code = command.code
@@ -305,12 +339,10 @@ class Agent:
         )
 
     def _on_group_gone(self, report: w.GroupGone) -> None:
-        self._plan.round_ended()
-        self._tell(
-            m.GroupVanished(
-                round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
-            )
+        vanished = m.GroupVanished(
+            round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
         )
+        self._plan.round_ended(lambda: self._tell(vanished))
 
 
 def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerExit:

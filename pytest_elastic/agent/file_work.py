@@ -1,17 +1,13 @@
-"""Reads and makes files on threads, within a time limit, because a file system may hang.
-
-A call on a network file system whose server is gone may never return. If the agent's event loop
-made it, the node would lose its lease and react to no signal.
-"""
+"""Reads and makes files on threads, within a time limit, because a file system may hang."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
 
 __all__ = ["FileWork"]
@@ -33,8 +29,6 @@ class FileWork:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._calls: deque[_Call] = deque()
-        self._lock = threading.Lock()
-        self._is_closed = False
 
     def call(
         self,
@@ -62,11 +56,10 @@ class FileWork:
 
         def run() -> None:
             result = _result_of(work)
-            with self._lock:
-                if not self._is_closed:
-                    self._loop.call_from_thread(lambda: finish(result))
+            self._loop.call_from_thread(lambda: finish(result))
 
-        threading.Thread(target=run, daemon=True, name="file work").start()
+        # One for each call: what follows may be on a file system that does not hang.
+        FileThread().do(run)
 
     def after(self, on_done: Callable[[], None]) -> None:
         """Call `on_done` when the results of all calls before have been handed over."""
@@ -75,8 +68,6 @@ class FileWork:
 
     def close(self) -> None:
         """Forget all calls; threads that still wait for a file are left behind."""
-        with self._lock:
-            self._is_closed = True
         self._calls.clear()
 
     def _finish(self, call: _Call, result: Callable[[], Any]) -> None:

@@ -114,6 +114,8 @@ class AgentMachine:
                 self._on_notice(notice, now)
             case m.Started():
                 self._on_started(given)
+            case m.VariableChange():
+                self._on_variable_change(given)
             case m.WorkerExit():
                 self._on_worker_exit(given, now)
             case m.GroupVanished():
@@ -265,6 +267,19 @@ class AgentMachine:
                 start_reason=given.start_reason,
             )
         )
+
+    def _on_variable_change(self, given: m.VariableChange) -> None:
+        if (group := self._running(given.round)) is not None:
+            self._emit(
+                events.VariableChanged(
+                    round=given.round,
+                    local_rank=given.local_rank,
+                    rank=worker_ranks(group.assignment)[given.local_rank].rank,
+                    pid=given.pid,
+                    variable=given.variable,
+                    obstacle=given.obstacle,
+                )
+            )
 
     def _on_worker_exit(self, given: m.WorkerExit, now: float) -> None:
         group = self._running(given.round)

@@ -34,6 +34,7 @@ __all__ = [
     "StoreBroken",
     "StoreReady",
     "TimePassed",
+    "VariableChange",
     "WorkerExit",
 ]
 
@@ -53,6 +54,17 @@ class Started:
     pids: tuple[int, ...]
     start: str
     start_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableChange:
+    """A warm worker changed a variable too late: it begins again, or goes on for an obstacle."""
+
+    round: int
+    local_rank: int
+    pid: int
+    variable: str
+    obstacle: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +144,7 @@ class TimePassed:
 AgentInput = (
     Noticed
     | Started
+    | VariableChange
     | WorkerExit
     | GroupVanished
     | LeaseExpired

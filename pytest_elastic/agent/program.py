@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -11,17 +12,21 @@ from dataclasses import dataclass, field
 from pytest_elastic.agent.environ import worker_environ
 from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
 from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers.console import Console
 from pytest_elastic.workers.file_timer import FileTimer, file_timer_path
 from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
 from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
+from pytest_elastic.workers.name_lookup import name_or_address
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.tee import Tee, TeeStream, tee_streams
 
 __all__ = ["PlannedRound", "ProgramPlan", "command_line"]
 
+# How long the name of the store's host is looked up, while the round waits for its workers.
+_LOOK_UP_S = 3.0
 # What `--run-path` means: the file runs inside an interpreter that was started for something else,
 # and, as with torchrun, an exception that it does not catch is recorded in the error file.
 _RUN_PATH = (
@@ -29,6 +34,8 @@ _RUN_PATH = (
     "from torch.distributed.elastic.multiprocessing.errors import record; "
     "record(runpy.run_path)(sys.argv[0], run_name='__main__')"
 )
+# How long the end of a launch waits until its own folder is gone.
+_REMOVE_S = 3.0
 
 
 def command_line(program: ProgramConfig, local_rank: int) -> list[str]:
@@ -97,15 +104,22 @@ class ProgramPlan:
         self._cpus = cpus
 
     def open(self) -> None:
-        """Make the folder for logs, where it is not the business of the class of `--logs-specs`.
-
-        And the pipe of torch's watchdog, where the environment asks for it. Raises UsageError.
-        """
+        """Make the pipe of torch's watchdog, if the environment asks for it; raises UsageError."""
         timer_path = file_timer_path(self._environ)
         if timer_path is not None:
             self._file_timer = FileTimer(self._loop, timer_path, say=self._say)
+
+    def open_logs(self) -> None:
+        """Make the folder for logs, if that is not the business of the class of `--logs-specs`.
+
+        Called on a thread, as that may take for ever. Raises UsageError.
+        """
         if self._config.logs_specs is None:
             self._logs.open(said=self._config.said("log_dir"))
+
+    def without_logs(self, limit_s: float) -> None:
+        """Do without, where nobody asked for logs; else raises UsageError."""
+        self._logs.go_without(limit_s, said=self._config.said("log_dir"))
 
     @property
     def plugin_pid(self) -> int:
@@ -125,8 +139,13 @@ class ProgramPlan:
     def prepare(self, assignment: Assignment) -> PlannedRound:
         """Return how this node's workers run in a round; makes the folders for their logs.
 
+        They find the store by the name that the user gave to its host, if that leads there.
         Called on a thread, as that may take for ever: it changes nothing else of this object.
         """
+        store = name_or_address(
+            assignment.roster[0].host_name, assignment.store_address, _LOOK_UP_S
+        )
+        assignment = dataclasses.replace(assignment, store_address=store)
         if self._plugin is not None:
             return self._placed_by_plugin(self._plugin, assignment)
         slots = len(worker_ranks(assignment))
@@ -219,17 +238,19 @@ class ProgramPlan:
     def round_started(self, plan: PlannedRound) -> None:
         """Begin to show tee'd output."""
         self._error_files = {(plan.round, spec.rank): spec.error_file for spec in plan.specs}
+        self._tee = None
         if plan.streams:
             self._tee = Tee(self._loop, plan.streams)
             self._tee.start()
 
-    def round_ended(self) -> None:
-        """Show the rest of tee'd output."""
+    def round_ended(self, on_done: Callable[[], None]) -> None:
+        """Show the rest of tee'd output, and then call `on_done`."""
         if self._file_timer is not None:
             self._file_timer.forget()
-        if self._tee is not None:
-            self._tee.finish()
-            self._tee = None
+        if self._tee is None:
+            on_done()
+        else:
+            self._tee.finish(on_done)
 
     @property
     def own_folder(self) -> str | None:
@@ -242,14 +263,17 @@ class ProgramPlan:
 
     def close(self) -> None:
         """Take away the folder of logs if nobody asked for one; it holds error files only."""
-        self.round_ended()
+        if self._tee is not None:
+            self._tee.close()
         if self._file_timer is not None:
             self._file_timer.close()
             self._file_timer = None
         if self._plugin is not None:
             self._plugin.close()
-        if self.own_folder is not None:
-            shutil.rmtree(self.own_folder, ignore_errors=True)
+        if (folder := self.own_folder) is not None:
+            removal = FileThread()
+            removal.do(lambda: shutil.rmtree(folder, ignore_errors=True))
+            removal.wait(_REMOVE_S)
 
     def _streams_of(self, files: WorkerLogs, rank: int) -> Sequence[TeeStream]:
         if not files.tee.stdout and not files.tee.stderr:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import os
 import re
 import signal
 import sys
@@ -164,7 +163,7 @@ def _parse(
         node_rank=node_rank(values, backend),
         node_name=_node_name(values),
         rdzv_token_file=values.optional("rdzv_token_file"),
-        log_dir=_log_dir(values),
+        log_dir=values.optional("log_dir") or None,
         redirects=_streams(values, "redirects"),
         tee=_streams(values, "tee"),
         local_ranks_filter=_ranks_filter(values),
@@ -260,13 +259,6 @@ def _logs_specs(values: Values) -> str | None:
         with values.blamed("logs_specs"):
             check_plugin(name)
     return name or None
-
-
-def _log_dir(values: Values) -> str | None:
-    path = values.optional("log_dir")
-    if path and path != os.devnull and os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{values.name('log_dir')}={path}: it is not a folder")
-    return path or None
 
 
 def _streams(values: Values, dest: str) -> str:

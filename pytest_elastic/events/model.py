@@ -41,6 +41,7 @@ __all__ = [
     "StillWaiting",
     "StopOrdered",
     "StrangerTurnedAway",
+    "VariableChanged",
     "WorkerExited",
     "WorkersHeld",
     "WorkersReleased",
@@ -267,6 +268,24 @@ class WorkersStarted(Event):
     ranks: tuple[int, ...]
     start: str
     start_reason: str
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableChanged(Event):
+    """A warm worker changed a variable that its interpreter had read already.
+
+    It began again from its top in a fresh interpreter, as the same process; or it went on with the
+    old value, because of `obstacle`. Later workers of its command are exec'ed.
+    """
+
+    kind: ClassVar[str] = "variable_changed"
+    round: int
+    local_rank: int
+    rank: int
+    pid: int
+    variable: str
+    obstacle: str = ""
 
 
 @register

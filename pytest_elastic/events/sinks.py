@@ -20,6 +20,7 @@ from typing import Protocol
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import Record
+from pytest_elastic.file_thread import FileThread
 
 __all__ = ["EVENTS_VARIABLE", "FileSink", "NullSink", "Sink", "SocketSink", "make_sink"]
 
@@ -29,6 +30,11 @@ EVENTS_VARIABLE = "PYTEST_ELASTIC_EVENTS"
 _MAX_QUEUED_LINES = 10_000
 # An agent states some ten kilobytes a round: thousands of rounds in each of two files.
 _MAX_FILE_BYTES = 64 * 1024 * 1024
+# A file is opened and written in less than a millisecond where its disk is not slow. A write is
+# waited for, because an agent may be killed, once until the disk has caught up: a beat can be that
+# late.
+_OPEN_S = 1.0
+_AT_ONCE_S = 0.1
 # While nobody listens, at most one attempt to connect in this time: each costs some microseconds.
 _RECONNECT_S = 0.1
 
@@ -36,13 +42,18 @@ _RECONNECT_S = 0.1
 class Sink(Protocol):
     """Takes records; never raises and never waits."""
 
-    dropped: int
+    @property
+    def dropped(self) -> int:
+        """How many records were given up."""
 
     def send(self, record: Record) -> None:
         """Hand one record over."""
 
-    def flush(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for queued records to be handed over, before a process ends."""
+    def flush(self, timeout_s: float) -> str:
+        """Wait at most `timeout_s` for queued records to be handed over, before a process ends.
+
+        Returns a sentence about the records that are lost, for the user, or an empty text.
+        """
 
     def close(self) -> None:
         """Release the descriptor; records that still wait are lost."""
@@ -72,8 +83,9 @@ class NullSink:
     def send(self, record: Record) -> None:
         """Do nothing."""
 
-    def flush(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float) -> str:
         """Do nothing."""
+        return ""
 
     def close(self) -> None:
         """Do nothing."""
@@ -83,33 +95,70 @@ class FileSink:
     """Appends to a file, one `write` for each line, so that several processes can share it.
 
     A file of `max_bytes` is renamed to `<path>.1`, in the place of the one before, and a new one
-    begins: a job of a month takes twice that at most. Raises OSError when the file cannot be
-    opened. A write that fails later (a full disk) counts as dropped.
+    begins: a job of a month takes twice that at most. A thread writes, as a file system may hang; a
+    line is with the kernel when `send` returns, unless that takes longer than a moment. Raises
+    OSError when the file cannot be opened. What cannot be written later counts as dropped.
     """
 
     def __init__(self, path: str, *, max_bytes: int = _MAX_FILE_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._fd = self._open()
-        self.dropped = 0
+        self._fd = -1
+        self._thread = FileThread()
+        self._sent = 0
+        self._written = 0  # counted on the thread
+        self._error: OSError | None = None
+        self._thread.do(self._begin)
+        if self._thread.wait(_OPEN_S) and self._error is not None:
+            raise self._error
+
+    @property
+    def dropped(self) -> int:
+        """How many records are not with the kernel."""
+        return self._sent - self._written
 
     def send(self, record: Record) -> None:
         """Append the record."""
+        self._sent += 1
+        waiting = self._thread.waiting
+        if waiting >= _MAX_QUEUED_LINES:
+            return
         line = _line(record)
+        self._thread.do(lambda: self._write(line))
+        if not waiting:
+            self._thread.wait(_AT_ONCE_S)
+
+    def flush(self, timeout_s: float) -> str:
+        """Wait at most `timeout_s` until all is with the kernel; tell how many records are not."""
+        self._thread.wait(timeout_s)
+        if not self.dropped:
+            return ""
+        why = "its file system gave no answer in time"
+        if self._error is not None:
+            why = self._error.strerror or str(self._error)
+        return f"{self.dropped} events are not in {self._path}: {why}"
+
+    def close(self) -> None:
+        """Close the file; harmless when it is closed."""
+        self._thread.do(self._end)
+        self._thread.wait(_AT_ONCE_S)
+
+    def _begin(self) -> None:
+        try:
+            self._fd = self._open()
+        except OSError as error:
+            self._error = error
+
+    def _write(self, line: bytes) -> None:
         try:
             if os.fstat(self._fd).st_size >= self._max_bytes:
                 with suppress(OSError):
                     self._begin_another()
-            if os.write(self._fd, line) != len(line):
-                self.dropped += 1
-        except OSError:
-            self.dropped += 1
+            self._written += os.write(self._fd, line) == len(line)
+        except OSError as error:
+            self._error = self._error or error
 
-    def flush(self, timeout_s: float) -> None:
-        """Do nothing: every line is with the kernel already."""
-
-    def close(self) -> None:
-        """Close the file; harmless when it is closed."""
+    def _end(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -166,7 +215,7 @@ class SocketSink:
         self._queue.append(_line(record))
         self._drain()
 
-    def flush(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float) -> str:
         """Wait at most `timeout_s` until everything queued is with the kernel.
 
         Where nobody listens there is nothing to wait for: it returns at once.
@@ -177,8 +226,9 @@ class SocketSink:
             self._drain()
             left_s = deadline - time.monotonic()
             if self._sock is None or left_s <= 0 or not (self._rest or self._queue):
-                return
+                break
             select.select([], [self._sock], [], left_s)
+        return ""  # whether its socket was read is the harness's own business
 
     def close(self) -> None:
         """Give up the connection; harmless when it is closed."""

@@ -21,7 +21,9 @@ __all__ = ["as_launch_config", "launch_config"]
 # What stands for the program while there is none: a function or a command takes its place.
 _NO_PROGRAM = ("--no-python", "true")
 
-# Those of torch's LaunchConfig that are options under the same name.
+# What torch's LaunchConfig is known by: every torch has these.
+_TORCHS_OWN = ("min_nodes", "max_nodes", "nproc_per_node", "rdzv_configs", "rdzv_backend")
+# Those of its fields that are options under the same name; an older torch lacks some.
 _SAME_IN_TORCH = (
     *("nproc_per_node", "rdzv_backend", "rdzv_endpoint", "role", "max_restarts"),
     *("monitor_interval", "start_method", "event_log_handler", "local_addr"),
@@ -55,21 +57,21 @@ def as_launch_config(config: object) -> LaunchConfig:
     if isinstance(config, LaunchConfig):
         return config
     torch_config: Any = config  # an instance of a class that is not imported here
-    if not all(hasattr(config, name) for name in ("min_nodes", "max_nodes", *_SAME_IN_TORCH)):
+    if not all(hasattr(config, name) for name in _TORCHS_OWN):
         raise UsageError(
             f"cannot launch with settings of type {type(config).__name__}",
             hint="Expected launch_config(nproc_per_node=2, ...), or torch's LaunchConfig.",
         )
-    options = {name: getattr(config, name) for name in _SAME_IN_TORCH}
+    options = {name: getattr(config, name, None) for name in _SAME_IN_TORCH}
     options["nnodes"] = f"{torch_config.min_nodes}:{torch_config.max_nodes}"
     options["rdzv_id"] = torch_config.run_id or uuid.uuid4()
     options["rdzv_conf"] = _conf(torch_config.rdzv_configs)
     options["node_rank"] = torch_config.rdzv_configs.get("rank")
     for name in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-        texts: Iterable[str] = getattr(config, name) or ()
+        texts: Iterable[str] = getattr(config, name, None) or ()
         options[name] = ",".join(text.replace(",", ",,") for text in texts)
-    if torch_config.numa_options is not None:
-        options["numa_binding"] = torch_config.numa_options.affinity_mode.value
+    if (numa := getattr(config, "numa_options", None)) is not None:
+        options["numa_binding"] = numa.affinity_mode.value
     options |= _output(torch_config.logs_specs)
     made = launch_config(**options)
     return replace(made, log_line_prefix=torch_config.log_line_prefix_template)
@@ -88,10 +90,17 @@ def _output(specs: Any) -> dict[str, object]:  # noqa: ANN401 (a class of torch'
             f"logs_specs={specs!r}: a class of your own is named by its entry point",
             hint="Leave it out of LaunchConfig and use launch_config(logs_specs='NAME').",
         )
-    ranks: Sequence[int] | None = specs._local_ranks_filter  # noqa: SLF001 (it has no other way)
+    try:
+        ranks: Sequence[int] | None = specs._local_ranks_filter  # noqa: SLF001 (no other way)
+        redirects, tee = specs._redirects, specs._tee  # noqa: SLF001
+    except AttributeError as error:
+        raise UsageError(
+            f"logs_specs={specs!r}: this torch keeps in another way what it was told: {error}",
+            hint="Leave it out of LaunchConfig and use launch_config(tee=..., log_dir=...).",
+        ) from error
     said: dict[str, object] = {
-        "redirects": _streams(specs._redirects),  # noqa: SLF001
-        "tee": _streams(specs._tee),  # noqa: SLF001
+        "redirects": _streams(redirects),
+        "tee": _streams(tee),
         "local_ranks_filter": ",".join(str(rank) for rank in sorted(ranks or ())),
     }
     root = specs.root_log_dir

@@ -2,6 +2,7 @@
 
 A terminal that was stopped (Ctrl-S), a log shipper that is stuck: their pipes are full, and a write
 would stop the agent with its workers and its lease. What finds no room waits here, up to a bound.
+A file always has room, and may be on a file system that hangs: a thread writes it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import stat
 from collections import deque
 from collections.abc import Sequence
 
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["Console", "drain_consoles"]
@@ -21,6 +23,8 @@ _MAX_QUEUED = 1024 * 1024
 # A pipe that poll calls writable takes this much without blocking (PIPE_BUF).
 _WRITE = 4096
 _RETRY_S = 0.02
+# A line is in its file when `write` returns, unless that takes longer: an agent may be killed.
+_AT_ONCE_S = 0.1
 
 
 class Console:
@@ -30,6 +34,8 @@ class Console:
         self._loop = loop
         self._fd = fd
         self._own_fd: int | None = None
+        self._file: FileThread | None = None  # if it is a file
+        self._in_file = 0  # bytes that the thread was given last
         self._was_written = False
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -44,7 +50,15 @@ class Console:
     @property
     def has_more(self) -> bool:
         """Tell whether something still waits for the other side."""
-        return bool(self._queue)
+        return self._queued > 0
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait at most so long until the other side takes more, and tell whether it does."""
+        if self._file is not None:
+            return self._file.wait(limit_s)
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLOUT)
+        return bool(poll.poll(max(limit_s, 0.0) * 1000))
 
     def write(self, data: bytes) -> None:
         """Queue `data` and write what the other side takes now."""
@@ -52,6 +66,8 @@ class Console:
             if not self._was_written:
                 self._was_written = True
                 self._own_fd = _open_without_waiting(self._fd)
+                if self._own_fd is None and _is_file(self._fd):
+                    self._file = FileThread()
             self._queue.append(data)
             self._queued += len(data)
             self.flush()
@@ -68,7 +84,28 @@ class Console:
 
     def flush(self) -> None:
         """Write what the other side takes now."""
-        while self._queue and _ready([self], 0.0):
+        if self._file is not None:
+            self._write_file(self._file)
+        else:
+            self._write_pipe()
+        if self.has_more and (self._timer is None or self._timer.is_cancelled):
+            self._timer = self._loop.call_at(self._loop.now() + _RETRY_S, self.flush)
+
+    def _write_file(self, file: FileThread) -> None:
+        if file.waiting:
+            return
+        self._queued -= self._in_file
+        data = b"".join(self._queue)
+        self._queue.clear()
+        self._in_file = len(data)
+        if data:
+            file.do(lambda: _write_all(self._fd, data))
+            if file.wait(_AT_ONCE_S):
+                self._queued -= self._in_file
+                self._in_file = 0
+
+    def _write_pipe(self) -> None:
+        while self._queue and self.wait(0.0):
             data = self._queue.popleft()
             try:
                 written = os.write(self.fileno(), data[:_WRITE])
@@ -82,12 +119,11 @@ class Console:
                 self._queue.appendleft(data[written:])
             if not written:
                 break
-        if self._queue and (self._timer is None or self._timer.is_cancelled):
-            self._timer = self._loop.call_at(self._loop.now() + _RETRY_S, self.flush)
 
     def close(self) -> None:
         """Give up what still waits; harmless when it is closed."""
         self._queue.clear()
+        self._queued = 0
         if self._timer is not None:
             self._timer.cancel()
         if self._own_fd is not None:
@@ -103,18 +139,30 @@ def drain_consoles(loop: Loop, consoles: Sequence[Console], timeout_s: float) ->
     """Write what still waits, until all is written or `timeout_s` is over: nothing else goes on."""
     deadline = loop.now() + timeout_s
     while waiting := [console for console in consoles if console.has_more]:
-        if not _ready(waiting, deadline - loop.now()):
+        left_s = deadline - loop.now()
+        if left_s <= 0:
             return
+        # They wait for others: none of them is to keep the next one from what it could write.
+        waiting[0].wait(min(left_s, _RETRY_S))
         for console in waiting:
             console.flush()
 
 
-def _ready(consoles: Sequence[Console], timeout_s: float) -> bool:
-    """Wait at most so long until one of them takes something; one that is closed takes all."""
-    poll = select.poll()
-    for console in consoles:
-        poll.register(console.fileno(), select.POLLOUT)
-    return bool(poll.poll(max(timeout_s, 0.0) * 1000))
+def _write_all(fd: int, data: bytes) -> None:
+    """Write to a file; what finds no room on its disk is lost, and the logs still have it."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        return
+
+
+def _is_file(fd: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:
+        return False
 
 
 def _open_without_waiting(fd: int) -> int | None:

@@ -12,12 +12,13 @@ frame of the loop below them: in the child, `run` returns what the child is to b
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import assert_never
@@ -46,7 +47,9 @@ from pytest_elastic.workers.messages import (
     Order,
     SignalGroup,
     StartGroup,
+    VariableChanged,
 )
+from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.start import fork_worker
 from pytest_elastic.workers.store_link import StoreLink
 from pytest_elastic.workers.tombstone import Tombstone
@@ -73,6 +76,9 @@ class KeeperRole:
         self._tombstone: Tombstone | None = None
         self._folder: str | None = None  # of the agent, and nobody else's
         self._cold_reason = ""  # why nothing can be forked from this interpreter
+        self._libraries: Mapping[str, Container[str]] = {}
+        self._workers: dict[int, WorkerSpec] = {}  # of the newest group, by their first process
+        self._reasons: dict[Sequence[str], str] = {}  # why a command is exec'ed from now on
         self._is_ending = False  # the agent is dead, or has dismissed us
 
     def run(self) -> Role | Program:
@@ -102,6 +108,7 @@ class KeeperRole:
             signal.signal(number, signal.SIG_IGN)
         self._loop = Loop()
         self._watch_children()
+        self._watch_notes()
         self._store = StoreLink(self._loop, report=self._report)
         self._sweeper = process_tree.Sweeper(
             self._loop, reap=self._reap, on_swept=self._swept, spare=self._spared
@@ -119,6 +126,8 @@ class KeeperRole:
         is_warm, reason = _can_fork_programs(self._host)
         if not is_warm:
             self._host, self._cold_reason = None, reason
+        elif self._host is not None:
+            self._libraries = warmth.read_by_libraries(self._host)
         self._report(KeeperReady(pid=os.getpid(), is_warm=is_warm, reason=reason))
 
     def _watch_children(self) -> None:
@@ -132,6 +141,33 @@ class KeeperRole:
             self._sweeper.look()
 
         self._loop.watch(reading, on_readable=on_readable)
+
+    def _watch_notes(self) -> None:
+        """Have a pipe that warm workers write to, by its name below /proc: see `late_variables`."""
+        self._notes, self._notes_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._loop.watch(self._notes, on_readable=self._read_notes)
+
+    def _read_notes(self) -> None:
+        try:
+            notes = os.read(self._notes, 1 << 16).splitlines()
+        except BlockingIOError:
+            return
+        for note in map(json.loads, notes):
+            spec, variable = self._workers.get(note["pid"]), note["variable"]
+            if spec is None or self._group is None:
+                continue
+            self._reasons[tuple(spec.command)] = (
+                f"the program changes {variable} after a warm interpreter has read it"
+            )
+            self._report(
+                VariableChanged(
+                    round=self._group.round,
+                    local_rank=spec.local_rank,
+                    pid=note["pid"],
+                    variable=variable,
+                    obstacle=note["obstacle"],
+                )
+            )
 
     def _watch_agent(self) -> None:
         """Learn of the agent's death even where its end of the channel lives on in a child."""
@@ -203,16 +239,20 @@ class KeeperRole:
             self._report(LeaseRanOut(round=order.round))
             self._report(GroupGone(round=order.round))
             return None
+        self._read_notes()
+        self._workers.clear()
         warm, reason = self._choose_start(order)
+        libraries = self._libraries if warm else None
         group = self._group = Group(self._loop, order.round, report=self._report)
         for spec in order.workers:
             try:
-                started = fork_worker(spec, warm=warm)
+                started = fork_worker(spec, libraries=libraries, notes_fd=self._notes_end)
             except OSError as error:
                 group.add_unstarted(spec.local_rank, f"fork: {error.strerror}")
                 continue
             if isinstance(started, Program):
                 return started
+            self._workers[started.pid] = spec
             group.add(spec.local_rank, started)
         group.complete(start="warm" if warm else "exec", reason=reason)
         self._look_for_end()
@@ -229,7 +269,9 @@ class KeeperRole:
             return False, reason
         seen: dict[str, frozenset[str]] = {}
         for spec in order.workers:
-            reach = warmth.look_around(spec, self._host, seen)
+            if known := self._reasons.get(tuple(spec.command)):
+                return False, known
+            reach = warmth.look_around(spec, seen)
             warm, reason = warmth.warm_reason(spec, self._host, reach)
             if not warm:
                 return False, reason

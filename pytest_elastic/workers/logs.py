@@ -108,14 +108,20 @@ class LogDirectory:
         try:
             self.path = _make_run_folder(self._settings.log_dir, self._run_id)
         except OSError as error:
-            if self._settings.log_dir is not None:
-                raise UsageError(
-                    f"{said}={self._settings.log_dir}: cannot make a folder for logs there: "
-                    f"{error.strerror}",
-                    hint="Name a folder that this user may write to, with room on its disk.",
-                ) from error
-            # Nobody asked for files: those of errors are of use, and no job needs them.
-            self._on_problem(f"cannot make a temporary folder for error files: {error.strerror}")
+            self._refuse(error.strerror or str(error), said, error)
+
+    def go_without(self, limit_s: float, *, said: str) -> None:
+        """Do without the run's folder, because `open` took longer; raises what that does."""
+        self._refuse(f"its file system gave no answer within {limit_s:g} s", said)
+
+    def _refuse(self, why: str, said: str, error: OSError | None = None) -> None:
+        if self._settings.log_dir is not None:
+            raise UsageError(
+                f"{said}={self._settings.log_dir}: cannot make a folder for logs there: {why}",
+                hint="Name a folder that this user may write to, with room on its disk.",
+            ) from error
+        # Nobody asked for files: those of errors are of use, and no job needs them.
+        self._on_problem(f"cannot make a temporary folder for error files: {why}")
 
     def prepare_round(self, round: int, restart_count: int, workers: int) -> Sequence[WorkerLogs]:
         """Make the folders of a round; without them its output goes to the console."""
@@ -235,7 +241,8 @@ def _of_rank(choice: dict[int, Streams] | Streams, local_rank: int) -> Streams:
 
 def _make_run_folder(log_dir: str | None, run_id: str) -> str:
     base = log_dir or tempfile.mkdtemp(prefix="torchelastic_")
-    os.makedirs(base, exist_ok=True)
+    if not os.path.exists(base):
+        os.makedirs(base, exist_ok=True)
     return tempfile.mkdtemp(prefix=f"{_folder_name(run_id)}_", dir=base)
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "StartGroup",
     "StoreAnswered",
     "StoreServiceLost",
+    "VariableChanged",
     "WorkerEnded",
     "WorkersRunning",
     "decode",
@@ -89,12 +90,13 @@ class CallStore:
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
     `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port,
-    is_forced} (the endpoint store; the value is its port), "open" {host, ports, after} (a worker
-    store on a free port, which is the value; see `channel.listen_on_free_port`), "close" {port},
-    "publish" {host, port, key, value}, "fetch" {host, port, key}, "swap" {host, port, key,
-    expected, value}, and, of other registries, "etcd_..." and "file_..." with what `etcd_client`
-    and `registry_file` take. What may wait has a `timeout_s` in seconds. Blocking torch calls
-    happen in that process only.
+    is_forced} (the endpoint store; the value is its port, or why nothing is known of the name yet),
+    "own_address" {endpoints} (pairs of host and port; the value is an `OwnAddress`), "open" {host,
+    ports, after} (a worker store on a free port, which is the value; see
+    `channel.listen_on_free_port`), "close" {port}, "publish" {host, port, key, value}, "fetch"
+    {host, port, key}, "swap" {host, port, key, expected, value}, and, of other registries,
+    "etcd_..." and "file_..." with what `etcd_client` and `registry_file` take. What may wait has a
+    `timeout_s` in seconds. Blocking torch calls happen in that process only.
     """
 
     kind: ClassVar[str] = "call_store"
@@ -177,6 +179,21 @@ class WorkersRunning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VariableChanged:
+    """A warm worker changed `variable`, which its interpreter had read already.
+
+    It began again, as the same process in a fresh interpreter; or goes on, because of `obstacle`.
+    """
+
+    kind: ClassVar[str] = "variable_changed"
+    round: int
+    local_rank: int
+    pid: int
+    variable: str
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnded:
     """A worker's leader process ended with `exit_code` (negative: killed by that signal).
 
@@ -237,6 +254,7 @@ class StoreServiceLost:
 Report = (
     KeeperReady
     | WorkersRunning
+    | VariableChanged
     | WorkerEnded
     | GroupGone
     | LeaseRanOut
@@ -257,6 +275,7 @@ _KINDS: dict[str, type[Order | Report]] = {
         Dismiss,
         KeeperReady,
         WorkersRunning,
+        VariableChanged,
         WorkerEnded,
         GroupGone,
         LeaseRanOut,

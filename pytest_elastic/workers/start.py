@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_elastic.boot.role import Program
+from pytest_elastic.workers.late_variables import LateVariables
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = ["Started", "fork_worker"]
@@ -29,10 +32,13 @@ class Started:
     begun_fd: int
 
 
-def fork_worker(spec: WorkerSpec, *, warm: bool) -> Started | Program:
+def fork_worker(
+    spec: WorkerSpec, *, libraries: Mapping[str, Container[str]] | None, notes_fd: int
+) -> Started | Program:
     """Fork a worker. In the parent: what was started. In a warm child: what it is to become.
 
-    An exec'ed child never returns.
+    `libraries` is what the modules that a warm worker would share have read but by Python; None: it
+    is exec'ed, and the child never returns. `notes_fd` is where this process can be written to.
     """
     begun_fd, telling_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     # A signal for the child must wait until it has its own dispositions, or it would be lost.
@@ -45,32 +51,53 @@ def fork_worker(spec: WorkerSpec, *, warm: bool) -> Started | Program:
         os.close(telling_fd)
         raise
     if pid == 0:
-        return _begin(spec, telling_fd, warm=warm)
+        return _begin(spec, telling_fd, libraries, notes_fd)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(telling_fd)
     return Started(pid=pid, begun_fd=begun_fd)
 
 
-def _begin(spec: WorkerSpec, telling_fd: int, *, warm: bool) -> Program:
+def _begin(
+    spec: WorkerSpec,
+    telling_fd: int,
+    libraries: Mapping[str, Container[str]] | None,
+    notes_fd: int,
+) -> Program:
     """Do the child's part; a failure is told through the pipe and ends the child."""
     try:
         os.setsid()
-        os.chdir(spec.cwd)
-        for path, fd in ((spec.stdout, 1), (spec.stderr, 2)):
-            if path is not None:
-                _redirect(path, fd)
-        if spec.cpus is not None:
-            os.sched_setaffinity(0, spec.cpus)
-        if warm:
+        _take_place(spec)
+        if libraries is not None:
+            late = LateVariables(
+                libraries=libraries,
+                execute=partial(_begin_again, spec),
+                notes=f"/proc/{os.getppid()}/fd/{notes_fd}",
+            )
             # What is open here is closed, and the signals are unblocked, when it becomes that.
-            return Program(argv=tuple(spec.command[1:]), environ=dict(spec.environ))
+            return Program(argv=tuple(spec.command[1:]), environ=dict(spec.environ), late=late)
         _exec(spec, telling_fd)
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        _tell(telling_fd, f"{error.strerror}{where}")
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the keeper's frames)
-        _tell(telling_fd, repr(error))
+        os.write(telling_fd, _sentence(error))
     os._exit(_CANNOT_START)
+
+
+def _begin_again(spec: WorkerSpec) -> None:
+    """Make a worker that was warm what it would be if it had been exec'ed; never returns."""
+    try:
+        _take_place(spec)
+        _exec(spec)
+    except BaseException as error:  # noqa: BLE001 (what the program had is gone)
+        os.write(2, b"pytest-elastic: cannot begin again: " + _sentence(error) + b"\n")
+    os._exit(_CANNOT_START)
+
+
+def _take_place(spec: WorkerSpec) -> None:
+    os.chdir(spec.cwd)
+    for path, fd in ((spec.stdout, 1), (spec.stderr, 2)):
+        if path is not None:
+            _redirect(path, fd)
+    if spec.cpus is not None:
+        os.sched_setaffinity(0, spec.cpus)
 
 
 def _redirect(path: str, fd: int) -> None:
@@ -79,16 +106,18 @@ def _redirect(path: str, fd: int) -> None:
     os.close(file)
 
 
-def _exec(spec: WorkerSpec, telling_fd: int) -> None:
+def _exec(spec: WorkerSpec, keep_fd: int = 2) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    os.closerange(3, telling_fd)
-    os.closerange(telling_fd + 1, _END_OF_DESCRIPTORS)
+    os.closerange(3, keep_fd)
+    os.closerange(keep_fd + 1, _END_OF_DESCRIPTORS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.execvpe(spec.command[0], list(spec.command), dict(spec.environ))
 
 
-def _tell(fd: int, sentence: str) -> None:
-    os.write(fd, sentence.encode(errors="replace")[:4000])
+def _sentence(error: BaseException) -> bytes:
+    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    what = f"{error.strerror}{where}" if isinstance(error, OSError) else repr(error)
+    return what.encode(errors="replace")[:4000]

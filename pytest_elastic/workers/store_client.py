@@ -2,8 +2,9 @@
 
 torch's client looks the name of its peer's address up for its log lines, for as long as the
 resolver takes, and waits for ever for a frozen host. This one speaks the few commands that are
-needed over a socket of its own. The format (TCPStoreBackend.hpp) was tried with torch 2.13:
-one byte for the command, texts with their length in eight bytes, keys with a slash before them.
+needed over a socket of its own. The format (TCPStoreBackend.hpp) was tried with torch 2.7, 2.10 and
+2.13: one byte for the command, texts with their length in eight bytes, keys with a slash before
+them.
 """
 
 from __future__ import annotations

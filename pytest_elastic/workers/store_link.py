@@ -102,8 +102,8 @@ class StoreLink:
         order = self._waiting.pop(answer.id, None)
         if order is None:
             return
-        if not answer.error and order.call in _OPENS:
-            self._hosted.add(int(answer.value))
+        if not answer.error and order.call in _OPENS and isinstance(answer.value, int):
+            self._hosted.add(answer.value)
         elif not answer.error and order.call == _CLOSES:
             self._hosted.discard(int(order.arguments["port"]))
         self._look_at_office(order.call, answer)

@@ -20,8 +20,10 @@ from pytest_elastic.boot import proc_title
 from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
+from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers import (
     bare_torch,
@@ -32,6 +34,7 @@ from pytest_elastic.workers import (
     torch_store,
 )
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
+from pytest_elastic.workers.own_address import own_address
 
 __all__ = ["StoreServiceRole"]
 
@@ -113,13 +116,21 @@ class StoreServiceRole:
             self._channel.send(messages.encode(answer))
 
 
-def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:
-    host = torch_store.where_to_bind(
-        arguments["host"], is_forced=bool(arguments.get("is_forced", False))
-    )
+def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int | str:
+    try:
+        host = torch_store.where_to_bind(
+            arguments["host"], is_forced=bool(arguments.get("is_forced", False))
+        )
+    except torch_store.NameUnknown as error:
+        return str(error)
     store, port = torch_store.host_store(host, int(arguments["port"]))
     stores[port] = store
     return port
+
+
+def _own_address(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    endpoints = [Endpoint(host=host, port=port) for host, port in arguments["endpoints"]]
+    return as_object(own_address(endpoints, timeout_s=float(arguments["timeout_s"])))
 
 
 def _open(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:
@@ -195,6 +206,7 @@ def _file(
 
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "wake": _torch(_wake),
+    "own_address": _own_address,
     "host_endpoint": _torch(_host_endpoint),
     "open": _torch(_open),
     "close": _close,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import ipaddress
 import os
 import socket
@@ -16,24 +17,28 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pytest_elastic.channel import (
-    host_to_look_up,
-    listen,
-    listen_on_free_port,
-    numeric_address,
-    socket_address,
-)
+from pytest_elastic.channel import listen, listen_on_free_port, socket_address
 from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.port_range import PortRange
+from pytest_elastic.workers.name_lookup import addresses_of
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["host_store", "open_store", "prepare", "where_to_bind"]
+__all__ = ["NameUnknown", "host_store", "open_store", "prepare", "where_to_bind"]
+
+# A name that is looked up for longer is one that is not known yet; nodes ask for it again.
+_LOOK_UP_S = 4.0
+
+
+class NameUnknown(StoreUnreachable):
+    """A name has no address yet, as far as this machine can tell."""
 
 
 def where_to_bind(host: str, *, is_forced: bool) -> str:
     """Return the address to host the endpoint's store on; raises StoreUnreachable if not here.
+
+    Raises NameUnknown for a name without an address, which may get one later.
 
     A literal address is bound exactly, so that several can be used side by side on one machine. A
     name means this machine when one of its addresses is ours, and is served at that address alone.
@@ -83,15 +88,20 @@ def _serve(listener: socket.socket, host: str) -> tuple[TCPStore, int]:
     bound = listener.getsockname()[1]
     # The store's own client dials this: any address that leads to the listener.
     dialled = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
+    make = functools.partial(
+        TCPStore,
+        dialled,
+        bound,
+        is_master=True,
+        timeout=timedelta(seconds=30),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
     with _without_name_servers():
-        store = TCPStore(
-            dialled,
-            bound,
-            is_master=True,
-            timeout=timedelta(seconds=30),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        try:
+            store = make()
+        except NotImplementedError:  # torch 2.7: only its older server takes a listener
+            store = make(use_libuv=False)
     return store, bound
 
 
@@ -140,10 +150,13 @@ def _listen_dual(port: int) -> socket.socket:
 
 def _resolve(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise StoreUnreachable(f"the name {host} is not known here: {error.strerror}") from error
-    return list(dict.fromkeys(numeric_address(entry[4]) for entry in found))
+        return addresses_of(host, _LOOK_UP_S)
+    except UnicodeError as error:
+        raise StoreUnreachable(f"{host!r} is no name of a host: {error}") from error
+    except TimeoutError as error:
+        raise NameUnknown(str(error.strerror)) from error
+    except OSError as error:
+        raise NameUnknown(f"the name {host} is not known here: {error.strerror}") from error
 
 
 def _is_loopback(address: str) -> bool:

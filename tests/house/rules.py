@@ -57,6 +57,7 @@ ROOMS = (
             "pytest_elastic.plain",
             "pytest_elastic.printed",
             "pytest_elastic.loop",
+            "pytest_elastic.file_thread",
             "pytest_elastic.frames",
             "pytest_elastic.channel",
             "pytest_elastic.agent_channel",
@@ -97,6 +98,8 @@ ROOMS = (
         may_import=(
             "ground",
             "rendezvous",
+            "pytest_elastic.workers.name_lookup",
+            "pytest_elastic.workers.own_address",
             "pytest_elastic.workers.store_client",
             "pytest_elastic.workers.torch_store",
         ),
@@ -173,6 +176,7 @@ PURE = (
             "endpoint_registry",
             "inquiries",
             "mark_file",
+            "own_place",
             "reception",
             "records",
             "several_endpoints",
@@ -308,6 +312,8 @@ IMPORTERS = (
             "pytest_elastic.workers.torch_store",
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",
+            "elastic_harness.ranks.rank_process",
+            "elastic_harness.ranks.store_host",
         ),
     ),
     Importer(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.test_torchrun_parity import PAGE_IS_OF, TORCH
 from tests.integration.called_launcher import LEAN, Running
 
 LIMIT_S = 240.0
@@ -101,6 +102,8 @@ def test_workers_get_what_torchrun_gives_them(tmp_path: Path) -> None:
         # torch's own default is better for the flight recorder (docs/torchrun-parity.md).
         assert missing == {"TORCH_NCCL_ASYNC_ERROR_HANDLING"}, f"torchrun gives rank {rank} more"
         for key in SAME_VALUES:
+            if key not in expected and TORCH < PAGE_IS_OF:
+                continue  # only a later torchrun sets it
             assert ours[rank].get(key) == expected.get(key), key
         for key in SAME_KEYS:
             assert ours[rank].get(key), key

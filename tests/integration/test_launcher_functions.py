@@ -267,10 +267,10 @@ def test_settings_of_torchs_own_are_taken() -> None:
         max_restarts=5,
         local_addr="127.0.0.1",
         log_line_prefix_template="${rank}: ",
-        duplicate_stdout_filters=["a,b", "c"],
-        shutdown_timeout=4,
-        signals_to_handle="SIGTERM",
     )
+    # torch 2.7 has no such fields.
+    theirs.duplicate_stdout_filters = ["a,b", "c"]
+    theirs.shutdown_timeout, theirs.signals_to_handle = 4, "SIGTERM"
     ours = as_launch_config(theirs)
     assert (ours.min_nodes, ours.max_nodes, ours.nproc_per_node) == (1, 3, 2)
     assert (ours.run_id, ours.role, ours.max_restarts) == ("job7", "trainer", 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 
 import pytest
@@ -44,6 +45,21 @@ def test_workers_start_when_the_round_is_committed() -> None:
     assert isinstance(fact, events.WorkersStarted)
     assert fact.ranks == (0, 1)
     assert bench.machine.phase is Phase.RUNNING
+
+
+def test_a_worker_that_began_again_is_a_fact_and_goes_on() -> None:
+    """Its process is the same: the group is told of no end."""
+    bench = Bench()
+    bench.run_round()
+    late = m.VariableChange(round=1, local_rank=1, pid=101, variable="OMP_NUM_THREADS", obstacle="")
+    bench.give(late)
+    (fact,) = bench.facts()
+    assert fact == events.VariableChanged(
+        round=1, local_rank=1, rank=1, pid=101, variable="OMP_NUM_THREADS"
+    )
+    assert bench.machine.phase is Phase.RUNNING
+    bench.give(dataclasses.replace(late, round=7))
+    assert bench.facts() == [], "of a round that is not running"
 
 
 def test_a_group_succeeds_when_its_last_worker_ends_with_status_0() -> None:

@@ -304,7 +304,6 @@ REFUSED = [
     (("--numa-binding=near",), "invalid choice: 'near'"),
     (("--redirects=4",), "--redirects=4 names no streams"),
     (("-t", "0:1,x:2"), "--tee=0:1,x:2 names no streams"),
-    (("--log-dir=/dev/zero",), "--log-dir=/dev/zero: it is not a folder"),
     (("--rdzv-conf=store_type=disk",), "store_type=disk: expected tcp (nodes meet at a port"),
     (("--rdzv-backend=c10d", "--nnodes=2", "--rdzv-conf=store_type=file"), "names no file"),
     (

@@ -53,9 +53,9 @@ def test_a_file_gets_one_line_a_record_and_is_shared(tmp_path: Path) -> None:
     """Two processes may append to one file: a line is one write."""
     path = tmp_path / "events.jsonl"
     with closing(make_sink(f"file:{path}")) as one, closing(make_sink(f"file:{path}")) as other:
-        one.send(told(1))
-        other.send(told(2))
-        one.send(told(3))
+        for number, sink in enumerate((one, other, one), 1):
+            sink.send(told(number))
+            assert sink.flush(DEADLINE_S) == ""
     assert numbers(path.read_bytes()) == [1, 2, 3]
 
 
@@ -63,9 +63,50 @@ def test_a_disk_that_is_full_costs_records_and_is_counted() -> None:
     """An agent goes on when its events cannot be kept."""
     sink = FileSink("/dev/full")
     sink.send(told(1))
+    assert sink.flush(DEADLINE_S) == "1 events are not in /dev/full: No space left on device"
     sink.close()
     sink.close()
     assert sink.dropped == 1
+
+
+def test_a_file_that_cannot_be_opened_yet_holds_up_nobody(tmp_path: Path) -> None:
+    """A pipe without a reader hangs as a disk does; then all records come, in order."""
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    sink = FileSink(str(path))
+    for number in range(300):
+        sink.send(told(number))
+    assert (
+        sink.flush(0.01) == f"300 events are not in {path}: its file system gave no answer in time"
+    )
+    reading = os.open(path, os.O_RDONLY)
+    assert sink.flush(DEADLINE_S) == ""
+    sink.close()
+    with open(reading, "rb") as file:
+        assert numbers(file.read()) == list(range(300))
+
+
+def test_a_file_that_hangs_costs_records_beyond_a_bound(tmp_path: Path) -> None:
+    """Those that come first are kept."""
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    sink = FileSink(str(path))
+    for number in range(10_500):
+        sink.send(told(number))
+    data = b""
+    with open(path, "rb") as file:
+        while b'"round":9990' not in data:
+            data += file.read1()
+        said = sink.flush(DEADLINE_S)
+        sink.close()
+        data += file.read()
+    kept = numbers(data)
+    assert kept == list(range(len(kept)))
+    assert (
+        said
+        == f"{10_500 - len(kept)} events are not in {path}: its file system gave no answer in time"
+    )
+    assert 9_990 < len(kept) <= 10_000
 
 
 def test_a_file_that_is_full_is_renamed_and_another_one_begins(tmp_path: Path) -> None:
@@ -74,6 +115,7 @@ def test_a_file_that_is_full_is_renamed_and_another_one_begins(tmp_path: Path) -
     sinks = [FileSink(str(path), max_bytes=4000) for _ in range(3)]
     for number in range(300):
         sinks[number % 3].send(told(number))
+        assert sinks[number % 3].flush(DEADLINE_S) == ""
         assert path.stat().st_size < 5000
     kept = numbers((tmp_path / "events.1").read_bytes()) + numbers(path.read_bytes())
     assert kept == list(range(300))[-len(kept) :]
@@ -224,6 +266,7 @@ def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
     if kind == "file":
         with closing(make_sink(f"file:{path}")) as sink:
             sink.send(record)
+            assert sink.flush(DEADLINE_S) == ""
             assert sink.dropped == 0
         assert numbers(Path(path).read_bytes()) == [7]
         return

@@ -117,8 +117,9 @@ def test_the_null_device_as_log_dir_writes_nothing() -> None:
 def test_a_log_dir_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
     """It names the option, the folder and the reason, before the node joins."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"--log-dir=.*file/logs: cannot .*: Not a directory"):
-        opened(LogSettings(log_dir=str(tmp_path / "file" / "logs")), "job")
+    for name in ("file", "file/logs"):
+        with pytest.raises(UsageError, match=rf"--log-dir=.*{name}: cannot .*: Not a directory"):
+            opened(LogSettings(log_dir=str(tmp_path / name)), "job")
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_no_error(

@@ -104,17 +104,17 @@ def test_each_line_is_shown_once_with_its_prefix(
     terminal.wait_until(lambda shown: shown.endswith(b"[w0]:first\n[w0]:second\n"))
     append(two, b"line\nunfinished")
     terminal.wait_until(lambda shown: shown.endswith(b"[w1]:half a line\n"))
-    tee.finish()
+    tee.close()
     assert terminal.read().endswith(b"[w1]:unfinished\n")
 
 
 def test_what_is_left_at_the_end_is_shown(loop: Loop, terminal: Terminal, tmp_path: Path) -> None:
-    """`finish` needs no turn of the loop."""
+    """`close` needs no turn of the loop."""
     path = tmp_path / "log"
     tee = Tee(loop, [stream(path, terminal)])
     tee.start()
     append(path, b"last words\n")
-    tee.finish()
+    tee.close()
     assert terminal.read() == b"[w0]:last words\n"
 
 
@@ -130,7 +130,7 @@ def test_a_flood_is_cut_in_the_middle_and_that_is_said(
         file.write(b"\nthe end\n")
     tee.start()
     terminal.wait_until(lambda shown: shown.endswith(b"[w0]:the end\n"))
-    tee.finish()
+    tee.close()
     assert len(terminal.shown) < 200_000
     assert b"bytes are not shown here: see " + os.fsencode(path) in terminal.shown
 
@@ -149,7 +149,7 @@ def test_a_console_that_nobody_reads_holds_up_nothing(
         loop.run_once(0.06)
         assert loop.now() - began < 1.0
     began = loop.now()
-    tee.finish()
+    tee.close()
     assert loop.now() - began < 1.0
     assert terminal.read().startswith(b"[w0]:xxx")
 
@@ -163,7 +163,7 @@ def test_a_console_that_is_gone_is_no_error(loop: Loop, tmp_path: Path) -> None:
     console = Console(loop, writing)
     tee = Tee(loop, [TeeStream(path=str(path), prefix="", console=console)])
     tee.start()
-    tee.finish()
+    tee.close()
     console.close()
     os.close(writing)
 
@@ -176,7 +176,7 @@ def test_filtered_lines_go_to_a_file_of_their_own(
     tee = Tee(loop, [stream(path, terminal, filters=["loss", "step"], filtered=filtered)])
     tee.start()
     append(path, b"the loss is 1\nnothing\nstep 2\n")
-    tee.finish()
+    tee.close()
     assert filtered.read_bytes() == b"[w0]:the loss is 1\n[w0]:step 2\n"
 
 
@@ -189,9 +189,64 @@ def test_a_line_without_end_is_shown_in_pieces(
     tee.start()
     append(path, b"z" * 300_000)
     terminal.wait_until(lambda shown: shown.count(b"z") >= 200_000)
-    tee.finish()
+    tee.close()
     assert terminal.read().count(b"z") == 300_000
     assert terminal.read().count(b"\n") < 6
+
+
+def test_a_file_that_hangs_holds_up_no_end_and_is_named(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """A pipe that nobody writes hangs as a disk does; what could be read is shown."""
+    fine, hanging = tmp_path / "fine", tmp_path / "hanging"
+    append(fine, b"line\n")
+    os.mkfifo(hanging)
+    tee = Tee(loop, [stream(fine, terminal, "[w0]:"), stream(hanging, terminal, "[w1]:")])
+    began = loop.now()
+    tee.start()
+    ended: list[float] = []
+    tee.finish(lambda: ended.append(loop.now()))
+    while not ended:
+        assert loop.now() < began + LIMIT_S
+        before = loop.now()
+        loop.run_once(0.5)
+        assert loop.now() - before < 1.5
+    assert 2.9 < ended[0] - began < 20.0
+    for name, path in (("[w0]", fine), ("[w1]", hanging)):
+        assert f"{name}:[the end of this output may be missing".encode() in terminal.read()
+        assert f"gave no answer within 3 s: see {path}]\n".encode() in terminal.read()
+    tee.close()
+    hanging.open("wb").close()  # lets the thread go on to its end
+    assert len(ended) == 1
+
+
+def test_the_end_is_told_when_all_is_shown(loop: Loop, terminal: Terminal, tmp_path: Path) -> None:
+    """In the loop, once."""
+    path = tmp_path / "log"
+    tee = Tee(loop, [stream(path, terminal)])
+    tee.start()
+    append(path, b"last words\n")
+    shown: list[bytes] = []
+    tee.finish(lambda: shown.append(terminal.read()))
+    terminal.wait_until(lambda _: bool(shown))
+    tee.close()
+    assert shown == [b"[w0]:last words\n"]
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "why"), [("/proc", "Is a directory"), ("/proc/self/mem", "Input/output error")]
+)
+def test_a_file_that_cannot_be_read_is_said_and_the_others_are_shown(
+    loop: Loop, terminal: Terminal, tmp_path: Path, unreadable: str, why: str
+) -> None:
+    """A disk that fails ends no agent, when a file is opened or later."""
+    path = tmp_path / "log"
+    append(path, b"line\n")
+    tee = Tee(loop, [stream(Path(unreadable), terminal, "[w0]:"), stream(path, terminal, "[w1]:")])
+    tee.start()
+    terminal.wait_until(lambda shown: shown.endswith(b"[w1]:line\n"))
+    tee.close()
+    assert terminal.read() == f"[w0]:[cannot show {unreadable}: {why}]\n[w1]:line\n".encode()
 
 
 def test_nothing_is_polled(loop: Loop, terminal: Terminal, tmp_path: Path) -> None:
@@ -202,4 +257,4 @@ def test_nothing_is_polled(loop: Loop, terminal: Terminal, tmp_path: Path) -> No
     began = loop.now()
     loop.run_once(0.3)
     assert loop.now() - began >= 0.29
-    tee.finish()
+    tee.close()
