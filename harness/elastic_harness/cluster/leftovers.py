@@ -16,6 +16,7 @@ from elastic_harness.cluster import cgroups, process_table
 
 __all__ = [
     "ENVIRONMENT_MARK",
+    "reap",
     "remove_clock_of",
     "remove_session",
     "scratch_folder",
@@ -45,6 +46,19 @@ def remove_clock_of(pid: int) -> None:
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         with contextlib.suppress(OSError):
             os.unlink(f"/dev/shm/{name}")  # noqa: S108 (the one place where it puts them)
+
+
+def reap() -> tuple[int, int]:
+    """Collect a child that has ended, if any has; returns its pid, or 0, and its wait status.
+
+    What it shared goes first: if this process is killed in between, the child's next parent still
+    hears of it. Raises ChildProcessError without children.
+    """
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return 0, 0
+    remove_clock_of(ended.si_pid)
+    return os.waitpid(ended.si_pid, 0)
 
 
 def remove_session(tag: str) -> list[str]:

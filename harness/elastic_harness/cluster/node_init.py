@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic_harness.cluster import leftovers, process_table
 from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster import process_table
-from elastic_harness.cluster.leftovers import remove_clock_of
 from elastic_harness.cluster.node_names import NodeNames
 from elastic_harness.cluster.node_world import NodePlan, build
 from elastic_harness.cluster.program import ProgramRole
@@ -213,15 +212,15 @@ class NodeInit:
         return ProgramRole(fields, tell)
 
     def _reap(self) -> None:
+        # Without namespaces its /dev/shm is everybody's.
+        isolated = self._plan.is_isolated
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG) if isolated else leftovers.reap()
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            if not self._plan.is_isolated:
-                remove_clock_of(pid)  # its /dev/shm is everybody's
             if pid in self._starting:
                 self._starting[pid].append(status)
             else:

@@ -315,8 +315,9 @@ class NodeTable:
             for row in orphans:
                 _kill_tree(row.pid)
             for row in orphans:
-                os.waitpid(row.pid, 0)
+                os.waitid(os.P_PID, row.pid, os.WEXITED | os.WNOWAIT)
                 remove_clock_of(row.pid)
+                os.waitpid(row.pid, 0)
 
 
 def _kill_tree(root: int) -> None:

@@ -106,12 +106,11 @@ class Supervisor:
         """Collect children that have ended, and clocks they shared; tell whether any are left."""
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, _ = leftovers.reap()
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
-            leftovers.remove_clock_of(pid)
 
 
 def _let_go_of_code() -> None:
