@@ -1,31 +1,257 @@
-"""`pytest-elastic chaos FILE`: run scenario files; pytest, with the options that matter here."""
+"""`pytest-elastic chaos`: a check-up of a training script, or the scenario files that are named.
+
+A script is run without any fault first, and then once for each fault of a battery; a report card
+says what came out. Scenario files and folders are handed to pytest.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.checkup.card import Row
+    from elastic_harness.checkup.runs import Runs, Settings
+
+    from pytest_elastic.config import LaunchConfig
 
 __all__ = ["main"]
 
+_SUFFIX = ".elastic.yaml"
+_EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
+# Worst first.
+_OUTCOMES = ("invalid", "unknown", "valid", "skipped")
+# What launches a script under torchrun: the words behind are options of the launcher.
+_LAUNCH_COMMANDS = (
+    ("torchrun",),
+    ("pytest-elastic", "run"),
+    ("python", "-m", "torch.distributed.run"),
+    ("python3", "-m", "torch.distributed.run"),
+)
 
-def main(argv: Sequence[str]) -> NoReturn:
-    """Become pytest, which runs the scenarios."""
+
+def main(argv: Sequence[str]) -> int:
+    """Return 0 if every test of the battery is valid, 1 if one is invalid, 3 if one is unknown."""
+    given = _parser().parse_args(argv)
+    words = [given.program, *given.arguments]
+    if not given.is_module and _are_scenarios(words):
+        _become_pytest(given, words)
+    return _check_up(given, words)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pytest-elastic chaos",
-        description="Run scenario files against a launcher.",
-        epilog="Everything else is pytest's: 'pytest FILE --help' shows the options --elastic-*.",
+        usage="pytest-elastic chaos [options] SCRIPT [arguments of the script]\n"
+        "       pytest-elastic chaos [options] -m MODULE [arguments]\n"
+        "       pytest-elastic chaos [options] torchrun [options of torchrun] SCRIPT [arguments]\n"
+        "       pytest-elastic chaos [options] FILE.elastic.yaml ...",
+        description="Check a training script: run it without any fault, then once for each fault "
+        "of a battery, and say what it survived and what that cost. Or run scenario files.",
+        epilog="Exit code: 0 valid, 1 invalid, 3 unknown, 2 wrong usage.",
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="*.elastic.yaml, or folders")
+    parser.add_argument(
+        "-m", dest="is_module", action="store_true", help="the program is a module: python -m"
+    )
+    parser.add_argument("program", metavar="SCRIPT|FILE", help="what is checked, or run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--launcher", metavar="NAME|COMMAND", help="the launcher under test")
     parser.add_argument("--cluster", choices=("auto", "namespace", "process"))
-    parser.add_argument("--seed", metavar="N", help="where all chance comes from")
+    parser.add_argument("--seed", metavar="N", type=int, help="where all chance comes from")
     parser.add_argument("--artifacts", metavar="DIR", help="where runs leave their traces")
-    options = parser.parse_args(argv)
-    given = {name: getattr(options, name) for name in ("launcher", "cluster", "seed", "artifacts")}
-    words = [f"--elastic-{name}={value}" for name, value in given.items() if value is not None]
-    command = [sys.executable, "-m", "pytest", *options.files, *words, "--elastic-keep=all"]
+    checkup = parser.add_argument_group("check-up of a script")
+    checkup.add_argument("--nodes", type=_positive, metavar="N", help="default: 3")
+    checkup.add_argument(
+        "--nproc-per-node", type=_positive, default=1, metavar="N", help="default: 1"
+    )
+    checkup.add_argument(
+        "--only", metavar="TEST,...", default="", help="these tests of the battery, and no others"
+    )
+    checkup.add_argument(
+        "--save", metavar="DIR", help="write the battery into a folder, as scenario files to keep"
+    )
+    checkup.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-6,
+        metavar="PART",
+        help="the relative difference that parameters may have at the end (default: 1e-6)",
+    )
+    checkup.add_argument(
+        "--limit",
+        type=_seconds,
+        default=300.0,
+        metavar="TIME",
+        help="what the undisturbed run may take (default: 5m)",
+    )
+    checkup.add_argument(
+        "--observe-step",
+        metavar="REGEX",
+        help=r"how the script prints a step, such as 'step (\d+)', where its optimizer counts none",
+    )
+    checkup.add_argument(
+        "--jobs", type=_positive, metavar="N", help="runs at a time (default: one a processor)"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is expected")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    from elastic_harness.scenario.fields import parse_duration
+
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
+def _are_scenarios(words: Sequence[str]) -> bool:
+    return words[0].endswith(_SUFFIX) or f"{_SUFFIX}::" in words[0] or os.path.isdir(words[0])
+
+
+def _become_pytest(given: argparse.Namespace, words: Sequence[str]) -> NoReturn:
+    """Become pytest, which runs the scenarios."""
+    named = {name: getattr(given, name) for name in ("launcher", "cluster", "seed", "artifacts")}
+    # Options may stand behind the files as well: nothing there is a script's.
+    options = [f"--elastic-{name}={value}" for name, value in named.items() if value is not None]
+    command = [sys.executable, "-m", "pytest", *options, *_renamed(words), "--elastic-keep=all"]
     # In our place, not below us: signals and the exit code are then pytest's own.
     os.execv(sys.executable, command)
+
+
+def _renamed(words: Sequence[str]) -> list[str]:
+    """Return what stands behind scenario files for pytest: our options by their names there."""
+    ours = ("--launcher", "--cluster", "--seed", "--artifacts")
+    found = []
+    for word in words:
+        name, _, value = word.partition("=")
+        prefix = f"--elastic-{name[2:]}" if name in ours else name
+        found.append(f"{prefix}={value}" if value else prefix)
+    return found
+
+
+# --- the check-up ------------------------------------------------------------------------------
+
+
+def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
+    from elastic_harness.checkup.battery import BATTERY, Checkup
+    from elastic_harness.checkup.card import card_text
+    from elastic_harness.checkup.runs import Runs
+
+    names = tuple(filter(None, given.only.split(",")))
+    known = [test.name for test in BATTERY]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--only={name}: there is no such test: {', '.join(known)}")
+    job, nodes, shown = _job(given, words)
+    artifacts = os.path.abspath(given.artifacts or os.path.join(".elastic", "chaos"))
+    folder = os.path.abspath(given.save or os.path.join(artifacts, "scenarios"))
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}") from error
+    if job.get("script"):
+        job["script"] = os.path.relpath(job["script"], folder)
+    runs = Runs(
+        _settings(given, folder, artifacts),
+        Checkup(job=job, nodes=nodes, tolerance=given.tolerance, limit_s=given.limit),
+        shown,
+    )
+    try:
+        rows = _run(runs, shown, names)
+    finally:
+        runs.close()
+    print()
+    print(card_text(shown, rows, runs.notes))
+    if given.save:
+        print(f"\nThe battery is in {os.path.relpath(folder)}: pytest {os.path.relpath(folder)}")
+    worst = min((row.outcome for row in rows), key=_OUTCOMES.index)
+    return _EXIT_CODES[worst]
+
+
+def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
+    _tell(f"{shown}: twice without any fault, as what the other runs are compared with ...")
+    seen = runs.measure()
+    saved = seen.checkpoints
+    _tell(
+        f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; "
+        + (f"saves {saved.named} every {saved.interval} steps" if saved else "saves nothing")
+    )
+    runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
+    rows = []
+    for row in runs.battery(seen, names):
+        rows.append(row)
+        pause = "" if row.pause_s is None else f", {row.pause_s:.1f} s without steps"
+        _tell(f"  {row.name}: {row.outcome}{pause}")
+    from elastic_harness.checkup.battery import BATTERY
+
+    order = [test.name for test in BATTERY]
+    return sorted(rows, key=lambda row: order.index(row.name))
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any], int, str]:
+    """Return the job as a scenario has it, its nodes, and the program's name for people."""
+    is_module, nproc, nodes = given.is_module, given.nproc_per_node, given.nodes or 3
+    for command in _LAUNCH_COMMANDS:
+        if not is_module and tuple(words[: len(command)]) == command:
+            launched = _launched(words[len(command) :])
+            is_module, nproc = launched.program.kind == "module", launched.nproc_per_node
+            words = [launched.program.target, *launched.program.args]
+            if given.nodes is None and launched.max_nodes > 1:
+                nodes = launched.max_nodes
+            break
+    name, *arguments = words
+    if not is_module and not os.path.isfile(name):
+        raise UsageError(
+            f"there is no script {name!r}",
+            hint="A module is given as -m MODULE, a folder of scenario files by its path.",
+        )
+    job: dict[str, Any] = {"module": name} if is_module else {"script": os.path.abspath(name)}
+    job |= {"args": arguments} if arguments else {}
+    job |= {"nproc_per_node": nproc} if nproc != 1 else {}
+    job |= {"max_restarts": 3, "working_copy": True}
+    if given.observe_step:
+        job["observe"] = {"step": given.observe_step}
+    return job, nodes, name if is_module else os.path.relpath(name)
+
+
+def _launched(words: Sequence[str]) -> LaunchConfig:
+    """Return what a command line of torchrun's asks for; raises UsageError."""
+    from pytest_elastic.cli.options import parse_run_command
+
+    config = parse_run_command(words, os.environ, count_devices=lambda _: 1)
+    if config.program.kind not in ("script", "module"):
+        raise UsageError("a check-up follows what Python runs: a script, or a module with -m")
+    return config
+
+
+def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Settings:
+    from elastic_harness.checkup.runs import Settings
+    from elastic_harness.cluster.choose import choose_cluster
+    from elastic_harness.scenario.launchers import launcher_named
+
+    return Settings(
+        choice=choose_cluster(given.cluster or "auto"),
+        launcher=launcher_named(given.launcher or "pytest-elastic"),
+        folder=folder,
+        artifacts=artifacts,
+        seed=given.seed if given.seed is not None else 1,
+        jobs=given.jobs or len(os.sched_getaffinity(0)),
+        environ=dict(os.environ),
+        command=shlex.join(["pytest-elastic", "chaos", *sys.argv[2:]]),
+    )

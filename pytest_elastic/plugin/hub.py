@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from elastic_harness.faults.registry import FaultRegistry
     from elastic_harness.history.checkers.registry import Registry
     from elastic_harness.history.events import ReferenceObserved
-    from elastic_harness.history.history import History
     from elastic_harness.leaks import Spared
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
@@ -47,7 +46,6 @@ __all__ = [
     "known_faults",
     "learn_launchers",
     "take_place",
-    "write_after_end",
 ]
 
 _KEY = pytest.StashKey["Hub"]()
@@ -233,7 +231,7 @@ class Hub:
             else:
                 self.discard(reference.directory)
         assert found is not None, "either it is known what it ended with, or why not"
-        write_after_end(history, found)
+        history.append_after_end(found)
 
     def discard(self, directory: RunDirectory) -> None:
         """Take away the artifacts of a run that nobody needs to look at."""
@@ -285,15 +283,6 @@ class Hub:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-
-def write_after_end(history: History, event: Event) -> None:
-    """Add an event to the history of a run that is over."""
-    from pytest_elastic.events.model import Record
-
-    at = max((entry.at for entry in history.entries[-1:]), default=0.0)
-    history.append(Record(at=at, source="engine", node="", run_id="", event=event))
-    history.close()
 
 
 def take_place(owner: str, places: int) -> socket.socket:

@@ -20,8 +20,6 @@ from elastic_harness.report.moments import node_of_first_failure
 from elastic_harness.scenario.planner import encode_plan
 from elastic_harness.scenario.storm import STORM_ID
 
-from pytest_elastic.plugin.hub import write_after_end
-
 if TYPE_CHECKING:
     from elastic_harness.scenario.loader import LoadedScenario
     from elastic_harness.scenario.runner import RunResult
@@ -62,9 +60,8 @@ def judge_job(
     for number, (name, expected) in enumerate(asked):
         check = _result_of(run).checkers.bind(name, expected)
         key = f"test[{number}]"
-        write_after_end(
-            _result_of(run).history,
-            ClausePlanned(key=key, bucket="test", text=check.text, checker=name, expected=expected),
+        _result_of(run).history.append_after_end(
+            ClausePlanned(key=key, bucket="test", text=check.text, checker=name, expected=expected)
         )
     hub.add_reference(run)
     conclude(run, hub, item, unmet_clauses(run))
@@ -74,7 +71,7 @@ def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseExce
     """Write down what happened in a job of a test that has failed, and keep the screen for it."""
     said = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
-    write_after_end(_result_of(run).history, PythonTestFailed(test=item.name, reason=reason))
+    _result_of(run).history.append_after_end(PythonTestFailed(test=item.name, reason=reason))
     if hub.options.shrink and run.plan.storm_ids:
         run.note = "not tried: the storm is one that a Python test has asked for"
     # What the test itself says comes first.

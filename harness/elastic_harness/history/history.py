@@ -114,6 +114,12 @@ class History:
             self._lines.update(line)
         return entry
 
+    def append_after_end(self, event: Event) -> None:
+        """Add what was found out about a run that is over, at the time of its last record."""
+        at = max((entry.at for entry in self._entries[-1:]), default=0.0)
+        self.append(Record(at=at, source="engine", node="", run_id="", event=event))
+        self.close()
+
     @property
     def digest(self) -> str:
         """The SHA-256 of the lines that were written or read so far, for `RunClosed`."""

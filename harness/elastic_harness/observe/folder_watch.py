@@ -41,7 +41,7 @@ class FolderWatch:
         if self._fd < 0:
             self.problem = f"inotify: {os.strerror(ctypes.get_errno())}"
             return
-        self._add("")
+        self._add("", tells=False)
         loop.watch(self._fd, on_readable=self.read)
 
     def read(self) -> None:
@@ -67,14 +67,14 @@ class FolderWatch:
 
     def _on_event(self, path: str, mask: int) -> None:
         if mask & _IS_DIR:
-            self._add(path)
+            self._add(path, tells=True)
         elif mask & _CLOSE_WRITE:
             self._on_written(path, "written")
         elif mask & _MOVED_TO:
             self._on_written(path, "moved")
 
-    def _add(self, path: str) -> None:
-        """Watch a folder, and what is in it already: it may be older than our watch."""
+    def _add(self, path: str, *, tells: bool) -> None:
+        """Watch a folder and those in it; with `tells`, its files are newer than the job."""
         whole = os.path.join(self._folder, path)
         mask = _CLOSE_WRITE | _MOVED_TO | _CREATE
         watch = self._libc.inotify_add_watch(self._fd, os.fsencode(whole), mask)
@@ -87,8 +87,8 @@ class FolderWatch:
                 for entry in entries:
                     inside = os.path.join(path, entry.name)
                     if entry.is_dir(follow_symlinks=False):
-                        self._add(inside)
-                    elif path:
+                        self._add(inside, tells=tells)
+                    elif tells:
                         self._on_written(inside, "written")
         except OSError:
             return  # it is gone again

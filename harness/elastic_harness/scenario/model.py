@@ -114,7 +114,8 @@ class Job(ScenarioModel):
     """What is launched on every node: exactly one of `script`, `module` and `command`.
 
     `script` is relative to the scenario file. `launcher` pins a launcher under test, `options` are
-    further options for it.
+    further options for it. With `working_copy`, each run works in a copy of the folder it is
+    started in, and `ELASTIC_CHECKPOINT_DIR` is its folder `checkpoints`.
     """
 
     script: str | None = None
@@ -126,6 +127,7 @@ class Job(ScenarioModel):
     max_restarts: int = Field(default=0, ge=0)
     launcher: str | None = None
     options: Listed[Text] = ()
+    working_copy: bool = False
     rdzv: Rdzv = Rdzv()
     observe: Observe = Observe()
 

@@ -22,6 +22,7 @@ from elastic_harness.scenario.option_checks import tells_workers_apart
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunSetup
 from elastic_harness.scenario.stage_plan import StagePlan
+from elastic_harness.scenario.working_copy import copy_working_folder
 from pytest_elastic.errors import UsageError
 
 __all__ = ["make_setup"]
@@ -63,13 +64,17 @@ def make_setup(
     """
     job = plan.scenario.job
     log_dir = os.path.join(directory, "logs")
-    checkpoints = os.path.join(directory, "checkpoints")
+    called_in, copy = cwd, os.path.join(directory, "work")
+    if job.working_copy:
+        copy_working_folder(cwd, copy)
+        cwd = copy
+    checkpoints = os.path.join(cwd if job.working_copy else directory, "checkpoints")
     for folder in (log_dir, checkpoints):
         os.makedirs(folder, exist_ok=True)
     kept = {name: value for name, value in environ.items() if not _FOREIGN.fullmatch(name)}
     stage = StagePlan(
         launcher=launcher,
-        job=_job_plan(plan, directory, base_dir),
+        job=_job_plan(plan, directory, _program(job, base_dir, called_in, cwd)),
         environ={
             **kept,
             "PYTHONPATH": os.pathsep.join(filter(None, (_PROBE_FOLDER, kept.get("PYTHONPATH")))),
@@ -83,9 +88,9 @@ def make_setup(
         },
         cwd=cwd,
         log_dir=log_dir,
-        shared=_outermost((directory, os.path.dirname(socket_path), base_dir, cwd, *shared)),
+        shared=_outermost((directory, os.path.dirname(socket_path), base_dir, called_in, *shared)),
         endpoints=plan.scenario.endpoint_hosts,
-        data_folders=_data_folders(checkpoints, job.env, shared),
+        data_folders=_data_folders(cwd if job.working_copy else checkpoints, job.env, shared),
         # What is preloaded has read its environment long ago.
         preloaded=preloaded and not launch_environs,
         launch_environs=launch_environs,
@@ -116,14 +121,14 @@ def _data_folders(
     return tuple(dict.fromkeys((os.path.realpath(first), *below)))
 
 
-def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:
+def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
     scenario = plan.scenario
     job = scenario.job
     # Two runs never share a name, so that a straggler of one cannot join the other.
     digest = hashlib.sha256(directory.encode()).hexdigest()[:8]
     return JobPlan(
         run_id=f"{scenario.id}-{digest}",
-        program=(*_program(job, base_dir), *job.args),
+        program=(*program, *job.args),
         is_module=job.module is not None,
         is_binary=job.command is not None,
         nproc_per_node=job.nproc_per_node,
@@ -139,7 +144,8 @@ def _job_plan(plan: Plan, directory: str, base_dir: str) -> JobPlan:
     )
 
 
-def _program(job: Job, base_dir: str) -> Sequence[str]:
+def _program(job: Job, base_dir: str, called_in: str, cwd: str) -> Sequence[str]:
+    """Return what is launched; a script of the folder that was copied is the copy's."""
     if job.command is not None:
         return tuple(job.command)
     if job.module is not None:
@@ -148,7 +154,11 @@ def _program(job: Job, base_dir: str) -> Sequence[str]:
     path = os.path.normpath(os.path.join(base_dir, job.script))
     if not os.path.isfile(path):
         raise UsageError(f"there is no script {path!r} (`job.script: {job.script}`)")
-    return (path,)
+    if cwd == called_in:
+        return (path,)
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(called_in))
+    copied = os.path.join(cwd, inside)
+    return (copied if not inside.startswith("..") and os.path.isfile(copied) else path,)
 
 
 def _outermost(folders: Sequence[str]) -> tuple[str, ...]:

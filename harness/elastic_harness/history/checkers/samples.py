@@ -15,7 +15,7 @@ from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
 
-__all__ = ["CHECKERS", "epochs", "samples"]
+__all__ = ["CHECKERS", "epochs", "samples", "samples_by_epoch"]
 
 _REPORT = (
     "`elastic_harness.observe.report_samples(indices, epoch=epoch, size=size)` before each step "
@@ -199,6 +199,18 @@ def epochs(history: History, asked: EpochsParameters) -> Verdict:
         f"{len(complete)} complete epochs, {asked.exactly} were expected ({found.told()})",
         found.last_proof(found.last),
     )
+
+
+def samples_by_epoch(history: History) -> tuple[int, dict[int, Counter[int]]] | str:
+    """Return the size of the training's data set, and how often each epoch used each sample.
+
+    Steps that a restart rolled back do not count. Where it cannot be told, a text says why.
+    """
+    try:
+        found = _epochs_of(history, None)
+    except _NotKnown as reason:
+        return str(reason)
+    return found.size, found.uses
 
 
 # --- what was used -------------------------------------------------------------------------------

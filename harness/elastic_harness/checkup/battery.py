@@ -1,0 +1,380 @@
+"""The tests of a check-up: each is a scenario file, made to the measure of the undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_harness.checkup.measured import Checkpoints, Measured
+
+__all__ = ["BATTERY", "Checkup", "Test", "reference_scenario", "scenario_text"]
+
+# What a job is given beyond four times its undisturbed time.
+_MARGIN_S = 60.0
+# A node that joins needs about a second; a job must not be over by then.
+_SECONDS_TO_JOIN = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What is checked: the job as a scenario has it, and on how many nodes it runs.
+
+    `tolerance` is the relative difference of parameters and optimizer that is allowed against the
+    undisturbed run; `limit_s` what the undisturbed run may take.
+    """
+
+    job: Mapping[str, Any]
+    nodes: int = 3
+    tolerance: float = 1e-6
+    limit_s: float = 300.0
+
+    @property
+    def fewest(self) -> int:
+        """The nodes that are left when one is gone."""
+        return max(1, self.nodes - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Test:
+    """One test: what happens, what it stands for, and how its part of a scenario is made.
+
+    `make` returns a timeline and what is expected of this test alone, or raises Unfit. With
+    `is_fixed`, the job keeps its number of nodes, and ends with what the undisturbed run ended
+    with; else it goes on with one less. `allows` says how many steps may be done again, `also` are
+    clauses of this test alone.
+    """
+
+    name: str
+    title: str
+    stands_for: str
+    make: Callable[[Checkup, Measured], Sequence[Mapping[str, Any]]]
+    is_fixed: bool = True
+    allows: Callable[[Measured], int] | None = None
+    also: Sequence[Mapping[str, Any]] = ()
+
+
+class Unfit(Exception):
+    """A test cannot be made for a script; the text is the reason."""
+
+
+def reference_scenario(checkup: Checkup) -> str:
+    """Return the run that nothing disturbs."""
+    scenario = {
+        **_head("uninterrupted", "The job without any fault", checkup, checkup.limit_s),
+        "nodes": checkup.nodes,
+        "expect": {
+            "finally": [
+                {"job": "succeeded"},
+                {"parameters": "identical"},
+                {"samples": {"each_epoch": "exactly_once", "last_epoch": "may_be_cut"}},
+            ]
+        },
+    }
+    return _as_yaml("What the other runs are compared with.", scenario)
+
+
+def scenario_text(test: Test, checkup: Checkup, seen: Measured) -> str:
+    """Return a test as a scenario file; raises Unfit where the script cannot be tested so."""
+    timeline = test.make(checkup, seen)
+    limit_s = 4 * (seen.seconds + 5) + _MARGIN_S
+    nodes: object = checkup.nodes
+    if not test.is_fixed:
+        nodes = {"initial": checkup.nodes, "min": checkup.fewest, "max": checkup.nodes}
+    scenario = {
+        **_head(test.name, test.title, checkup, limit_s),
+        "nodes": nodes,
+        "timeline": list(timeline),
+        "expect": {"finally": list(_clauses(test, checkup, seen))},
+    }
+    return _as_yaml(test.stands_for, scenario)
+
+
+def _head(name: str, title: str, checkup: Checkup, limit_s: float) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "id": name,
+        "title": title,
+        "job": dict(checkup.job),
+        "limit": f"{limit_s:.0f}s",
+    }
+
+
+def _clauses(test: Test, checkup: Checkup, seen: Measured) -> Iterator[Mapping[str, Any]]:
+    yield {"job": "succeeded"}
+    yield from test.also
+    if seen.is_global:
+        yield {"finished_at": {"step": seen.steps}}
+        if test.allows is not None:
+            yield {"steps_lost": {"at_most": test.allows(seen)}}
+    if seen.samples is not None:
+        yield {"samples": _samples_as_uninterrupted(seen)}
+    if test.is_fixed and seen.state is not None:
+        same = {"are": "same_as_uninterrupted", "within": checkup.tolerance}
+        yield {"parameters": same}
+        yield {"optimizer": same}
+
+
+def _samples_as_uninterrupted(seen: Measured) -> Mapping[str, Any]:
+    """Return what is asked of the samples, so that the undisturbed run meets it."""
+    assert seen.samples is not None, "asked for where they were seen"
+    size, uses = seen.samples
+    last = max(uses)
+    again = max(used.total() - len(used) for used in uses.values())
+    dropped = max((size - len(used) for epoch, used in uses.items() if epoch != last), default=0)
+    asked: dict[str, Any] = {"each_epoch": "exactly_once", "last_epoch": "may_be_cut"}
+    if again:
+        asked["padding"] = max(again, seen.world_size - 1)
+    if dropped:
+        asked["dropped"] = dropped
+    return asked
+
+
+# --- when, and how many steps that may cost -----------------------------------------------------
+
+
+def _middle(seen: Measured) -> int:
+    """Return a step in the middle that lies between two checkpoints, if there are any."""
+    middle = max(2, round(seen.steps * 0.55))
+    if seen.checkpoints is not None:
+        last = seen.checkpoints.before(middle + 1)
+        following = [each for each in seen.checkpoints.steps if each > last]
+        if last and following:
+            return max(2, (last + following[0]) // 2)
+    return middle
+
+
+def _since_checkpoint(seen: Measured, *, back: int = 1) -> int:
+    """Return the steps since a checkpoint was written, with the one that is under way."""
+    if seen.checkpoints is None:
+        return max(1, seen.steps // 10)
+    return _middle(seen) - seen.checkpoints.before(_middle(seen), back=back) + 1
+
+
+def _since_one_before(seen: Measured) -> int:
+    return _since_checkpoint(seen, back=2)
+
+
+def _an_interval_and_one(seen: Measured) -> int:
+    return (seen.checkpoints.interval if seen.checkpoints else seen.steps // 10) + 1
+
+
+def _checkpoints(seen: Measured) -> Checkpoints:
+    if seen.checkpoints is None:
+        raise Unfit(seen.unseen["checkpoints"])
+    return seen.checkpoints
+
+
+def _rank(seen: Measured) -> str:
+    return f"rank {seen.world_size - 1}"
+
+
+def _at(seen: Measured) -> Mapping[str, Any]:
+    return {"step": _middle(seen), "rank": seen.world_size - 1}
+
+
+def _on_worker(action: str, **more: object) -> Callable[[Checkup, Measured], Any]:
+    def make(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+        value: object = {"worker": _rank(seen), **more} if more else _rank(seen)
+        return [{"at": _at(seen), "id": "fault", action: value}]
+
+    return make
+
+
+def _on_last_node(action: str, **more: object) -> Callable[[Checkup, Measured], Any]:
+    def make(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+        _needs_two(checkup)
+        node = f"n{checkup.nodes}"
+        value: object = {"node": node, **more} if more else node
+        return [{"at": _at(seen), "id": "fault", action: value}]
+
+    return make
+
+
+def _needs_two(checkup: Checkup) -> None:
+    if checkup.nodes < 2:
+        raise Unfit("the check-up was asked to use one node: --nodes=2 or more has others left")
+
+
+def _rank0_host(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+    if checkup.nodes < 3:
+        raise Unfit("of two nodes, the one that hosts the rendezvous cannot be spared: --nodes=3")
+    return [{"at": {"step": _middle(seen), "rank": 0}, "id": "fault", "crash": "rank 0 host"}]
+
+
+def _down_and_up(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+    _needs_two(checkup)
+    step = max(2, round(seen.steps * 0.25))
+    left_s = (seen.steps - step) * seen.step_s
+    if left_s < _SECONDS_TO_JOIN:
+        raise Unfit(
+            f"the job is over {left_s:.1f} s after the node has left, before another one can join: "
+            f"make it {_SECONDS_TO_JOIN / max(left_s, 0.001):.0f} times longer"
+        )
+    return [
+        {
+            "at": {"step": step, "rank": seen.world_size - 1},
+            "id": "fault",
+            "leave": f"n{checkup.nodes}",
+        },
+        {
+            "when": {"stable": {"world_size": _left(checkup, seen), "steps": 2}},
+            "id": "arrival",
+            "join": {"nodes": 1},
+        },
+    ]
+
+
+def _left(checkup: Checkup, seen: Measured) -> int:
+    return checkup.fewest * seen.world_size // checkup.nodes
+
+
+def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+    found = _checkpoints(seen)
+    later = [step for step in found.steps if step > seen.steps // 4]
+    if len(later) < 2:
+        raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
+    when = {"writing": found.written, "step": later[0]}
+    return [{"when": when, "id": "fault", "kill": "rank 0"}]
+
+
+def _torn(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+    found = _checkpoints(seen)
+    if not found.before(_middle(seen)):
+        raise Unfit("no checkpoint was complete in the middle of the job: let it save more often")
+    tear = {"file": found.named, "how": "torn"}
+    return [
+        {"at": _at(seen), "id": "tear", "corrupt": tear},
+        {"after": "tear", "id": "fault", "kill": _rank(seen)},
+    ]
+
+
+def _slow_link(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
+    _needs_two(checkup)
+    slow = {"node": f"n{checkup.nodes}", "latency": "25ms", "jitter": "5ms"}
+    return [{"at": _at(seen), "id": "fault", "degrade": slow, "for": "3s"}]
+
+
+BATTERY: Sequence[Test] = (
+    Test(
+        name="worker-killed",
+        title="A worker is killed between two checkpoints",
+        stands_for="The kernel's out-of-memory killer, a crash in native code.",
+        make=_on_worker("kill"),
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="worker-raises",
+        title="An exception ends a worker",
+        stands_for="A bad sample, an error of a device, a bug that comes once.",
+        make=_on_worker("raise", error="RuntimeError", message="injected by the check-up"),
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="worker-exits",
+        title="A worker ends by itself with exit code 3",
+        stands_for="A health check that gives up, a library that calls exit().",
+        make=_on_worker("exit", code=3),
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="preempted",
+        title="A node is preempted: SIGTERM, and the power is cut 5 s later",
+        stands_for="A spot machine that is reclaimed, a scheduler that needs the node.",
+        make=_on_last_node("preempt", notice="5s"),
+        is_fixed=False,
+        allows=lambda _: 1,
+    ),
+    Test(
+        name="node-silent",
+        title="A node falls silent: no connection is closed",
+        stands_for="A power cut, a dead switch, a kernel panic.",
+        make=_on_last_node("power_cut"),
+        is_fixed=False,
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="rank0-host-lost",
+        title="The host of rank 0 and of the store crashes",
+        stands_for="The one node that most launchers cannot lose.",
+        make=_rank0_host,
+        is_fixed=False,
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="node-replaced",
+        title="A node dies, and another one with an empty disk takes its place",
+        stands_for="What a cloud or Kubernetes does after a hardware fault.",
+        make=_on_last_node("replace"),
+        allows=_since_checkpoint,
+    ),
+    Test(
+        name="down-and-up",
+        title="A node leaves, and later another one joins",
+        stands_for="Capacity that goes and comes back.",
+        make=_down_and_up,
+        is_fixed=False,
+        allows=_an_interval_and_one,
+    ),
+    Test(
+        name="killed-while-saving",
+        title="Rank 0 is killed in the middle of writing a checkpoint",
+        stands_for="A crash that leaves half a file.",
+        make=_while_saving,
+        allows=_an_interval_and_one,
+    ),
+    Test(
+        name="checkpoint-torn",
+        title="The newest checkpoint is damaged, and a worker is killed",
+        stands_for="A crash between write and flush, a file system that lost a tail.",
+        make=_torn,
+        allows=_since_one_before,
+    ),
+    Test(
+        name="slow-link",
+        title="One node's links take 25 ms longer for 3 s",
+        stands_for="A congested switch: slowness is no failure, and nothing may restart.",
+        make=_slow_link,
+        also=({"restarts": 0},),
+    ),
+)
+
+
+# --- as a file ----------------------------------------------------------------------------------
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 _./-]*[A-Za-z0-9_/-]|[A-Za-z]|\d+[a-z]+")
+_NOT_PLAIN = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def _as_yaml(comment: str, scenario: Mapping[str, Any]) -> str:
+    lines = [f"# {comment}"]
+    for key, value in scenario.items():
+        if isinstance(value, Mapping) and key in ("job", "expect"):
+            lines.append(f"{key}:")
+            for inner, item in value.items():
+                lines += _block(inner, item, "  ")
+        else:
+            lines += _block(key, value, "")
+    return "\n".join(lines) + "\n"
+
+
+def _block(key: str, value: object, indent: str) -> list[str]:
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        lines = [f"{indent}{key}:"]
+        for item in value:
+            first, *rest = [f"{name}: {_flow(each)}" for name, each in item.items()]
+            lines += [f"{indent}  - {first}", *(f"{indent}    {line}" for line in rest)]
+        return lines
+    return [f"{indent}{key}: {_flow(value)}"]
+
+
+def _flow(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_PLAIN:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,210 @@
+"""The report card of a check-up: a row for each test, and a sentence for what went wrong."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from elastic_harness.checkup.measured import Measured
+from elastic_harness.history.checkers.samples import samples_by_epoch
+from elastic_harness.history.checkers.training import losses
+from elastic_harness.history.events import FaultFired
+from elastic_harness.history.history import History
+from elastic_harness.history.judge import Judgement, overall, unmet
+from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.cause import failed_first
+
+__all__ = ["Row", "card_text", "row_of", "skipped_row"]
+
+_UNKNOWN = "?"
+_WIDTH = 100
+
+# What mends it, by the clause that does not hold: the first that fits is said.
+_ADVICE: Mapping[str, str] = {
+    "steps_lost": "Save more often; for a preemption, save when SIGTERM comes.",
+    "samples": "Save the place in the data (epoch and position) with the weights, and begin there.",
+    "parameters": "Save and load weights, optimizer, learning rate schedule and random numbers "
+    "together, and at the same step.",
+    "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
+    "finished_at": "Save how many steps are done, and end after as many as an undisturbed job.",
+    "no_survivors": "End the processes that the script starts, also when it is killed.",
+    "restarts": "Look for time limits that are too short for a slow network.",
+}
+_ADVICE_FOR_TEST: Mapping[str, str] = {
+    "checkpoint-torn": "Keep the checkpoint before the newest, and load that one where the newest "
+    "cannot be read.",
+    "killed-while-saving": "Write a checkpoint beside the old one, fsync it, and os.replace it.",
+    "preempted": "Handle SIGTERM: save at the next step, and exit.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What came out of one test; `None` where it is not known, or was not asked."""
+
+    name: str
+    title: str
+    outcome: str
+    survived: bool | None = None
+    pause_s: float | None = None
+    steps_lost: int | None = None
+    samples_lost: int | None = None
+    samples_again: int | None = None
+    state: str = ""
+    left_behind: str = ""
+    causes: Sequence[str] = ()
+    directory: str = ""
+
+
+def row_of(
+    name: str,
+    title: str,
+    history: History,
+    judgements: Sequence[Judgement],
+    seen: Measured,
+    *,
+    tolerance: float,
+    directory: str,
+) -> Row:
+    """Return the row of a test that has run."""
+    by_name = {each.name: each for each in judgements}
+    job = by_name.get("job")
+    lost, again = _samples(history, seen)
+    found = losses(history)
+    return Row(
+        name=name,
+        title=title,
+        outcome=overall(judgements).outcome.value,
+        survived=None if job is None or job.verdict.outcome is Outcome.UNKNOWN else bool(job),
+        pause_s=_longest_pause(history),
+        steps_lost=None if found is None else sum(loss.steps for loss in found),
+        samples_lost=lost,
+        samples_again=again,
+        state=_state(by_name, tolerance),
+        left_behind="nothing" if by_name["no_survivors"] else "processes",
+        causes=tuple(_causes(name, history, judgements)),
+        directory=directory,
+    )
+
+
+def skipped_row(name: str, title: str, reason: str) -> Row:
+    """Return the row of a test that cannot be made of this script, or on this machine."""
+    return Row(name=name, title=title, outcome="skipped", causes=(reason,))
+
+
+def _longest_pause(history: History) -> float | None:
+    """Return the longest time without a step of any rank, from the fault on."""
+    fired = history.first(FaultFired)
+    if fired is None:
+        return None
+    times = sorted(
+        step.at
+        for world in history.worlds.rounds
+        for worker in world.workers.values()
+        for step in worker.steps
+    )
+    since = [at for at in times if at <= fired.at][-1:] + [at for at in times if at > fired.at]
+    return max((b - a for a, b in pairwise(since)), default=None)
+
+
+def _samples(history: History, seen: Measured) -> tuple[int | None, int | None]:
+    """Return how many samples were used less, and more often, than without a fault."""
+    used = samples_by_epoch(history)
+    if seen.samples is None or isinstance(used, str):
+        return None, None
+    wanted, found = seen.samples[1], used[1]
+    none: Counter[int] = Counter()
+    epochs = wanted.keys() | found.keys()
+    lost = sum((wanted.get(e, none) - found.get(e, none)).total() for e in epochs)
+    again = sum((found.get(e, none) - wanted.get(e, none)).total() for e in epochs)
+    return lost, again
+
+
+def _state(by_name: Mapping[str, Judgement], tolerance: float) -> str:
+    """Say how the parameters and the optimizer ended, beside those of the undisturbed run."""
+    compared = [by_name[name] for name in ("parameters", "optimizer") if name in by_name]
+    if not compared:
+        return "-"
+    if all(compared):
+        is_exact = all("to the bit" in each.verdict.reason for each in compared)
+        return "same" if is_exact else f"within {tolerance:g}"
+    return _UNKNOWN if not any(_is_invalid(each) for each in compared) else "DIFFERS"
+
+
+def _is_invalid(judgement: Judgement) -> bool:
+    return judgement.verdict.outcome is Outcome.INVALID
+
+
+def _causes(name: str, history: History, judgements: Sequence[Judgement]) -> Iterable[str]:
+    """Yield what went wrong, the worst first, who failed first, and what mends it."""
+    found = unmet(judgements)
+    for each in found[:2]:
+        yield f"{each.title}: {each.verdict.reason}"
+    names = [each.name for each in found if _is_invalid(each)]
+    if "job" in names and (failed := failed_first(history)) is not None:
+        yield f"first failure: {failed}"
+    if names:
+        advice = _ADVICE_FOR_TEST.get(name) or next(
+            (_ADVICE[each] for each in names if each in _ADVICE), None
+        )
+        if advice is not None:
+            yield f"to mend it: {advice}"
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+_HEADINGS = (
+    "test", "survived", "without steps", "steps lost", "samples lost", "again", "state",
+    "left behind",
+)  # fmt: skip
+
+
+def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
+    """Return the card for a person to read; at most 100 columns wide."""
+    table = [_HEADINGS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in table]
+    counts = Counter(row.outcome for row in rows)
+    summary = ", ".join(
+        f"{counts[each]} {each}"
+        for each in ("valid", "invalid", "unknown", "skipped")
+        if counts[each]
+    )
+    text = [f"Check-up of {program}: {summary}", "", *(line.rstrip() for line in lines), ""]
+    text += [line for note in notes for line in _wrapped(f"Note: {note}", "")]
+    for row in rows:
+        if row.causes and row.outcome != "valid":
+            text.append(f"{row.name}: {row.outcome}. {row.title}.")
+            text += [line for cause in row.causes for line in _wrapped(cause, "  ")]
+            if row.directory:
+                text.append(f"  see {row.directory}/timeline.html")
+    return "\n".join(text).rstrip()
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  "
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.outcome == "skipped":
+        return (row.name, "skipped", *["-"] * (len(_HEADINGS) - 2))
+    survived = {True: "yes", False: "NO", None: _UNKNOWN}[row.survived]
+    return (
+        row.name,
+        survived if row.outcome == "valid" or row.survived is not True else f"yes ({row.outcome})",
+        _UNKNOWN if row.pause_s is None else f"{row.pause_s:.2f} s",
+        _number(row.steps_lost),
+        _number(row.samples_lost),
+        _number(row.samples_again),
+        row.state,
+        row.left_behind,
+    )
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else str(value)

@@ -1,0 +1,205 @@
+"""What a run that nothing disturbs shows of a script: how long it is, what it saves, what it uses.
+
+The battery is made to measure from it, and its runs are compared with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elastic_harness.history.checkers.final_state import reference_of
+from elastic_harness.history.checkers.samples import samples_by_epoch
+from elastic_harness.history.events import FileWritten, ReferenceObserved
+from elastic_harness.history.history import History
+from elastic_harness.history.worlds import WorkerView
+from elastic_harness.report.cause import failed_first
+from pytest_elastic.errors import UsageError
+
+__all__ = ["FEWEST_STEPS", "Checkpoints", "Measured", "measure", "why_not_comparable"]
+
+# With fewer there is no middle that a fault could come in.
+FEWEST_STEPS = 10
+# Fewer bytes are a note (a step number, a log line) and no checkpoint.
+_SMALLEST_CHECKPOINT = 256
+_USUAL = re.compile(r"\.(pt|pth|bin|ckpt|distcp|safetensors|npz|pkl|pickle)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The files that a script saves again and again, as patterns with `*` in place of numbers.
+
+    `written` is what they are called while they are written, `named` when they are complete.
+    `steps` are how many steps were done when each was.
+    """
+
+    written: str
+    named: str
+    steps: tuple[int, ...]
+
+    @property
+    def interval(self) -> int:
+        """The most steps from one to the next, or to the first."""
+        return max(b - a for a, b in zip((0, *self.steps), self.steps, strict=False))
+
+    def before(self, step: int, *, back: int = 1) -> int:
+        """Return the step of the newest one before a step, or of the one `back` - 1 before that."""
+        earlier = [each for each in self.steps if each < step]
+        return earlier[-back] if len(earlier) >= back else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was seen of the run; what could not be seen is None, with the reason in `unseen`."""
+
+    world_size: int
+    steps: int
+    seconds: float
+    is_global: bool
+    checkpoints: Checkpoints | None
+    state: ReferenceObserved | None
+    samples: tuple[int, Mapping[int, Counter[int]]] | None
+    unseen: Mapping[str, str]
+
+    @property
+    def step_s(self) -> float:
+        """The seconds a step takes."""
+        return self.seconds / max(1, self.steps - 1)
+
+
+def measure(history: History, outcome: str, reason: str, program: str) -> Measured:
+    """Return what an undisturbed run has shown.
+
+    Raises UsageError, in one sentence, for a program that the battery cannot be made for.
+    """
+    if outcome != "succeeded":
+        raise _unfit(history, outcome, reason, program)
+    workers = [worker for world in history.worlds.rounds[-1:] for worker in world.workers.values()]
+    if not workers:
+        raise UsageError(
+            f"{program} ended well, but no Python process with the harness's probe was seen in it",
+            hint="What a check-up can follow is a program that Python runs on each rank.",
+        )
+    steps = min(worker.steps_done for worker in workers)
+    if steps < FEWEST_STEPS:
+        seen = "no step was seen" if steps == 0 else f"{steps} steps were seen"
+        raise UsageError(
+            f"{program} ended well, but {seen}: at least {FEWEST_STEPS} are needed for faults to "
+            "come in the middle",
+            hint="Make it longer; or, where it steps without an optimizer of torch, show its "
+            r"steps: --observe-step='step (\d+)' reads them off its output.",
+        )
+    first = next(worker for worker in workers if worker.rank == 0)
+    unseen: dict[str, str] = {}
+    if any(worker.resumed_at_step not in (0, None) for worker in workers):
+        raise UsageError(
+            f"{program} did not begin afresh: it found a checkpoint of an earlier run",
+            hint="Start where there is none, and have it save below the working folder, or below "
+            "$ELASTIC_CHECKPOINT_DIR: each run of the check-up has both for itself.",
+        )
+    state = reference_of(history)
+    if state is None or any(each.get("digest") is None for each in state.states):
+        state = None
+        unseen["state"] = "what it ended with was not seen: no optimizer of torch made a step"
+    used = samples_by_epoch(history)
+    if isinstance(used, str):
+        unseen["samples"] = used
+    checkpoints = _checkpoints(history, first)
+    if checkpoints is None:
+        unseen["checkpoints"] = (
+            "no checkpoint was seen: it wrote no file again and again below the working folder or "
+            "$ELASTIC_CHECKPOINT_DIR"
+        )
+    return Measured(
+        world_size=len(workers),
+        steps=steps,
+        seconds=first.steps[-1].at - first.steps[0].at,
+        is_global=all(worker.resumed_at_step == 0 for worker in workers),
+        checkpoints=checkpoints,
+        state=state,
+        samples=None if isinstance(used, str) else used,
+        unseen=unseen,
+    )
+
+
+def why_not_comparable(one: Measured, other: Measured) -> str:
+    """Say why two undisturbed runs are not alike, so that no third can be compared; "" if so."""
+    if one.steps != other.steps:
+        return f"one made {one.steps} steps, the other {other.steps}"
+    if one.samples is not None and other.samples is not None and one.samples != other.samples:
+        return "they used the samples of an epoch differently (is the sampler seeded?)"
+    if (one.state is None) != (other.state is None):
+        return "what it ended with was seen of one only"
+    if one.state is not None and other.state is not None:
+        first, second = (
+            [each.get("digest") for each in state.states] for state in (one.state, other.state)
+        )
+        if first != second:
+            return "they ended with different parameters (does the script set its seeds?)"
+    return ""
+
+
+def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageError:
+    if outcome == "limit":
+        return UsageError(
+            f"{program} had not ended by its limit, without any fault",
+            hint="Give it fewer steps, or more time: --limit=20m.",
+        )
+    failed = failed_first(history)
+    why = f"{failed}" if failed is not None else reason
+    return UsageError(
+        f"{program} fails without any fault: {why}",
+        hint="Have it end well first: pytest-elastic run, with the same words.",
+    )
+
+
+def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
+    """Find which files are checkpoints: those written again and again, the largest of them."""
+    groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
+    for entry in history.of_kind(FileWritten):
+        done = sum(1 for step in first.steps if step.at <= entry.at)
+        if done and (entry.event.size or 0) >= _SMALLEST_CHECKPOINT:
+            groups[_pattern(entry.event.path)].append((entry.event, done))
+    named = {
+        pattern: found
+        for pattern, found in groups.items()
+        if len({done for _, done in found}) > 1 or len(found) > 1
+    }
+    finals = {p: f for p, f in named.items() if f[-1][0].how == "moved"} or named
+    if not finals:
+        return None
+    chosen = max(
+        finals, key=lambda p: (bool(_USUAL.search(p)), max(e.size or 0 for e, _ in finals[p]))
+    )
+    return Checkpoints(
+        written=_written_as(chosen, history),
+        named=chosen,
+        steps=tuple(sorted({done for _, done in finals[chosen]})),
+    )
+
+
+def _written_as(named: str, history: History) -> str:
+    """Return what files are called while they are written that are then given another name."""
+    entries = history.of_kind(FileWritten)
+    if not any(e.event.how == "moved" and _pattern(e.event.path) == named for e in entries):
+        return named
+    folder = named.rpartition("/")[0]
+    before: Counter[str] = Counter()
+    last = ""
+    for entry in entries:
+        if entry.event.how == "written" and entry.event.path.rpartition("/")[0].startswith(
+            folder.partition("*")[0]
+        ):
+            last = _pattern(entry.event.path)
+        elif _pattern(entry.event.path) == named and last:
+            before[last] += 1
+    pattern, times = before.most_common(1)[0] if before else (named, 1)
+    # Names drawn by chance are never the same: then any file of the folder is meant.
+    return pattern if times > 1 or not before else os.path.join(folder, "*")
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"\d+", "*", path)

@@ -1,0 +1,180 @@
+"""Runs a check-up: two undisturbed runs, then the battery, several at a time."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from elastic_harness.checkup.battery import (
+    BATTERY,
+    Checkup,
+    Test,
+    Unfit,
+    reference_scenario,
+    scenario_text,
+)
+from elastic_harness.checkup.card import Row, row_of, skipped_row
+from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
+from elastic_harness.cluster.choose import Choice
+from elastic_harness.history.judge import judge
+from elastic_harness.report.run_directory import RunDirectory, create_run_directory
+from elastic_harness.scenario.checks import needed_capabilities
+from elastic_harness.scenario.launchers import Launcher
+from elastic_harness.scenario.loader import SUFFIX, LoadedScenario, load_file
+from elastic_harness.scenario.planner import encode_plan, make_plan
+from elastic_harness.scenario.runner import RunResult
+from elastic_harness.session import HarnessSession, OpenRun
+from pytest_elastic.errors import UsageError
+
+__all__ = ["Runs", "Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where and how a check-up runs; `folder` gets the scenario files, `artifacts` the runs."""
+
+    choice: Choice
+    launcher: Launcher
+    folder: str
+    artifacts: str
+    seed: int
+    jobs: int
+    environ: Mapping[str, str]
+    command: str
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of one check-up. `close` ends everything that was started."""
+
+    settings: Settings
+    checkup: Checkup
+    program: str
+    notes: list[str] = field(default_factory=list)
+    _idle: queue.SimpleQueue[HarnessSession] = field(default_factory=queue.SimpleQueue)
+    _sessions: list[HarnessSession] = field(default_factory=list)
+    _open: set[OpenRun] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_stopped: bool = False
+
+    def measure(self) -> Measured:
+        """Run the job twice without a fault, and return what that shows; raises UsageError."""
+        loaded = self._load("uninterrupted", reference_scenario(self.checkup))
+        with self._several(2) as pool:
+            runs = [pool.submit(self._run, loaded) for _ in range(2)]
+            found = [each.result() for each in runs]
+        one, other = (
+            measure(result.history, result.outcome, result.reason, self.program)
+            for result, _ in found
+        )
+        why = why_not_comparable(one, other)
+        if not why:
+            return one
+        self.notes.append(
+            "two runs without any fault were not alike, so that no run is compared with them: "
+            f"{why}"
+        )
+        same_samples = one.samples == other.samples
+        return replace(one, state=None, samples=one.samples if same_samples else None)
+
+    def battery(self, seen: Measured, names: Sequence[str]) -> Iterator[Row]:
+        """Run the tests that are named, all if none is; yields each row when it is known."""
+        tests = [test for test in BATTERY if not names or test.name in names]
+        with self._several(len(tests)) as pool:
+            pending = [pool.submit(self._test, test, seen) for test in tests]
+            for each in as_completed(pending):
+                yield each.result()
+
+    def close(self) -> None:
+        """End the runs that are under way, and the clusters."""
+        self._is_stopped = True
+        with self._lock:
+            opened = list(self._open)
+        for each in opened:
+            each.stop("the check-up was interrupted")
+        for session in self._sessions:
+            session.close()
+
+    @contextmanager
+    def _several(self, at_most: int) -> Iterator[ThreadPoolExecutor]:
+        """Give as many threads as there may be runs at a time, and a cluster for each."""
+        jobs = max(1, min(self.settings.jobs, at_most))
+        while len(self._sessions) < jobs:
+            session = HarnessSession(self.settings.choice)
+            self._sessions.append(session)
+            self._idle.put(session)
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            try:
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.close()
+                raise
+
+    def _test(self, test: Test, seen: Measured) -> Row:
+        try:
+            loaded = self._load(test.name, scenario_text(test, self.checkup, seen))
+        except Unfit as reason:
+            return skipped_row(test.name, test.title, str(reason))
+        session = self._sessions[0]
+        needed = needed_capabilities(loaded.scenario, session.faults)
+        missing = self.settings.choice.capabilities.missing(needed)
+        if missing:
+            reasons = "; ".join(f"{each.name}: {each.reason}" for each in missing)
+            return skipped_row(test.name, test.title, f"needs what this machine lacks: {reasons}")
+        result, directory = self._run(loaded)
+        if seen.state is not None:
+            result.history.append_after_end(seen.state)
+        judgements = judge(result.history)
+        directory.write_reports(result.history, judgements, command=self.settings.command)
+        return row_of(
+            test.name,
+            test.title,
+            result.history,
+            judgements,
+            seen,
+            tolerance=self.checkup.tolerance,
+            directory=directory.path,
+        )
+
+    def _load(self, name: str, text: str) -> LoadedScenario:
+        path = os.path.join(self.settings.folder, f"{name}{SUFFIX}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        session = self._sessions[0] if self._sessions else HarnessSession(self.settings.choice)
+        (loaded,) = load_file(path, session.faults)
+        return loaded
+
+    def _run(self, loaded: LoadedScenario) -> tuple[RunResult, RunDirectory]:
+        plan = make_plan(loaded.scenario, self.settings.seed)
+        directory = create_run_directory(self.settings.artifacts, loaded.scenario.id)
+        directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
+        with open(directory.plan, "w", encoding="utf-8") as file:
+            file.write(encode_plan(plan))
+        session = self._idle.get()
+        try:
+            if self._is_stopped:
+                raise UsageError("the check-up was interrupted")
+            opened = session.open(
+                plan,
+                self.settings.launcher,
+                directory=directory.path,
+                base_dir=self.settings.folder,
+                cwd=os.getcwd(),
+                environ=self.settings.environ,
+            )
+            with self._lock:
+                self._open.add(opened)
+            try:
+                result = opened.wait()
+            finally:
+                with self._lock:
+                    self._open.discard(opened)
+        finally:
+            self._idle.put(session)
+        return result, directory
