@@ -40,18 +40,11 @@ class Batches(Sampler):
         for start in range(self.start, SAMPLES, GLOBAL_BATCH):
             yield order[start : start + GLOBAL_BATCH][self.rank :: self.world_size].tolist()
 
-    def __len__(self):
-        return (SAMPLES - self.start) // GLOBAL_BATCH
-
 
 def save(model, optimizer, step):
     """Write the checkpoint beside the old one, to the disk, and then put it in its place."""
-    state = {
-        "model": model.module.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "random": torch.get_rng_state(),
-        "step": step,
-    }
+    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+    state |= {"random": torch.get_rng_state(), "step": step}
     CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, CHECKPOINT)  # wrong: who is killed in the middle leaves half a file
 

@@ -14,6 +14,8 @@ __all__ = ["BATTERY", "Checkup", "Test", "reference_scenario", "scenario_text"]
 
 # What a job is given beyond four times its undisturbed time.
 _MARGIN_S = 60.0
+# A checkpoint is seen a step or two after it was written.
+_UNDER_WAY = 2
 # A node that joins needs about a second; a job must not be over by then.
 _SECONDS_TO_JOIN = 3.0
 
@@ -136,29 +138,25 @@ def _samples_as_uninterrupted(seen: Measured) -> Mapping[str, Any]:
 
 
 def _middle(seen: Measured) -> int:
-    """Return a step in the middle that lies between two checkpoints, if there are any."""
+    """Return a step in the middle of the job that lies between two checkpoints."""
     middle = max(2, round(seen.steps * 0.55))
-    if seen.checkpoints is not None:
-        last = seen.checkpoints.before(middle + 1)
-        following = [each for each in seen.checkpoints.steps if each > last]
-        if last and following:
-            return max(2, (last + following[0]) // 2)
-    return middle
+    if seen.checkpoints is None:
+        return middle
+    later = [each for each in seen.checkpoints.steps if each >= middle - seen.checkpoints.interval]
+    return max(2, (later or [middle])[0] + seen.checkpoints.interval // 2)
 
 
-def _since_checkpoint(seen: Measured, *, back: int = 1) -> int:
-    """Return the steps since a checkpoint was written, with the one that is under way."""
+def _one_interval(seen: Measured) -> int:
+    """Return the steps from one checkpoint to the next, with those that are under way."""
     if seen.checkpoints is None:
         return max(1, seen.steps // 10)
-    return _middle(seen) - seen.checkpoints.before(_middle(seen), back=back) + 1
+    return seen.checkpoints.interval + _UNDER_WAY
 
 
-def _since_one_before(seen: Measured) -> int:
-    return _since_checkpoint(seen, back=2)
-
-
-def _an_interval_and_one(seen: Measured) -> int:
-    return (seen.checkpoints.interval if seen.checkpoints else seen.steps // 10) + 1
+def _two_intervals(seen: Measured) -> int:
+    if seen.checkpoints is None:
+        return max(1, seen.steps // 10)
+    return 2 * seen.checkpoints.interval + _UNDER_WAY
 
 
 def _checkpoints(seen: Measured) -> Checkpoints:
@@ -242,7 +240,7 @@ def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
 
 def _torn(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     found = _checkpoints(seen)
-    if not found.before(_middle(seen)):
+    if found.steps[0] >= _middle(seen):
         raise Unfit("no checkpoint was complete in the middle of the job: let it save more often")
     tear = {"file": found.named, "how": "torn"}
     return [
@@ -263,21 +261,21 @@ BATTERY: Sequence[Test] = (
         title="A worker is killed between two checkpoints",
         stands_for="The kernel's out-of-memory killer, a crash in native code.",
         make=_on_worker("kill"),
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="worker-raises",
         title="An exception ends a worker",
         stands_for="A bad sample, an error of a device, a bug that comes once.",
         make=_on_worker("raise", error="RuntimeError", message="injected by the check-up"),
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="worker-exits",
         title="A worker ends by itself with exit code 3",
         stands_for="A health check that gives up, a library that calls exit().",
         make=_on_worker("exit", code=3),
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="preempted",
@@ -293,7 +291,7 @@ BATTERY: Sequence[Test] = (
         stands_for="A power cut, a dead switch, a kernel panic.",
         make=_on_last_node("power_cut"),
         is_fixed=False,
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="rank0-host-lost",
@@ -301,14 +299,14 @@ BATTERY: Sequence[Test] = (
         stands_for="The one node that most launchers cannot lose.",
         make=_rank0_host,
         is_fixed=False,
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="node-replaced",
         title="A node dies, and another one with an empty disk takes its place",
         stands_for="What a cloud or Kubernetes does after a hardware fault.",
         make=_on_last_node("replace"),
-        allows=_since_checkpoint,
+        allows=_one_interval,
     ),
     Test(
         name="down-and-up",
@@ -316,21 +314,21 @@ BATTERY: Sequence[Test] = (
         stands_for="Capacity that goes and comes back.",
         make=_down_and_up,
         is_fixed=False,
-        allows=_an_interval_and_one,
+        allows=_one_interval,
     ),
     Test(
         name="killed-while-saving",
         title="Rank 0 is killed in the middle of writing a checkpoint",
         stands_for="A crash that leaves half a file.",
         make=_while_saving,
-        allows=_an_interval_and_one,
+        allows=_one_interval,
     ),
     Test(
         name="checkpoint-torn",
         title="The newest checkpoint is damaged, and a worker is killed",
         stands_for="A crash between write and flush, a file system that lost a tail.",
         make=_torn,
-        allows=_since_one_before,
+        allows=_two_intervals,
     ),
     Test(
         name="slow-link",

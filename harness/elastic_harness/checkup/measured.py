@@ -10,6 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_high
 
 from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.checkers.samples import samples_by_epoch
@@ -42,13 +44,8 @@ class Checkpoints:
 
     @property
     def interval(self) -> int:
-        """The most steps from one to the next, or to the first."""
-        return max(b - a for a, b in zip((0, *self.steps), self.steps, strict=False))
-
-    def before(self, step: int, *, back: int = 1) -> int:
-        """Return the step of the newest one before a step, or of the one `back` - 1 before that."""
-        earlier = [each for each in self.steps if each < step]
-        return earlier[-back] if len(earlier) >= back else 0
+        """The steps from one to the next, as a rule."""
+        return median_high(b - a for a, b in pairwise((0, *self.steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
