@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 SAMPLES, GLOBAL_BATCH = 240, 24  # ten steps are an epoch, with any number of ranks
 CHECKPOINT = Path(os.environ.get("ELASTIC_CHECKPOINT_DIR", "checkpoints")) / "newest.pt"
+ONE_BEFORE = CHECKPOINT.with_name("one_before.pt")
 
 
 class Numbers(Dataset):
@@ -42,7 +43,7 @@ class Batches(Sampler):
 
 
 def save(model, optimizer, step):
-    """Write the checkpoint beside the old one, to the disk, and then put it in its place."""
+    """Write a checkpoint to the disk, and then put it in place of the newest, which is kept."""
     state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
     state |= {"random": torch.get_rng_state(), "step": step}
     CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
@@ -50,14 +51,18 @@ def save(model, optimizer, step):
 
 
 def load(model, optimizer):
-    """Go to where the checkpoint was written; return how many steps are done."""
-    if not CHECKPOINT.exists():
-        return 0
-    state = torch.load(CHECKPOINT)
-    model.module.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["random"])
-    return state["step"]
+    """Go to where the newest whole checkpoint was written; return how many steps are done."""
+    for path in filter(Path.exists, (CHECKPOINT, ONE_BEFORE)):
+        try:
+            state = torch.load(path)
+        except (OSError, RuntimeError, EOFError) as error:
+            print(f"{path} is torn: {error}")
+            continue
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        return state["step"]
+    return 0
 
 
 def main():

@@ -148,6 +148,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     from elastic_harness.checkup.battery import BATTERY, Checkup
     from elastic_harness.checkup.card import card_text
     from elastic_harness.checkup.runs import Runs
+    from elastic_harness.report.run_directory import create_run_directory
 
     names = tuple(filter(None, given.only.split(",")))
     known = [test.name for test in BATTERY]
@@ -155,7 +156,8 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         if name not in known:
             raise UsageError(f"--only={name}: there is no such test: {', '.join(known)}")
     job, nodes, shown = _job(given, words)
-    artifacts = os.path.abspath(given.artifacts or os.path.join(".elastic", "chaos"))
+    name = f"chaos-{os.path.splitext(os.path.basename(shown))[0]}"
+    artifacts = create_run_directory(given.artifacts or ".elastic", name).path
     folder = os.path.abspath(given.save or os.path.join(artifacts, "scenarios"))
     try:
         os.makedirs(folder, exist_ok=True)
@@ -172,10 +174,12 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         rows = _run(runs, shown, names)
     finally:
         runs.close()
-    print()
-    print(card_text(shown, rows, runs.notes))
+    card = card_text(shown, rows, runs.notes)
+    print(f"\n{card}\n\nThe runs are in {os.path.relpath(artifacts)}.")
+    with open(os.path.join(artifacts, "card.txt"), "w", encoding="utf-8") as file:
+        file.write(f"{card}\n")
     if given.save:
-        print(f"\nThe battery is in {os.path.relpath(folder)}: pytest {os.path.relpath(folder)}")
+        print(f"The battery is in {os.path.relpath(folder)}: pytest {os.path.relpath(folder)}")
     worst = min((row.outcome for row in rows), key=_OUTCOMES.index)
     return _EXIT_CODES[worst]
 

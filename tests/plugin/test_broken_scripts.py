@@ -15,7 +15,7 @@ BROKEN = EXAMPLES / "broken"
 RIGHT = "minimal.py"
 # The clause that each of them breaks.
 CAUGHT_BY = {
-    "checkpoint_in_place": "INVALID: job: succeeded",
+    "checkpoint_in_place": "INVALID: steps_lost: {at_most: 5}",
     "first_world_size": "INVALID: samples: {each_epoch: exactly_once}",
     "helper_left": "INVALID: no_strays",
     "learning_rate": "INVALID: learning_rate: follows_batch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from elastic_harness.checkup.measured import Checkpoints, Measured
 
-__all__ = ["BATTERY", "Checkup", "Test", "reference_scenario", "scenario_text"]
+__all__ = ["BATTERY", "Checkup", "FaultTest", "reference_scenario", "scenario_text"]
 
 # What a job is given beyond four times its undisturbed time.
 _MARGIN_S = 60.0
@@ -40,7 +41,7 @@ class Checkup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Test:
+class FaultTest:
     """One test: what happens, what it stands for, and how its part of a scenario is made.
 
     `make` returns a timeline and what is expected of this test alone, or raises Unfit. With
@@ -78,7 +79,7 @@ def reference_scenario(checkup: Checkup) -> str:
     return _as_yaml("What the other runs are compared with.", scenario)
 
 
-def scenario_text(test: Test, checkup: Checkup, seen: Measured) -> str:
+def scenario_text(test: FaultTest, checkup: Checkup, seen: Measured) -> str:
     """Return a test as a scenario file; raises Unfit where the script cannot be tested so."""
     timeline = test.make(checkup, seen)
     limit_s = 4 * (seen.seconds + 5) + _MARGIN_S
@@ -104,7 +105,7 @@ def _head(name: str, title: str, checkup: Checkup, limit_s: float) -> dict[str, 
     }
 
 
-def _clauses(test: Test, checkup: Checkup, seen: Measured) -> Iterator[Mapping[str, Any]]:
+def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapping[str, Any]]:
     yield {"job": "succeeded"}
     yield from test.also
     if seen.is_global:
@@ -138,12 +139,19 @@ def _samples_as_uninterrupted(seen: Measured) -> Mapping[str, Any]:
 
 
 def _middle(seen: Measured) -> int:
-    """Return a step in the middle of the job that lies between two checkpoints."""
+    """Return a step in the middle of the job, and between two checkpoints.
+
+    A job that resumes at the end of an epoch does not show that it has forgotten its place in the
+    data: the checkpoint before is another one, if there is one.
+    """
     middle = max(2, round(seen.steps * 0.55))
     if seen.checkpoints is None:
         return middle
-    later = [each for each in seen.checkpoints.steps if each >= middle - seen.checkpoints.interval]
-    return max(2, (later or [middle])[0] + seen.checkpoints.interval // 2)
+    half = max(1, seen.checkpoints.interval // 2)
+    saved = [each for each in seen.checkpoints.steps if each + half < seen.steps * 0.9]
+    if not saved:
+        return middle
+    return half + min(saved, key=lambda step: (step in seen.epoch_ends, abs(step + half - middle)))
 
 
 def _one_interval(seen: Measured) -> int:
@@ -209,7 +217,7 @@ def _down_and_up(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]
     if left_s < _SECONDS_TO_JOIN:
         raise Unfit(
             f"the job is over {left_s:.1f} s after the node has left, before another one can join: "
-            f"make it {_SECONDS_TO_JOIN / max(left_s, 0.001):.0f} times longer"
+            f"give it {math.ceil(seen.steps * _SECONDS_TO_JOIN / max(left_s, 0.01))} steps"
         )
     return [
         {
@@ -255,29 +263,29 @@ def _slow_link(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     return [{"at": _at(seen), "id": "fault", "degrade": slow, "for": "3s"}]
 
 
-BATTERY: Sequence[Test] = (
-    Test(
+BATTERY: Sequence[FaultTest] = (
+    FaultTest(
         name="worker-killed",
         title="A worker is killed between two checkpoints",
         stands_for="The kernel's out-of-memory killer, a crash in native code.",
         make=_on_worker("kill"),
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="worker-raises",
         title="An exception ends a worker",
         stands_for="A bad sample, an error of a device, a bug that comes once.",
         make=_on_worker("raise", error="RuntimeError", message="injected by the check-up"),
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="worker-exits",
         title="A worker ends by itself with exit code 3",
         stands_for="A health check that gives up, a library that calls exit().",
         make=_on_worker("exit", code=3),
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="preempted",
         title="A node is preempted: SIGTERM, and the power is cut 5 s later",
         stands_for="A spot machine that is reclaimed, a scheduler that needs the node.",
@@ -285,7 +293,7 @@ BATTERY: Sequence[Test] = (
         is_fixed=False,
         allows=lambda _: 1,
     ),
-    Test(
+    FaultTest(
         name="node-silent",
         title="A node falls silent: no connection is closed",
         stands_for="A power cut, a dead switch, a kernel panic.",
@@ -293,7 +301,7 @@ BATTERY: Sequence[Test] = (
         is_fixed=False,
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="rank0-host-lost",
         title="The host of rank 0 and of the store crashes",
         stands_for="The one node that most launchers cannot lose.",
@@ -301,14 +309,14 @@ BATTERY: Sequence[Test] = (
         is_fixed=False,
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="node-replaced",
         title="A node dies, and another one with an empty disk takes its place",
         stands_for="What a cloud or Kubernetes does after a hardware fault.",
         make=_on_last_node("replace"),
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="down-and-up",
         title="A node leaves, and later another one joins",
         stands_for="Capacity that goes and comes back.",
@@ -316,21 +324,21 @@ BATTERY: Sequence[Test] = (
         is_fixed=False,
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="killed-while-saving",
         title="Rank 0 is killed in the middle of writing a checkpoint",
         stands_for="A crash that leaves half a file.",
         make=_while_saving,
         allows=_one_interval,
     ),
-    Test(
+    FaultTest(
         name="checkpoint-torn",
         title="The newest checkpoint is damaged, and a worker is killed",
         stands_for="A crash between write and flush, a file system that lost a tail.",
         make=_torn,
         allows=_two_intervals,
     ),
-    Test(
+    FaultTest(
         name="slow-link",
         title="One node's links take 25 ms longer for 3 s",
         stands_for="A congested switch: slowness is no failure, and nothing may restart.",

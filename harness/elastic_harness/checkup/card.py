@@ -29,7 +29,8 @@ _ADVICE: Mapping[str, str] = {
     "parameters": "Save and load weights, optimizer, learning rate schedule and random numbers "
     "together, and at the same step.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
-    "finished_at": "Save how many steps are done, and end after as many as an undisturbed job.",
+    "finished_at": "Save how many steps are done; and let an error end the script with an exit "
+    "code that is not 0, or nobody starts it again.",
     "no_survivors": "End the processes that the script starts, also when it is killed.",
     "restarts": "Look for time limits that are too short for a slow network.",
 }
@@ -96,7 +97,7 @@ def skipped_row(name: str, title: str, reason: str) -> Row:
 
 
 def _longest_pause(history: History) -> float | None:
-    """Return the longest time without a step of any rank, from the fault on."""
+    """Return the longest time without a step of any rank, from the fault on; None: none came."""
     fired = history.first(FaultFired)
     if fired is None:
         return None
@@ -175,12 +176,15 @@ def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
     )
     text = [f"Check-up of {program}: {summary}", "", *(line.rstrip() for line in lines), ""]
     text += [line for note in notes for line in _wrapped(f"Note: {note}", "")]
-    for row in rows:
-        if row.causes and row.outcome != "valid":
-            text.append(f"{row.name}: {row.outcome}. {row.title}.")
+    told: dict[str, str] = {}
+    for row in (row for row in rows if row.causes and row.outcome != "valid"):
+        text.append(f"{row.name}: {row.outcome}. {row.title}.")
+        if (as_before := told.setdefault(row.causes[0], row.name)) != row.name:
+            text.append(f"  as {as_before}: {row.causes[0].partition(': ')[0]}")
+        else:
             text += [line for cause in row.causes for line in _wrapped(cause, "  ")]
-            if row.directory:
-                text.append(f"  see {row.directory}/timeline.html")
+        if row.directory:
+            text.append(f"  see {row.directory}/timeline.html")
     return "\n".join(text).rstrip()
 
 

@@ -15,7 +15,7 @@ from statistics import median_high
 
 from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.checkers.samples import samples_by_epoch
-from elastic_harness.history.events import FileWritten, ReferenceObserved
+from elastic_harness.history.events import FileWritten, ReferenceObserved, SamplesDrawn
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
 from elastic_harness.report.cause import failed_first
@@ -50,7 +50,10 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was seen of the run; what could not be seen is None, with the reason in `unseen`."""
+    """What was seen of the run; what could not be seen is None, with the reason in `unseen`.
+
+    `epoch_ends` are the steps behind which an epoch of the data ends and another one begins.
+    """
 
     world_size: int
     steps: int
@@ -59,6 +62,7 @@ class Measured:
     checkpoints: Checkpoints | None
     state: ReferenceObserved | None
     samples: tuple[int, Mapping[int, Counter[int]]] | None
+    epoch_ends: frozenset[int]
     unseen: Mapping[str, str]
 
     @property
@@ -118,6 +122,7 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         checkpoints=checkpoints,
         state=state,
         samples=None if isinstance(used, str) else used,
+        epoch_ends=_epoch_ends(history),
         unseen=unseen,
     )
 
@@ -151,6 +156,15 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
         f"{program} fails without any fault: {why}",
         hint="Have it end well first: pytest-elastic run, with the same words.",
     )
+
+
+def _epoch_ends(history: History) -> frozenset[int]:
+    first: dict[int, int] = {}
+    for entry in history.of_kind(SamplesDrawn):
+        event = entry.event
+        if event.rank == 0 and event.step is not None and event.epoch is not None:
+            first[event.epoch] = min(event.step, first.get(event.epoch, event.step))
+    return frozenset(step - 1 for step in first.values() if step > 1)
 
 
 def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from elastic_harness.checkup.battery import (
     BATTERY,
     Checkup,
-    Test,
+    FaultTest,
     Unfit,
     reference_scenario,
     scenario_text,
@@ -116,7 +116,7 @@ class Runs:
                 self.close()
                 raise
 
-    def _test(self, test: Test, seen: Measured) -> Row:
+    def _test(self, test: FaultTest, seen: Measured) -> Row:
         try:
             loaded = self._load(test.name, scenario_text(test, self.checkup, seen))
         except Unfit as reason:

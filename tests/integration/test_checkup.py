@@ -1,0 +1,132 @@
+"""`pytest-elastic chaos SCRIPT`: a check-up of a real script, as a user types it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_bench import ROOT
+
+LIMIT_S = 240.0
+# Steps without torch, slow enough for a fault in the middle.
+WITHOUT_TORCH = """\
+import sys, time
+from elastic_harness.observe import report_step
+for step in range(1, 31):
+    time.sleep(0.02)
+    report_step(step)
+"""
+
+
+def check_up(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_elastic", "chaos", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Return the card's cells by the test's name."""
+    table = text.partition("left behind\n")[2].partition("\n\n")[0]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
+    return {name: cells for name, *cells in lines}
+
+
+def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path: Path) -> None:
+    """The small example, by a command line of torchrun's; what it writes there is the runs' own."""
+    shutil.copy(ROOT / "examples" / "minimal.py", tmp_path / "train.py")
+    torchrun = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py", "--steps=60"]
+    only = "--only=worker-killed,checkpoint-torn"
+    done = check_up(only, "--save=battery", *torchrun, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = rows_of(done.stdout)
+    assert set(rows) == {"worker-killed", "checkpoint-torn"}, done.stdout
+    for survived, pause, lost, *samples, state, left in rows.values():
+        assert (survived, samples, left) == ("yes", ["0", "0"], "nothing")
+        assert float(pause.removesuffix(" s")) > 0
+        assert 0 < int(lost) <= 12
+        assert state in ("same", "within 1e-06")
+    kept = {path.name.partition(".")[0] for path in (tmp_path / "battery").iterdir()}
+    assert kept == {"uninterrupted", "worker-killed", "checkpoint-torn"}
+    assert "pytest battery" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".elastic", "battery", "train.py"]
+    (folder,) = (tmp_path / ".elastic").iterdir()
+    assert "Check-up of train.py: 2 valid" in (folder / "card.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "test", "advice"),
+    [
+        ("sampler_position", "worker-killed", "Save the place in the data"),
+        ("swallowed", "worker-raises", "let an error end the script with an exit code"),
+    ],
+)
+def test_a_script_that_is_wrong_is_found_out(
+    tmp_path: Path, script: str, test: str, advice: str
+) -> None:
+    """Scripts that look right and run well: the card says what they lose, and what mends it."""
+    shutil.copy(ROOT / "examples" / "broken" / f"{script}.py", tmp_path)
+    done = check_up(f"--only={test}", "--nodes=2", f"{script}.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert rows_of(done.stdout)[test][0] == "yes (invalid)", done.stdout
+    assert advice in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("input()", "train.py fails without any fault: rank 0 on n1, exit code 1: EOFError"),
+        ("print('done')", "train.py ended well, but no step was seen"),
+    ],
+)
+def test_a_script_that_cannot_be_checked_is_told_so_in_one_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """After the run without any fault; nothing else is tried."""
+    (tmp_path / "train.py").write_text(text)
+    done = check_up("--nodes=1", "--cluster=process", "--jobs=1", "train.py", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Path) -> None:
+    """What cannot be seen of it is a note; that it saves nothing costs it all steps."""
+    (tmp_path / "train.py").write_text(WITHOUT_TORCH)
+    words = ["--nodes=1", "--nproc-per-node=2", "--cluster=process", "--jobs=1"]
+    done = check_up(*words, "--only=worker-exits,node-silent", "train.py", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = rows_of(done.stdout)
+    assert rows["worker-exits"][0] == "yes (invalid)", done.stdout
+    assert "to mend it: Save more often" in done.stdout
+    assert rows["node-silent"][0] == "skipped"
+    assert "Note: checkpoints: no checkpoint was seen" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["--only=worker-kiled", "train.py"], "there is no such test: worker-killed, "),
+        (["--nodes=0", "train.py"], "a whole number of at least 1 is expected"),
+        (["torchrun", "--no-python", "ls"], "follows what Python runs"),
+    ],
+)
+def test_a_wrong_command_line_is_told_so(tmp_path: Path, words: list[str], said: str) -> None:
+    """Before anything is run."""
+    (tmp_path / "train.py").write_text("")
+    done = check_up(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / ".elastic").exists()

@@ -1,0 +1,97 @@
+"""The battery: scenario files that the reader takes, made to the measure of a script."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from elastic_harness.checkup.battery import (
+    BATTERY,
+    Checkup,
+    FaultTest,
+    Unfit,
+    reference_scenario,
+    scenario_text,
+)
+from elastic_harness.checkup.measured import Measured, measure
+from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.scenario.loader import load_text
+from elastic_harness.scenario.model import Scenario
+
+from tests.unit.checkup.undisturbed import undisturbed
+
+JOB: dict[str, Any] = {"module": "json.tool", "args": ["--steps=12", "a b"], "max_restarts": 3}
+
+
+def seen(*, steps: int = 12, step_s: float = 1.0) -> Measured:
+    """Return what was measured of a job on two ranks whose steps take so long."""
+    found = measure(undisturbed(steps=steps).history, "succeeded", "", "train.py")
+    return replace(found, seconds=step_s * steps, world_size=3)
+
+
+def read(text: str) -> Scenario:
+    """Read a scenario as a user's file is read; raises ScenarioError for the smallest mistake."""
+    (loaded,) = load_text(text, "some/file.elastic.yaml", built_in_faults())
+    return loaded.scenario
+
+
+@pytest.mark.parametrize("test", BATTERY, ids=lambda test: test.name)
+@pytest.mark.parametrize("steps", [10, 12, 400])
+def test_each_test_is_a_scenario_file_without_a_mistake(test: FaultTest, steps: int) -> None:
+    """With the job's own words, and a fault that comes before its end."""
+    scenario = read(scenario_text(test, Checkup(job=JOB), seen(steps=steps)))
+    assert (scenario.id, scenario.job.args) == (test.name, ("--steps=12", "a b"))
+    assert scenario.timeline
+    first = scenario.timeline[0].at
+    if first is not None and not isinstance(first, float):
+        assert first.step < steps
+
+
+def test_the_run_without_any_fault_is_a_scenario_file_too() -> None:
+    """It observes what the others are compared by."""
+    scenario = read(reference_scenario(Checkup(job=JOB, nodes=2)))
+    assert scenario.nodes.initial == 2
+    assert {clause.name for clause in scenario.expect.finally_} >= {"parameters", "samples"}
+
+
+def why_unfit(name: str, found: Measured, nodes: int = 3) -> str:
+    """Return why a test cannot be made."""
+    (test,) = (test for test in BATTERY if test.name == name)
+    with pytest.raises(Unfit) as caught:
+        scenario_text(test, Checkup(job=JOB, nodes=nodes), found)
+    return str(caught.value)
+
+
+def test_what_cannot_be_tested_is_said() -> None:
+    """Nodes, time or checkpoints that are not there are no failures of the script."""
+    blind = replace(seen(), checkpoints=None, unseen={"checkpoints": "none was seen"})
+    assert why_unfit("killed-while-saving", blind) == "none was seen"
+    assert why_unfit("checkpoint-torn", blind) == "none was seen"
+    assert "--nodes=3" in why_unfit("rank0-host-lost", seen(), nodes=2)
+    assert "--nodes=2" in why_unfit("node-silent", seen(), nodes=1)
+    assert "before another one can join: give it" in why_unfit("down-and-up", seen(step_s=0.01))
+
+
+def test_the_fault_comes_between_two_checkpoints_and_not_behind_the_end_of_an_epoch() -> None:
+    """Who resumes where an epoch begins does not show whether the place in the data was saved."""
+    (kill, *_) = BATTERY
+    job = seen(steps=60)  # an epoch has four steps, and every third one is saved
+    assert job.epoch_ends == set(range(4, 60, 4))
+    first = read(scenario_text(kill, Checkup(job=JOB), job)).timeline[0].at
+    assert first is not None
+    assert not isinstance(first, float)
+    assert first.step % 3 == 1
+    assert (first.step - 1) % 4 != 0
+
+
+def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
+    """A script whose state, samples or steps cannot be seen is not unknown for it in each row."""
+    bare = replace(seen(), state=None, samples=None, is_global=False)
+    (kill, *_) = BATTERY
+    clauses = read(scenario_text(kill, Checkup(job=JOB), bare)).expect.finally_
+    assert [clause.name for clause in clauses] == ["job"]
+    full = read(scenario_text(kill, Checkup(job=JOB), seen())).expect.finally_
+    assert [clause.name for clause in full] == [
+        "job", "finished_at", "steps_lost", "samples", "parameters", "optimizer",
+    ]  # fmt: skip

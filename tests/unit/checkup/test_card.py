@@ -1,0 +1,88 @@
+"""The report card: numbers from the history, one screen, a cause and what mends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_harness.checkup.card import Row, card_text, row_of, skipped_row
+from elastic_harness.checkup.measured import measure
+from elastic_harness.history.checkers import bind
+from elastic_harness.history.judge import judge_checks
+
+from tests.unit.checkup.undisturbed import undisturbed
+from tests.unit.history.story import Story
+
+ALL = {"job": "succeeded", "steps_lost": 3, "samples": "exactly_once", "no_survivors": True}
+
+
+def resumed(at: int, *, skips: int = 0) -> Story:
+    """Tell a job that is killed after step 6 and resumes at a step, in the data `skips` later."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
+    use(story, 1, range(1, 7), 0)
+    story.fault("fault").wait(2.5).gone(1)
+    story.round(2, ["n1", "n2"])
+    for rank in (0, 1):
+        story.resume(2, rank, at)
+    use(story, 2, range(at + 1, 13), skips)
+    return story.finish(2).end()
+
+
+def use(story: Story, number: int, steps: range, skips: int) -> None:
+    """Let both ranks of a round make steps, each with a sample of its own."""
+    for step in steps:
+        epoch, place = divmod(step - 1 + skips, 4)
+        for rank in (0, 1):
+            story.drawn(number, rank, step, 2 * place + rank, epoch=epoch).step(number, rank, step)
+
+
+def row(story: Story) -> Row:
+    """Return the row of a run."""
+    judged = judge_checks(story.history, [bind(name, value) for name, value in ALL.items()])
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    return row_of(
+        "worker-killed", "A title", story.history, judged, seen, tolerance=1e-6, directory="runs/x"
+    )
+
+
+def test_a_row_has_what_the_fault_cost() -> None:
+    """Steps that were made again, the longest time without one, and every sample once."""
+    found = row(resumed(4))
+    assert (found.outcome, found.survived, found.steps_lost) == ("valid", True, 2)
+    assert (found.samples_lost, found.samples_again) == (0, 0)
+    assert found.pause_s is not None
+    assert 2.5 <= found.pause_s < 3
+    assert found.causes == ()
+
+
+def test_samples_that_a_resume_leaves_out_are_counted_and_explained() -> None:
+    """One step of two ranks is left out; what is used instead lies beyond the end."""
+    found = row(resumed(4, skips=1))
+    assert (found.outcome, found.samples_lost, found.samples_again) == ("invalid", 2, 2)
+    assert found.causes[0].startswith("samples: ")
+    assert found.causes[-1].startswith("to mend it: Save the place in the data")
+
+
+def rows(**more: Any) -> list[Row]:  # noqa: ANN401 (the fields of a row)
+    """Return two rows that fail alike, and one that was not run."""
+    bad = {"outcome": "invalid", "survived": False, "causes": ("job: it failed",), **more}
+    return [
+        Row(name="one", title="One", **bad),
+        Row(name="two", title="Two", **bad),
+        skipped_row("three", "Three", "there is no link to cut"),
+    ]
+
+
+def test_the_card_says_a_cause_once() -> None:
+    """The second row that fails alike points to the first."""
+    text = card_text("train.py", rows(), ["no samples were seen"])
+    assert text.startswith("Check-up of train.py: 2 invalid, 1 skipped\n")
+    assert text.count("it failed") == 1
+    assert "  as one: job" in text
+    assert "Note: no samples were seen" in text
+    assert "there is no link to cut" in text
+
+
+def test_the_card_is_no_wider_than_a_screen() -> None:
+    """Whatever a cause says."""
+    text = card_text("train.py", rows(causes=("a: " + "word " * 200,)), [])
+    assert max(map(len, text.splitlines())) <= 100

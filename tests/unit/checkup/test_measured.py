@@ -1,0 +1,99 @@
+"""What is measured of a run without any fault, and which scripts cannot be checked."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
+
+from pytest_elastic.errors import UsageError
+from tests.unit.checkup.undisturbed import Saved, undisturbed
+from tests.unit.history.story import Story
+
+
+def measured(story: Story) -> Measured:
+    """Measure a run that ended well."""
+    return measure(story.history, "succeeded", "", "train.py")
+
+
+def refused(story: Story, outcome: str = "succeeded", reason: str = "") -> str:
+    """Return why a script cannot be checked."""
+    with pytest.raises(UsageError) as caught:
+        measure(story.history, outcome, reason, "train.py")
+    return caught.value.message
+
+
+def test_steps_checkpoints_samples_and_the_final_state_are_measured() -> None:
+    """All that the battery and the comparison need."""
+    seen = measured(undisturbed())
+    assert (seen.steps, seen.world_size, seen.is_global) == (12, 2, True)
+    found = seen.checkpoints
+    assert found is not None
+    assert (found.written, found.named) == ("out/newest.pt.*", "out/newest.pt")
+    assert (found.steps, found.interval) == ((3, 6, 9, 12), 3)
+    assert seen.epoch_ends == {4, 8}
+    assert seen.samples is not None
+    assert {epoch: len(used) for epoch, used in seen.samples[1].items()} == {0: 8, 1: 8, 2: 8}
+    assert seen.state is not None
+    assert seen.unseen == {}
+
+
+def numbered(step: int) -> Saved:
+    """Return a file for each checkpoint, and a log that is written beside."""
+    files = [(f"ckpt/step-{step}/model.bin", "written", 9000)] if step % 4 == 0 else []
+    return [*files, ("log.txt", "written", 20000)]
+
+
+def drawn_by_chance(step: int) -> Saved:
+    """Return files whose temporary name is never the same."""
+    return [(f"a/{chr(96 + step) * 6}", "written", 0), ("a/newest.pt", "moved", 900)]
+
+
+def test_numbers_in_names_are_left_open_and_the_usual_names_are_preferred() -> None:
+    """A log is written more often than a checkpoint, and is none."""
+    found = measured(undisturbed(saves=numbered)).checkpoints
+    assert found is not None
+    assert (found.written, found.named) == ("ckpt/step-*/model.bin", "ckpt/step-*/model.bin")
+    assert found.steps == (4, 8, 12)
+
+
+def test_a_temporary_name_that_chance_draws_stands_for_any_file_beside_it() -> None:
+    """The pattern of one of them would never be seen again."""
+    found = measured(undisturbed(saves=drawn_by_chance)).checkpoints
+    assert found is not None
+    assert (found.written, found.named) == ("a/*", "a/newest.pt")
+
+
+def test_what_was_not_seen_is_said() -> None:
+    """No checkpoint, no final state: both with a reason."""
+    seen = measured(undisturbed(saves=lambda _: [], digest=None))
+    assert (seen.checkpoints, seen.state) == (None, None)
+    assert seen.unseen["checkpoints"].startswith("no checkpoint was seen")
+    assert seen.unseen["state"].startswith("what it ended with was not seen")
+
+
+@pytest.mark.parametrize(
+    ("story", "outcome", "said"),
+    [
+        (undisturbed(steps=9), "succeeded", "train.py ended well, but 9 steps were seen"),
+        (undisturbed(steps=0), "succeeded", "train.py ended well, but no step was seen"),
+        (Story(), "succeeded", "train.py ended well, but no Python process"),
+        (undisturbed(begins=5), "succeeded", "train.py did not begin afresh"),
+        (Story(), "limit", "train.py had not ended by its limit, without any fault"),
+        (Story(), "failed", "train.py fails without any fault: it is broken"),
+    ],
+)
+def test_a_script_that_cannot_be_checked_is_named_with_the_reason(
+    story: Story, outcome: str, said: str
+) -> None:
+    """One sentence, before any fault is tried."""
+    assert refused(story, outcome, "it is broken").startswith(said)
+
+
+def test_two_runs_that_differ_are_nothing_to_compare_with() -> None:
+    """Else a script without seeds would be blamed for each fault."""
+    one = measured(undisturbed())
+    assert why_not_comparable(one, measured(undisturbed())) == ""
+    assert "the other 13" in why_not_comparable(one, measured(undisturbed(steps=13)))
+    assert "different parameters" in why_not_comparable(one, measured(undisturbed(digest="y")))
+    assert "samples" in why_not_comparable(one, measured(undisturbed(per_epoch=3)))
+    assert "of one only" in why_not_comparable(one, measured(undisturbed(digest=None)))
