@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -72,6 +73,8 @@ class Runs:
             measure(result.history, result.outcome, result.reason, self.program)
             for result, _ in found
         )
+        for _, directory in found:
+            self._forget_work(directory)
         why = why_not_comparable(one, other)
         if not why:
             return one
@@ -132,7 +135,7 @@ class Runs:
             result.history.append_after_end(seen.state)
         judgements = judge(result.history)
         directory.write_reports(result.history, judgements, command=self.settings.command)
-        return row_of(
+        row = row_of(
             test.name,
             test.title,
             result.history,
@@ -141,6 +144,14 @@ class Runs:
             tolerance=self.checkup.tolerance,
             directory=directory.path,
         )
+        if row.outcome == "valid":
+            self._forget_work(directory)
+        return row
+
+    @staticmethod
+    def _forget_work(directory: RunDirectory) -> None:
+        """Remove the copy of the working folder, and what was written there."""
+        shutil.rmtree(os.path.join(directory.path, "work"), ignore_errors=True)
 
     def _load(self, name: str, text: str) -> LoadedScenario:
         path = os.path.join(self.settings.folder, f"{name}{SUFFIX}")
