@@ -20,7 +20,8 @@ __all__ = ["main"]
 # name -> (module with `main(argv) -> int`, what it does)
 _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
-    "chaos": ("pytest_elastic.cli.chaos", "run scenario files against a launcher"),
+    "chaos": ("pytest_elastic.cli.chaos", "check a training script by faults, or run scenarios"),
+    "init": ("pytest_elastic.cli.init", "write a first test, scenario and CI workflow"),
     "check": ("pytest_elastic.cli.check", "judge a recorded run again"),
     "doctor": ("pytest_elastic.cli.doctor", "say what this machine can do, and why not more"),
     "schema": ("pytest_elastic.cli.schema", "print the JSON Schema of scenario files"),

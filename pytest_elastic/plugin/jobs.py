@@ -40,7 +40,7 @@ __all__ = ["JobsOfTest"]
 # A test's job may run as long as the test's own patience; this is for tests that have none.
 _LIMIT = "120s"
 
-_JOB_KEYS = ("max_restarts", "env", "observe", "options")
+_JOB_KEYS = ("max_restarts", "env", "observe", "options", "working_copy")
 _KNOWN = (
     "command",
     "conf",

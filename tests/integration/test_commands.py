@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from elastic_harness.cluster.cluster import CAPABILITIES
+
+from tests.cluster_bench import ROOT
 
 LIMIT_S = 120.0
 SCENARIO = """\
@@ -74,3 +77,35 @@ def test_schema_is_a_json_schema_with_every_fault(tmp_path: Path) -> None:
     schema = json.loads(done.stdout)
     assert schema["$schema"].startswith("https://json-schema.org/")
     assert {"kill", "power_cut", "partition"} <= set(schema["$defs"]["Entry"]["properties"])
+
+
+def test_init_writes_a_test_a_scenario_and_a_workflow_that_work(tmp_path: Path) -> None:
+    """They pass as they are for a script that loses nothing, and are never written over."""
+    shutil.copy(ROOT / "examples" / "minimal.py", tmp_path / "train.py")
+    done = run("init", "train.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    workflow = tmp_path / ".github" / "workflows" / "elastic.yml"
+    assert (
+        "pytest-elastic chaos --artifacts=elastic-runs train.py --steps=60" in workflow.read_text()
+    )
+    again = run("init", "train.py", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "tests/elastic/test_train.py is there already" in again.stderr
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/elastic"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert tests.returncode == 0, tests.stdout
+    assert "3 passed" in tests.stdout
+
+
+def test_init_refuses_a_script_that_is_not_there(tmp_path: Path) -> None:
+    """And writes nothing."""
+    done = run("init", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no script 'train.py'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
