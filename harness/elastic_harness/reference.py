@@ -8,7 +8,7 @@ from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned, ReferenceObserved
 from elastic_harness.history.history import History
-from elastic_harness.scenario.model import Clause, Expect
+from elastic_harness.scenario.model import Clause, Expect, Nodes
 from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from pytest_elastic.errors import UsageError
@@ -30,11 +30,23 @@ def needs_reference(history: History, checkers: Registry) -> bool:
 
 
 def reference_plan(plan: Plan) -> Plan:
-    """Return the plan of the same job with the same seed, which nothing disturbs."""
+    """Return the plan of the same job with the same seed, which nothing disturbs.
+
+    Scenarios of one job have one plan: nothing of it is a scenario's own but the job and its nodes.
+    """
     state = Clause(name="parameters", expected="identical")  # so that final states are taken
     expect = Expect.model_validate({"finally": [state, Clause(name="job", expected="succeeded")]})
     scenario = plan.scenario.model_copy(
-        update={"timeline": (), "storm": None, "expect": expect, "proxies": {}}
+        update={
+            "id": "uninterrupted",
+            "title": "The job without any fault",
+            "nodes": Nodes.model_validate(plan.scenario.nodes.initial),
+            "timeline": (),
+            "storm": None,
+            "expect": expect,
+            "proxies": {},
+            "requires": (),
+        }
     )
     return replace(plan, scenario=scenario, entries=(), targets={})
 
