@@ -185,7 +185,8 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
-    _tell(f"{shown}: twice without any fault, as what the other runs are compared with ...")
+    nodes, kind = runs.checkup.nodes, runs.settings.choice.cluster.kind
+    _tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
     seen = runs.measure()
     saved = seen.checkpoints
     _tell(

@@ -85,7 +85,7 @@ def row_of(
         samples_lost=lost,
         samples_again=again,
         state=_state(by_name, tolerance),
-        left_behind="nothing" if by_name["no_survivors"] else "processes",
+        left_behind="nothing" if by_name.get("no_survivors") else "processes",
         causes=tuple(_causes(name, history, judgements)),
         directory=directory,
     )

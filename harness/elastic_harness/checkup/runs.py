@@ -76,14 +76,15 @@ class Runs:
         for _, directory in found:
             self._forget_work(directory)
         why = why_not_comparable(one, other)
-        if not why:
-            return one
-        self.notes.append(
-            "two runs without any fault were not alike, so that no run is compared with them: "
-            f"{why}"
-        )
-        same_samples = one.samples == other.samples
-        return replace(one, state=None, samples=one.samples if same_samples else None)
+        if why:
+            self.notes.append(
+                "two runs without any fault were not alike, so that no run is compared with them: "
+                f"{why}"
+            )
+            same_samples = one.samples == other.samples
+            one = replace(one, state=None, samples=one.samples if same_samples else None)
+        self._load("uninterrupted", reference_scenario(self.checkup, one))
+        return one
 
     def battery(self, seen: Measured, names: Sequence[str]) -> Iterator[Row]:
         """Run the tests that are named, all if none is; yields each row when it is known."""
@@ -142,7 +143,7 @@ class Runs:
             judgements,
             seen,
             tolerance=self.checkup.tolerance,
-            directory=directory.path,
+            directory=os.path.relpath(directory.path),
         )
         if row.outcome == "valid":
             self._forget_work(directory)

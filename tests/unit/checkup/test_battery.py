@@ -53,6 +53,8 @@ def test_the_run_without_any_fault_is_a_scenario_file_too() -> None:
     scenario = read(reference_scenario(Checkup(job=JOB, nodes=2)))
     assert scenario.nodes.initial == 2
     assert {clause.name for clause in scenario.expect.finally_} >= {"parameters", "samples"}
+    kept = read(reference_scenario(Checkup(job=JOB), seen()))
+    assert [clause.name for clause in kept.expect.finally_] == ["job", "finished_at", "samples"]
 
 
 def why_unfit(name: str, found: Measured, nodes: int = 3) -> str:
@@ -93,5 +95,5 @@ def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
     assert [clause.name for clause in clauses] == ["job"]
     full = read(scenario_text(kill, Checkup(job=JOB), seen())).expect.finally_
     assert [clause.name for clause in full] == [
-        "job", "finished_at", "steps_lost", "samples", "parameters", "optimizer",
+        "job", "finished_at", "samples", "steps_lost", "parameters", "optimizer",
     ]  # fmt: skip
