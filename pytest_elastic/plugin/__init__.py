@@ -156,7 +156,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what an elastic test's run has left, where it failed."""
-    if call.excinfo is not None and _is_elastic(item):
+    if call.excinfo is not None and _uses_us(item):
         from pytest_elastic.plugin.frames import leave_out_ours
 
         leave_out_ours(call.excinfo.value)
@@ -229,4 +229,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _is_elastic(item: pytest.Item) -> bool:
+    return item.get_closest_marker("ranks") is None and _uses_us(item)
+
+
+def _uses_us(item: pytest.Item) -> bool:
     return not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_elastic.plugin.hub import Hub, hub_of, known_faults
+from pytest_elastic.plugin.ranks import chaos_of_rank
 
 if TYPE_CHECKING:
     from elastic_harness.history.history import History
     from elastic_harness.job import Chaos, Job
+    from elastic_harness.ranks.chaos import RankChaos
     from faker import Faker
 
     from pytest_elastic.plugin.jobs import JobsOfTest
@@ -88,15 +90,21 @@ def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
 
 
 @pytest.fixture
-def elastic_chaos(elastic_jobs: JobsOfTest) -> Chaos:
+def elastic_chaos(request: pytest.FixtureRequest) -> Chaos | RankChaos:
     """Put faults on the newest job's timeline: `elastic_chaos.at(step=22, rank=1).kill("rank 1")`.
 
     `at(step=..., rank=...)` holds the rank there until the fault has fired, `at("3s")` is a time,
     `when(stable={...})` a condition, `after(other, "1s")` and `now()` say what they mean.
+
+    In a test that is marked `ranks(4)`: `elastic_chaos.here().kill("rank 3")` on every rank, or
+    `now()` on one of them, and `pause("rank 3", lasting="2s")`.
     """
+    if (of_rank := chaos_of_rank()) is not None:
+        return of_rank
     from elastic_harness.job import Chaos
 
-    return Chaos(lambda: elastic_jobs.current)
+    jobs: JobsOfTest = request.getfixturevalue("elastic_jobs")
+    return Chaos(lambda: jobs.current)
 
 
 def teach_faults(faker: Faker, config: pytest.Config) -> None:

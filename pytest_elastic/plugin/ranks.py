@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
-from collections.abc import Callable
+import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
 
+from pytest_elastic.plugin.ranks_records import (
+    give_coverage,
+    give_warnings,
+    own_coverage,
+    own_hook,
+    plain_warning,
+)
+
 if TYPE_CHECKING:
+    from elastic_harness.ranks.chaos import RankChaos
     from elastic_harness.ranks.rank_server import RankServer
-    from elastic_harness.ranks.task import RankTask
+    from elastic_harness.ranks.task import RankTask, ServerLink
 
     from pytest_elastic.plugin.ranks_report import MergedReport
 
 
-__all__ = ["MARKER", "begin", "end", "merge_into", "rank", "world_size"]
+__all__ = ["MARKER", "begin", "chaos_of_rank", "end", "merge_into", "rank", "world_size"]
 
 MARKER = (
     "ranks(4, limit='60s', backend='gloo'): run the test on so many ranks of a process group; the "
@@ -31,6 +41,7 @@ MARKER = (
 )
 _LIMIT = "60s"
 _MOST = 256
+_OF_JOBS = ("elastic_job", "elastic_history", "elastic_jobs", "elastic_cluster")
 
 _server_key: pytest.StashKey[RankServer] = pytest.StashKey()
 _merged_key: pytest.StashKey[MergedReport] = pytest.StashKey()
@@ -49,14 +60,23 @@ def world_size() -> int:
 
 
 def _of_environment(name: str) -> int:
-    if not _is_rank:
+    if _link is None:
         pytest.fail(
             "this test runs on no rank: @pytest.mark.ranks(4) would run it on four", pytrace=False
         )
     return int(os.environ[name])
 
 
-_is_rank = False
+_link: ServerLink | None = None  # on a rank, to its server
+
+
+def chaos_of_rank() -> RankChaos | None:
+    """Return what the fixture `elastic_chaos` is on a rank; None where this process is none."""
+    if _link is None:
+        return None
+    from elastic_harness.ranks.chaos import RankChaos
+
+    return RankChaos(_link.send_order)
 
 
 def begin(session: pytest.Session) -> None:
@@ -69,9 +89,9 @@ def begin(session: pytest.Session) -> None:
     config = session.config
     with contextlib.suppress(AttributeError):  # the plugin tmpdir may be off
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001
-    server = RankServer(
-        functools.partial(_work, items), prepare=functools.partial(_prepare, config)
-    )
+    has_chaos = any("elastic_chaos" in getattr(each, "fixturenames", ()) for each in items.values())
+    prepare = functools.partial(_prepare, config, has_chaos=has_chaos)
+    server = RankServer(functools.partial(_work, items), prepare=prepare)
     config.stash[_server_key] = server
     for item in items.values():
         item.setup = _nothing  # type: ignore[method-assign]  # the ranks do it
@@ -104,6 +124,9 @@ def _run(item: pytest.Item, server: RankServer) -> None:
         RankTask(size=size, limit_s=limit_s, backend=backend, payload=(item.nodeid, folder))
     )
     merged = merge(item, size, ends)
+    records = [end.result for end in ends if end.result is not None]
+    give_warnings(item, [each for record in records for each in record["warnings"]])
+    give_coverage([record["coverage"] for record in records if record["coverage"]])
     item.stash[_merged_key] = merged
     merged.raise_as_outcome()
 
@@ -118,6 +141,12 @@ def _settings(item: pytest.Item) -> tuple[int, float, str]:
     (size,) = marker.args if len(marker.args) == 1 else (None,)
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _MOST:
         _refuse(f"on how many ranks? Write @pytest.mark.ranks(4); 1 to {_MOST} are possible")
+    used = getattr(item, "fixturenames", ())
+    if jobs := [name for name in _OF_JOBS if name in used]:
+        _refuse(
+            f"the fixture {jobs[0]} starts a job, which has ranks of its own: take the marker away,"
+            " or the fixture"
+        )
     if unknown := sorted(set(settings) - {"limit", "backend"}):
         _refuse(f"there is no setting {unknown[0]!r}: known are limit and backend")
     try:
@@ -150,35 +179,44 @@ def merge_into(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
 # --- in the server, and on a rank ---
 
 
-def _prepare(config: pytest.Config) -> None:
-    """Import what a fixture of every test needs: faker's, which is always there."""
+def _prepare(config: pytest.Config, *, has_chaos: bool) -> None:
+    """Import what many ranks would else import, each for itself.
+
+    That is what a fixture of every test needs (faker's, where it is), and what shows a mistake in
+    the use of `elastic_chaos`.
+    """
     if config.pluginmanager.hasplugin("faker"):
         from faker import Faker
 
         Faker()
+    if has_chaos:
+        importlib.import_module("pytest_elastic.plugin.frames")
 
 
 def _work(
-    items: dict[str, pytest.Item], _number: int, task: RankTask, pause: Callable[[bool], None]
+    items: dict[str, pytest.Item], _number: int, task: RankTask, link: ServerLink
 ) -> tuple[Any, bool]:
     """Run a test natively, in a fork of the server; return its reports as plain values."""
-    global _is_rank  # noqa: PLW0603 (one process, one rank)
-    _is_rank = True
+    global _link  # noqa: PLW0603 (one process, one rank)
+    _link = link
     nodeid, folder = task.payload
     item = items[nodeid]
     config = item.config
     _capture_anew(config)
     if folder:
         _share(config, folder)
-    collector = _Collector(pause)
+    own_hook(config)
+    collector = _Collector(link)
     config.pluginmanager.register(collector, "elastic-rank")
+    coverage = own_coverage()
     try:
         config.hook.pytest_runtest_protocol(item=item, nextitem=None)
     except (pytest.exit.Exception, KeyboardInterrupt) as error:
         return {"exit": str(error) or type(error).__name__}, True
     reports = collector.reports
     told = [config.hook.pytest_report_to_serializable(config=config, report=r) for r in reports]
-    return {"reports": told}, any(report.failed for report in reports)
+    records = {"warnings": collector.warnings, "coverage": coverage.end()}
+    return {"reports": told, **records}, any(report.failed for report in reports)
 
 
 def _capture_anew(config: pytest.Config) -> None:
@@ -211,18 +249,26 @@ def _share(config: pytest.Config, folder: str) -> None:
 class _Collector:
     """Collects reports in the place of pytest's own runner; stops the clock for a debugger."""
 
-    def __init__(self, pause: Callable[[bool], None]) -> None:
-        self._pause = pause
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
         self.reports: list[pytest.TestReport] = []
+        self.warnings: list[dict[str, Any]] = []
+        self._has_begun = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
         """Run the test as pytest would, and print nothing."""
+        self._has_begun = True
         self.reports = runtestprotocol(item, log=False, nextitem=None)
         return True
 
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        """Note a warning of this test; pytest repeats earlier ones to each new plugin."""
+        if self._has_begun:
+            self.warnings.append(plain_warning(warning_message))
+
     def pytest_enter_pdb(self) -> None:
-        self._pause(True)
+        self._link.pause_limit(is_paused=True)
 
     def pytest_leave_pdb(self) -> None:
-        self._pause(False)
+        self._link.pause_limit(is_paused=False)

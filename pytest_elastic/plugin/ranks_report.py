@@ -20,6 +20,8 @@ _FOLLOWS = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|DistBackendError"
     r"|DistNetworkError|DistStoreError|gloo/transport"
 )
+# Each rank has its own connections: what else it says is the same.
+_PORT = re.compile(r"(?<=\]):\d+")
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class _Told:
     where: str = ""  # the crash, as "file:line"
     report: pytest.TestReport | None = None
     text: str = ""  # instead of a report: stacks
+    gone: str = ""  # why it told nothing, if the test itself has asked for that
 
     @property
     def is_follower(self) -> bool:
@@ -40,7 +43,7 @@ class _Told:
 
     @property
     def key(self) -> tuple[str, str]:
-        return (self.wrong, self.where)
+        return (_PORT.sub("", self.wrong), self.where)
 
 
 class RanksRepr(TerminalRepr):
@@ -107,6 +110,8 @@ def merge(item: pytest.Item, size: int, ends: Sequence[RankEnd]) -> MergedReport
     told = [_told(item, end) for end in ends]
     sections = _sections([one for one in told if not one.is_follower])
     properties = list(told[0].reports[-1].user_properties) if told[0].reports else []
+    if all(one.gone for one in told):
+        told[0].wrong = "no rank is left to say whether the test passed"
     wrong = sorted((one for one in told if one.wrong), key=lambda one: one.ended_s)
     if wrong:
         longrepr = _failure(size, told, wrong, ends)
@@ -117,7 +122,7 @@ def merge(item: pytest.Item, size: int, ends: Sequence[RankEnd]) -> MergedReport
             sections=sections,
             user_properties=properties,
         )
-    calls = [_decisive(one.reports) for one in told]
+    calls = [_decisive(one.reports) for one in told if one.reports]
     chosen = next((report for report in calls if report.outcome == "passed"), calls[0])
     return MergedReport(
         outcome=chosen.outcome,
@@ -141,7 +146,9 @@ def _told(item: pytest.Item, end: RankEnd) -> _Told:
         when = "" if told.report.when == "call" else f"{told.report.when}: "
         told.wrong = when + (lines[0] if lines else "failed")
         told.where = f"{crash.path}:{crash.lineno}" if crash is not None else ""
-    elif end.overdue or end.died:
+    elif end.asked and not end.overdue and not end.result:
+        told.gone = end.asked
+    elif end.overdue or (end.died and not end.asked):
         place = place_in(end.stacks)
         told.wrong = (f"{place}; " if place is not None else "") + (end.overdue or end.died)
         told.text = brief(end.stacks) or "It showed no stack."
@@ -170,7 +177,10 @@ def _failure(
     followed = [one.rank for one in wrong if one not in causes]
     if followed:
         sentences.append(f"{names(sorted(followed))} could not go on without")
-    passed = [one.rank for one in told if not one.wrong]
+    for one in told:
+        if one.gone:
+            sentences.append(f"rank {one.rank} {one.gone}")
+    passed = [one.rank for one in told if not one.wrong and not one.gone]
     if passed:
         sentences.append(f"{names(passed)} passed")
     shown = [

@@ -145,7 +145,7 @@ class Place:
         Plugins that have nothing to do with ours are left out: they take a second of every call.
         So is torch, which takes a cluster's server two seconds, where no job of the place uses it.
         """
-        without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker", "timeout"))
+        without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker"))
         own = ("[pytest]", f"addopts = {without}", f"elastic_preload = {self.preload}", *lines)
         self.add("pytest.ini", "\n".join(own))
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from elastic_harness.ranks.task import RankTask, Work
+from elastic_harness.ranks.task import RankTask, ServerLink, Work
 
 __all__ = ["STACKS_SIGNAL", "run_rank"]
 
@@ -30,7 +30,7 @@ def run_rank(
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     os.environ.update(_environment(rank, task, store_port))
     with _process_group(task.backend):
-        done = work(rank, task, lambda is_paused: conn.send(("paused", is_paused)))
+        done = work(rank, task, ServerLink(conn))
         # Before the peers hear of it: whose failure was the first has to be known.
         conn.send(("done", done))
     for stream in (sys.stdout, sys.stderr):

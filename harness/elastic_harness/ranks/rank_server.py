@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from elastic_harness.cluster.namespace import become_subreaper, die_with_parent
 from elastic_harness.cluster.process_table import descendants
+from elastic_harness.ranks.rank_faults import RankFaults, Target
 from elastic_harness.ranks.rank_process import STACKS_SIGNAL, run_rank
 from elastic_harness.ranks.store_host import StoreHost
 from elastic_harness.ranks.task import RankEnd, RankTask, Work
@@ -162,7 +163,15 @@ class _Run:
         self._left_s = task.limit_s
         self.is_stopped = False
         self._why = f"the limit of {task.limit_s:g} s is over"
+        self._faults = RankFaults(task.size, self._present)
         self._ranks = [self._fork(number, work, store_port) for number in range(task.size)]
+
+    def _present(self) -> Mapping[int, Target]:
+        return {
+            rank.number: Target(rank.pid, rank.pidfd, rank.conn, has_returned=bool(rank.ended_s))
+            for rank in self._ranks
+            if rank.end is None
+        }
 
     def _fork(self, number: int, work: Work, store_port: int) -> _Rank:
         conn, other = Pipe()
@@ -200,7 +209,8 @@ class _Run:
                 if not rank.conn.closed:
                     watched.append(rank.conn)
             is_paused = any(rank.is_paused for rank in running)
-            ready = wait(watched, None if is_paused else max(self._left_s, 0))
+            waits_s = [None if is_paused else max(self._left_s, 0), self._faults.next_s]
+            ready = wait(watched, min((each for each in waits_s if each is not None), default=None))
             now = time.monotonic()
             self._left_s -= 0 if is_paused else now - looked
             looked = now
@@ -208,6 +218,7 @@ class _Run:
                 self._stop(running)
             for rank in running:
                 self._hear(rank, is_over=rank.pidfd in ready)
+            self._faults.look()
             if self._left_s <= 0:
                 self._end_overdue()
         return [rank.end for rank in self._ranks if rank.end is not None]
@@ -228,6 +239,8 @@ class _Run:
                 break
             if kind == "paused":
                 rank.is_paused = what
+            elif kind == "order":
+                self._faults.take(rank.number, what)
             elif kind == "done":
                 rank.result, rank.is_failure = what
                 rank.ended_s = time.monotonic() - self._began
@@ -253,18 +266,21 @@ class _Run:
             result=rank.result,
             overdue=rank.overdue,
             stacks=_text_in(rank.stacks_fd),
+            asked=self._faults.asked.get(rank.number, ""),
         )
         rank.conn.close()
         for fd in (rank.pidfd, rank.stacks_fd):
             os.close(fd)
-        if code != 0 and not rank.overdue:
+        if code != 0 and not rank.overdue and not rank.end.asked:
             self._hurry(rank)
 
     def _end_overdue(self) -> None:
         running = [rank for rank in self._ranks if rank.end is None]
         for rank in running:
-            rank.overdue = rank.overdue or self._why
+            paused = "was paused by this test; " if self._faults.has_paused(rank.number) else ""
+            rank.overdue = rank.overdue or paused + self._why
             os.kill(rank.pid, STACKS_SIGNAL)
+        self._faults.resume_all()
         deadline = time.monotonic() + _STACKS_S
         for rank in running:
             _wait_for_stacks(rank, deadline)

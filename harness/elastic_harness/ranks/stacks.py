@@ -11,6 +11,7 @@ from dataclasses import dataclass
 __all__ = ["Place", "brief", "names", "place_in", "who_is_missing"]
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_HERE = f"{os.sep}elastic_harness{os.sep}ranks{os.sep}chaos.py"
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _RUNNER = re.compile(
@@ -43,6 +44,10 @@ def place_in(stacks: str) -> Place | None:
         if _DISTRIBUTED in file:
             # Decorators of torch stand between a call and what is called.
             collective = function if function != "wrapper" else collective
+        elif file.endswith(_HERE):
+            collective = "elastic_chaos"
+        elif _RUNNER.search(file):
+            continue
         elif not _INSTALLED.search(file) and not file.startswith(_STANDARD):
             return Place(file, int(line), function, collective)
     return None
