@@ -50,7 +50,6 @@ from pytest_elastic.rendezvous.quorum import QuorumChoice
 from pytest_elastic.rendezvous.registry import Registry
 from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
 from pytest_elastic.rendezvous.wire import encode
-from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.console import Console, drain_consoles
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
@@ -71,6 +70,8 @@ __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "se
 _FLUSH_S = 1.0
 # How long it waits for the file that passes the reason on.
 _REASON_S = 3.0
+# How long it waits until the mark of the job is written or gone.
+_MARK_S = 1.0
 # How long the end of a launch waits for a console that takes no more.
 _DRAIN_S = 2.0
 
@@ -161,6 +162,7 @@ class _Launch:
         self._reason_problem = ""
         self._credentials = credentials_of(config)
         self._is_explained = False
+        self._mark: MarkFile | None = None
         self._place: OwnPlace
         self.outcome = Outcome()
 
@@ -168,7 +170,6 @@ class _Launch:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = self._first_address()
-        self._plan.open()
         agent = Agent(
             self._loop,
             node=self._name,
@@ -231,6 +232,8 @@ class _Launch:
             self._say(
                 f"cannot write the reason to {self._config.error_file}: {self._reason_problem}"
             )
+        if self._mark is not None:
+            self._mark.wait(_MARK_S)
         if missing := self._sink.flush(_FLUSH_S):
             self._say(f"[pytest-elastic {self._name}] {missing}")
         self._sink.close()
@@ -374,7 +377,6 @@ class _Launch:
         from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
 
         if config.registry_file is not None:
-            registry_file.prepare(config.registry_file, said=config.said("rdzv_endpoint"))
             where = where_in_file(config.registry_file, config.run_id)
         else:
             where = where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
@@ -394,8 +396,11 @@ class _Launch:
         config = self._config
         if config.backend == "static":
             return None
-        folder = os.path.join(tempfile.gettempdir(), f"pytest_elastic_{os.geteuid()}")
-        return MarkFile(folder, config.run_id, str(config.endpoint))
+        folder = f"pytest_elastic_{os.geteuid()}"
+        self._mark = MarkFile(
+            lambda: os.path.join(tempfile.gettempdir(), folder), config.run_id, str(config.endpoint)
+        )
+        return self._mark
 
     def _bridge(self, node: Node, agent: Agent) -> ports.Rendezvous:
         config = self._config

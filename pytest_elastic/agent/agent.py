@@ -60,10 +60,14 @@ class WorkerPlan(Protocol):
     def own_folder(self) -> str | None:
         """The folder that the keeper takes away if this process does not."""
 
-    def open_logs(self) -> None:
+    @property
+    def open_limit_s(self) -> float:
+        """What `open` may take."""
+
+    def open(self) -> None:
         """Make what all rounds need; called on a thread."""
 
-    def without_logs(self, limit_s: float) -> None:
+    def without_opening(self, limit_s: float) -> None:
         """Do without what took longer than that to make, or raise UsageError."""
 
     def prepare(self, assignment: Assignment) -> PlannedRound:
@@ -127,11 +131,12 @@ class Agent:
     def run(self, rendezvous: ports.Rendezvous, keeper: Keeper) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
         self._rendezvous, self._keeper = rendezvous, keeper
+        limit_s = self._plan.open_limit_s
         self._files.call(
-            self._plan.open_logs,
-            lambda _: self._on_logs_open(),
-            limit_s=_PREPARE_S,
-            otherwise=lambda: self._plan.without_logs(_PREPARE_S),
+            self._plan.open,
+            lambda _: self._on_open(),
+            limit_s=limit_s,
+            otherwise=lambda: self._plan.without_opening(limit_s),
         )
         try:
             self._loop.run()
@@ -140,12 +145,12 @@ class Agent:
         assert self._exit_code is not None, "the loop ends by an Exit of the machine"
         return self._exit_code
 
-    def _on_logs_open(self) -> None:
+    def _on_open(self) -> None:
         if self._exit_code is not None:
             return
         if self._plan.own_folder is not None:
             self._order(w.InheritFolder(path=self._plan.own_folder))
-        assert self._keeper is not None, "logs are opened when the agent runs"
+        assert self._keeper is not None, "its files are made when the agent runs"
         # A node that joined before its stores could answer would be waited for by all others.
         self.stores.wake(on_done=self._on_stores_ready, work_done=self._keeper.work_done)
 

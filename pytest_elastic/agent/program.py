@@ -15,10 +15,11 @@ from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.workers import registry_file
 from pytest_elastic.workers.console import Console
-from pytest_elastic.workers.file_timer import FileTimer, file_timer_path
+from pytest_elastic.workers.file_timer import make_file_timer
 from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
-from pytest_elastic.workers.logs_plugin import LogsPlugin, PlacedOutput
+from pytest_elastic.workers.logs_plugin import READY_S, LogsPlugin, PlacedOutput
 from pytest_elastic.workers.name_lookup import name_or_address
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.tee import Tee, TeeStream, tee_streams
@@ -34,6 +35,8 @@ _RUN_PATH = (
     "from torch.distributed.elastic.multiprocessing.errors import record; "
     "record(runpy.run_path)(sys.argv[0], run_name='__main__')"
 )
+# What the files may take to make that all rounds need.
+_OPEN_S = 10.0
 # How long the end of a launch waits until its own folder is gone.
 _REMOVE_S = 3.0
 
@@ -93,7 +96,8 @@ class ProgramPlan:
         self._consoles = consoles
         self._tee: Tee | None = None
         self._say = say
-        self._file_timer: FileTimer | None = None
+        self._file_timer = make_file_timer(loop, environ, say=say)
+        self._opening: Callable[[float], None] = lambda _: None  # see `without_opening`
         loop.open_door()
 
     def _say_in_loop(self, text: str) -> None:
@@ -103,23 +107,37 @@ class ProgramPlan:
         """Bind the workers to these processors, by local rank."""
         self._cpus = cpus
 
-    def open(self) -> None:
-        """Make the pipe of torch's watchdog, if the environment asks for it; raises UsageError."""
-        timer_path = file_timer_path(self._environ)
-        if timer_path is not None:
-            self._file_timer = FileTimer(self._loop, timer_path, say=self._say)
+    @property
+    def open_limit_s(self) -> float:
+        """What `open` may take: a file system that hangs, or a class that imports torch."""
+        return _OPEN_S if self._plugin is None else _OPEN_S + READY_S
 
-    def open_logs(self) -> None:
-        """Make the folder for logs, if that is not the business of the class of `--logs-specs`.
+    def open(self) -> None:
+        """Make what all rounds need: the file that nodes meet in, the watchdog's pipe, logs.
 
         Called on a thread, as that may take for ever. Raises UsageError.
         """
-        if self._config.logs_specs is None:
-            self._logs.open(said=self._config.said("log_dir"))
+        config = self._config
+        if (path := config.registry_file) is not None:
+            said = config.said("rdzv_endpoint")
+            self._opening = lambda limit_s: registry_file.go_without(path, limit_s, said=said)
+            registry_file.prepare(path, said=said)
+        if (timer := self._file_timer) is not None:
+            self._opening = timer.go_without
+            timer.open()
+        if self._plugin is not None:
+            self._plugin.wait_until_ready()
+        else:
+            said = config.said("log_dir")
+            self._opening = lambda limit_s: self._logs.go_without(limit_s, said=said)
+            self._logs.open(said=said)
 
-    def without_logs(self, limit_s: float) -> None:
-        """Do without, where nobody asked for logs; else raises UsageError."""
-        self._logs.go_without(limit_s, said=self._config.said("log_dir"))
+    def without_opening(self, limit_s: float) -> None:
+        """Do without what took too long to make, where nobody asked for it; else raises UsageError.
+
+        `limit_s` is how long that was waited for.
+        """
+        self._opening(limit_s)
 
     @property
     def plugin_pid(self) -> int:
@@ -127,10 +145,9 @@ class ProgramPlan:
         return 0 if self._plugin is None else self._plugin.pid
 
     def use_plugin(self) -> None:
-        """Have the class that `--logs-specs` names place the output; blocks until it is loaded."""
+        """Have the class that `--logs-specs` names place the output; `open` waits until it can."""
         assert self._config.logs_specs is not None, "there is a class to use"
         self._plugin = LogsPlugin(self._config.logs_specs, self._log_settings)
-        self._plugin.wait_until_ready()
 
     def error_file(self, round: int, rank: int) -> str | None:
         """Return where a worker of this node in the last round leaves its error, if it may."""
@@ -265,15 +282,15 @@ class ProgramPlan:
         """Take away the folder of logs if nobody asked for one; it holds error files only."""
         if self._tee is not None:
             self._tee.close()
+        removal = FileThread()
         if self._file_timer is not None:
-            self._file_timer.close()
-            self._file_timer = None
+            self._file_timer.stop()
+            removal.do(self._file_timer.remove)
         if self._plugin is not None:
             self._plugin.close()
         if (folder := self.own_folder) is not None:
-            removal = FileThread()
             removal.do(lambda: shutil.rmtree(folder, ignore_errors=True))
-            removal.wait(_REMOVE_S)
+        removal.wait(_REMOVE_S)
 
     def _streams_of(self, files: WorkerLogs, rank: int) -> Sequence[TeeStream]:
         if not files.tee.stdout and not files.tee.stderr:

@@ -22,40 +22,63 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import process_tree
 
-__all__ = ["FileTimer", "file_timer_path"]
+__all__ = ["FileTimer", "make_file_timer"]
 
 _ENABLE, _PATH = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
 # Clients write at most PIPE_BUF at once; a line that is longer is none of theirs.
 _MAX_LINE = 4096
 
 
-def file_timer_path(environ: Mapping[str, str]) -> str | None:
-    """Return where the pipe is to be, if the environment asks for one."""
+def make_file_timer(
+    loop: Loop, environ: Mapping[str, str], *, say: Callable[[str], None]
+) -> FileTimer | None:
+    """Return a watchdog, if the environment asks for one; its pipe is still to be made."""
     if environ.get(_ENABLE) != "1":
         return None
-    return environ.get(_PATH) or os.path.join(
-        tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}"
-    )
+    return FileTimer(loop, environ.get(_PATH, ""), say=say)
 
 
 class FileTimer:
-    """The reading end of one pipe; timers belong to descendants of this process."""
+    """The reading end of one pipe; timers belong to descendants of this process.
+
+    `path` is where the pipe is to be; without one, it is among the temporary files. Reading and
+    writing a pipe is no work of the file system that its name is in; `open` and `remove` may hang.
+    """
 
     def __init__(self, loop: Loop, path: str, *, say: Callable[[str], None]) -> None:
         self._loop = loop
         self._say = say
         self._rest = b""
         self._timers: dict[tuple[int, str], Timer] = {}
+        self._fd = -1
         self.path = path
+        loop.open_door()
+
+    def open(self) -> None:
+        """Make the pipe, and have the loop read it; called on a thread. Raises UsageError."""
         try:
+            if not self.path:
+                name = f"watchdog_timer_{uuid.uuid4()}"
+                self.path = os.path.join(tempfile.gettempdir(), name)
             with suppress(FileNotFoundError):
-                os.remove(path)
-            os.mkfifo(path, 0o600)
+                os.remove(self.path)
+            os.mkfifo(self.path, 0o600)
+            # Open for writing as well: the end of the last writer is then no end of file.
+            fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise UsageError(f"{_PATH}={path}: cannot make a pipe: {error.strerror}") from error
-        # Open for writing as well: the end of the last writer is then no end of file.
-        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        loop.watch(self._fd, on_readable=self._read)
+            raise self._refused(error.strerror or str(error)) from error
+        self._loop.call_from_thread(lambda: self._watch(fd))
+
+    def go_without(self, limit_s: float) -> None:
+        """Raise UsageError, because `open` took longer."""
+        raise self._refused(f"its file system gave no answer within {limit_s:g} s")
+
+    def _refused(self, why: str) -> UsageError:
+        return UsageError(f"{_PATH}={self.path}: cannot make a pipe: {why}")
+
+    def _watch(self, fd: int) -> None:
+        self._fd = fd
+        self._loop.watch(fd, on_readable=self._read)
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -68,13 +91,18 @@ class FileTimer:
             timer.cancel()
         self._timers.clear()
 
-    def close(self) -> None:
-        """Forget all timers, and take the pipe away."""
+    def stop(self) -> None:
+        """Forget all timers, and read nothing any more."""
         self.forget()
-        self._loop.unwatch(self._fd)
-        os.close(self._fd)
-        with suppress(OSError):
-            os.remove(self.path)
+        if self._fd != -1:
+            self._loop.unwatch(self._fd)
+            os.close(self._fd)
+
+    def remove(self) -> None:
+        """Take the pipe away, if it was made; called on a thread."""
+        if self._fd != -1:
+            with suppress(OSError):
+                os.remove(self.path)
 
     def _read(self) -> None:
         try:

@@ -30,6 +30,7 @@ from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError
 from pytest_elastic.events.model import EXEC_ASKED_FOR
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import messages, process_tree, warmth
 from pytest_elastic.workers.group import Group
@@ -56,6 +57,8 @@ from pytest_elastic.workers.tombstone import Tombstone
 
 __all__ = ["KeeperRole"]
 
+# How long the agent's folder may take to be removed: no keeper stays behind where it hangs.
+_REMOVE_S = 3.0
 # The agent's end is noticed by its pidfd; these are for the terminal and for people, who mean the
 # agent. It drains; the keeper must outlive that.
 _NOT_FOR_US = (
@@ -337,8 +340,10 @@ class KeeperRole:
                 self._tombstone.show(self._settings.linger_s, on_over=self._exit)
 
     def _exit(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if (folder := self._folder) is not None:
+            removal = FileThread()
+            removal.do(lambda: shutil.rmtree(folder, ignore_errors=True))
+            removal.wait(_REMOVE_S)
         os._exit(0)
 
     def _group_gone(self, killed: Collection[int]) -> None:

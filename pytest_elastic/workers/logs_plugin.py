@@ -21,11 +21,11 @@ from typing import Any
 from pytest_elastic.errors import UsageError
 from pytest_elastic.workers.logs import LogSettings
 
-__all__ = ["LogsPlugin", "PlacedOutput", "check_plugin"]
+__all__ = ["READY_S", "LogsPlugin", "PlacedOutput", "check_plugin"]
 
 _GROUP = "torchrun.logs_specs"
 # Importing torch takes a second, on a busy machine some more.
-_READY_S = 120.0
+READY_S = 120.0
 # A class makes folders and returns, while the workers of other nodes wait for this one's.
 _ANSWER_S = 8.0
 _END_S = 2.0
@@ -77,6 +77,7 @@ class LogsPlugin:
             start_new_session=True,
         )
         self._rest = b""
+        self._is_ready = False
 
     @property
     def pid(self) -> int:
@@ -84,8 +85,12 @@ class LogsPlugin:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Block until the class has been loaded; raises UsageError if it cannot be."""
-        self._read(_READY_S)
+        """Block until the class has been loaded; raises UsageError if it cannot be.
+
+        Called on a thread: a class may import for as long as it likes, and signals are heard.
+        """
+        self._read(READY_S)
+        self._is_ready = True
 
     def place(self, environs: Sequence[Mapping[str, str]]) -> Sequence[PlacedOutput]:
         """Ask where the output of a round's workers goes; raises UsageError if it does not say."""
@@ -107,7 +112,7 @@ class LogsPlugin:
         with suppress(OSError):  # what was left to write has no reader any more
             self._process.stdin.close()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(_END_S if self._is_ready else 0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_END_S)

@@ -6,8 +6,9 @@ long as the lease is, by its own clock, may take its place. No clock of one mach
 another's.
 
 Each call reads the file and writes it again under `flock`, so the file has to be on one machine, or
-on a file system whose locks hold on all nodes (NFS version 4 does). All but `prepare` is called on
-threads of the store service only: a file server that is gone blocks.
+on a file system whose locks hold on all nodes (NFS version 4 does). All is called on threads
+only, `prepare` on one of the agent and the rest in the store service: a file server that is gone
+blocks.
 
 The file is one line of JSON, with an entry for each job that uses it, and for the last ones that
 did: how a job ended stays until others have ended, as nobody counts the time.
@@ -27,7 +28,7 @@ from typing import Any
 
 from pytest_elastic.errors import StoreUnreachable, UsageError
 
-__all__ = ["campaign", "conclude", "prepare", "record", "renew", "resign"]
+__all__ = ["campaign", "conclude", "go_without", "prepare", "record", "renew", "resign"]
 
 _FORMAT = "pytest-elastic registry 1"
 # A roster of a thousand nodes has a quarter of this.
@@ -74,6 +75,14 @@ def prepare(path: str, *, said: str) -> None:
         raise UsageError(
             f"{what} {why}", hint="Name a file that is not there yet, or an empty one."
         ) from error
+
+
+def go_without(path: str, limit_s: float, *, said: str) -> None:
+    """Raise UsageError, because `prepare` took longer."""
+    raise UsageError(
+        f"{said}={path}: its file system gave no answer within {limit_s:g} s",
+        hint="Is the server of that file system there, and can this machine reach it?",
+    )
 
 
 def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,23 @@ def test_a_class_that_fails_is_named(
     assert f"pytest-elastic run: {complaint}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_signal_is_heard_while_a_class_is_loaded(tmp_path: Path) -> None:
+    """The node has not joined, and leaves."""
+    environ = plugin_environ(tmp_path)
+    (tmp_path / "site" / "mylogs.py").write_text(
+        "import os, signal\nprint('is loaded', flush=True)\nwhile True: signal.pause()\n"
+    )
+    job = Running(
+        tmp_path, *OURS, "--standalone", "--logs-specs=by-rank", __file__, environ=environ
+    )
+    try:
+        job.wait_for("is loaded")
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 128 + signal.SIGTERM, job.printed
+    finally:
+        job.end()
 
 
 def test_the_process_of_a_class_ends_with_its_agent(tmp_path: Path) -> None:

@@ -289,27 +289,87 @@ def test_the_reason_that_cannot_be_left_keeps_no_agent_from_ending(
     assert f"cannot write the reason to {target}: its file system gave no answer" in node.printed
 
 
-def test_a_first_folder_for_logs_that_hangs_is_an_error_of_whoever_named_it(
+def test_a_temporary_folder_that_hangs_costs_the_host_of_the_endpoint_no_lease(
+    tmp_path: Path, start: Callable[..., Running], disks: HangingDisks
+) -> None:
+    """It renews the mark of the job there once a beat, and takes it away at the end.
+
+    The nodes share a machine, so that any of them may be the host.
+    """
+    environ = {"TMPDIR": str(tmp_path / "files")}
+    meet = tuple(word.replace("--nnodes=2", "--nnodes=3") for word in meeting(86))
+    nodes = [start("n2", *meet, environ=environ)]
+    nodes += [start(name, *meet, "--log-dir=/dev/null", environ=environ) for name in ("n1", "n3")]
+    for node in nodes:
+        node.wait_for("is up")
+    wait_until(lambda: any((tmp_path / "files").glob("*/*.mark")), "the mark is written")
+    disks.hide(tmp_path / "files")
+    (tmp_path / "fail").touch()
+    expect_restart(nodes)
+
+
+def test_a_temporary_folder_that_hangs_from_the_start_keeps_no_node_from_its_job(
+    tmp_path: Path, start: Callable[..., Running], disks: HangingDisks
+) -> None:
+    """Which one it is, is found out on a thread too."""
+    disks.hide(tmp_path / "files")
+    environ = {"TMPDIR": str(tmp_path / "files")}
+    options = ("--nnodes=1:3", "--rdzv-backend=c10d", f"--rdzv-endpoint={address(80)}")
+    node = start("n2", *options, "--rdzv-conf=last_call_timeout=0.1", environ=environ)
+    node.wait_for("is up")
+    node.process.send_signal(signal.SIGTERM)
+    assert node.wait() == 128 + signal.SIGTERM, node.printed
+
+
+WATCHDOG = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+
+
+def first_files(folder: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    """Return options and variables that ask for a file in a folder before a node joins."""
+    meets = ("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--nnodes=2")
+    return {
+        "log folder": (("--standalone", f"--log-dir={folder}"), {}),
+        "watchdog": (
+            ("--standalone",),
+            {**WATCHDOG, "TORCHELASTIC_TIMER_FILE": f"{folder / 'pipe'}"},
+        ),
+        "watchdog of no name": (("--standalone",), {**WATCHDOG, "TMPDIR": str(folder)}),
+        "registry": ((*meets, f"--rdzv-endpoint={folder / 'registry'}"), {}),
+    }
+
+
+def test_a_first_file_that_hangs_is_an_error_of_whoever_named_it(
     tmp_path: Path, start: Callable[..., Running], disks: HangingDisks
 ) -> None:
     """No node joins a job without the files that it was told to write."""
-    disks.hide(tmp_path / "logs")
-    node = start("n2", "--standalone")
-    assert node.wait() == 2, node.printed
-    said = f"--log-dir={tmp_path / 'logs'}: cannot make a folder for logs there"
-    assert node.printed.count(said) == 1
-    assert "gave no answer within 10 s" in node.printed
-    assert "Traceback" not in node.printed
-    assert "is up" not in node.printed
+    folder = tmp_path / "files"
+    disks.hide(folder)
+    nodes = {
+        what: start("n1", *options, environ=environ)
+        for what, (options, environ) in first_files(folder).items()
+    }
+    said = {
+        "log folder": f"--log-dir={folder}: cannot make a folder for logs there",
+        "watchdog": f"TORCHELASTIC_TIMER_FILE={folder / 'pipe'}: cannot make a pipe",
+        "watchdog of no name": "TORCHELASTIC_TIMER_FILE=: cannot make a pipe",
+        "registry": f"--rdzv-endpoint={folder / 'registry'}",
+    }
+    for what, node in nodes.items():
+        assert node.wait() == 2, node.printed
+        assert node.printed.count(f"{said[what]}: its file system gave no answer within 10 s") == 1
+        assert "Traceback" not in node.printed
+        assert "is up" not in node.printed
 
 
-def test_a_signal_is_heard_while_the_first_folder_for_logs_hangs(
-    tmp_path: Path, start: Callable[..., Running], disks: HangingDisks
+@pytest.mark.parametrize("what", ["log folder", "watchdog", "registry"])
+def test_a_signal_is_heard_while_a_first_file_hangs(
+    tmp_path: Path, start: Callable[..., Running], disks: HangingDisks, what: str
 ) -> None:
     """The node has not joined, and leaves."""
-    disks.hide(tmp_path / "logs")
-    node = start("n2", "--standalone")
+    disks.hide(tmp_path / "files")
+    options, environ = first_files(tmp_path / "files")[what]
+    node = start("n1", *options, environ=environ)
     wait_until(lambda: AgentStarted in map(type, told(tmp_path)), "the agent runs")
     node.process.send_signal(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM, node.printed
-    assert "cannot make a folder" not in node.printed
+    assert "gave no answer" not in node.printed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,8 @@ JOB = KnownJob(
     left=("b",),
 )
 
+SOON_S = 60.0
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -30,7 +34,13 @@ def folder(tmp_path: Path) -> Path:
 
 def mark_in(folder: Path, run_id: str = "job", endpoint: str = "10.0.0.1:29400") -> MarkFile:
     """Return the mark of a run, as an agent that has just started sees it."""
-    return MarkFile(str(folder), run_id, endpoint)
+    return MarkFile(lambda: str(folder), run_id, endpoint)
+
+
+def leave(marks: MarkFile, job: KnownJob) -> None:
+    """Write a mark, and wait until it is there."""
+    marks.write(job)
+    assert marks.wait(SOON_S)
 
 
 def file_in(folder: Path) -> Path:
@@ -44,7 +54,7 @@ def test_what_was_written_is_read_by_the_next_agent_of_this_run_and_endpoint_onl
 ) -> None:
     """Nodes that share a machine, and jobs that follow each other, do not take each other's."""
     assert mark_in(folder).read() is None
-    mark_in(folder).write(JOB)
+    leave(mark_in(folder), JOB)
     mark = mark_in(folder).read()
     assert mark is not None
     assert mark.job == JOB
@@ -59,23 +69,24 @@ def test_it_is_renewed_in_place_written_anew_when_the_job_has_changed_and_remove
 ) -> None:
     """Once a beat only a time is written; a file that somebody has removed comes back."""
     marks = mark_in(folder)
-    marks.write(JOB)
+    leave(marks, JOB)
     first, place = marks.read(), file_in(folder).stat().st_ino
-    marks.write(JOB)
+    leave(marks, JOB)
     second = marks.read()
     assert first is not None
     assert second is not None
     assert second.renewed_at >= first.renewed_at
     assert file_in(folder).stat().st_ino == place
     newer = KnownJob(round=4, restarts_used=1)
-    marks.write(newer)
+    leave(marks, newer)
     third = marks.read()
     assert third is not None
     assert third.job == newer
     file_in(folder).unlink()
-    marks.write(newer)
+    leave(marks, newer)
     assert marks.read() is not None
     marks.remove()
+    assert marks.wait(SOON_S)
     assert not folder.exists()
 
 
@@ -122,10 +133,10 @@ def test_what_is_not_plainly_ours_is_no_mark_and_harms_nobody(
     folder: Path, spoil: Callable[[Path], None]
 ) -> None:
     """Nor does writing over it."""
-    mark_in(folder).write(JOB)
+    leave(mark_in(folder), JOB)
     spoil(folder)
     assert mark_in(folder).read() is None
-    mark_in(folder).write(JOB)
+    leave(mark_in(folder), JOB)
 
 
 def test_a_mark_of_another_boot_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +144,7 @@ def test_a_mark_of_another_boot_is_none(folder: Path, monkeypatch: pytest.Monkey
     boot = folder.parent / "boot_id"
     boot.write_text("before\n")
     monkeypatch.setattr(mark_file, "_BOOT_ID", str(boot))
-    mark_in(folder).write(JOB)
+    leave(mark_in(folder), JOB)
     assert mark_in(folder).read() is not None
     boot.write_text("after\n")
     assert mark_in(folder).read() is None
@@ -143,6 +154,34 @@ def test_a_folder_that_cannot_be_made_leaves_no_mark(tmp_path: Path) -> None:
     """The job goes on without one."""
     (tmp_path / "file").touch()
     marks = mark_in(tmp_path / "file" / "marks")
-    marks.write(JOB)
+    leave(marks, JOB)
     assert marks.read() is None
     marks.remove()
+    assert marks.wait(SOON_S)
+
+
+def test_a_file_system_that_hangs_is_not_waited_for_and_the_newest_job_is_written_after(
+    folder: Path,
+) -> None:
+    """A mark is renewed in an agent's event loop, once a beat; its time is not that of the thread.
+
+    What could be in the queue is one that hangs and one behind it.
+    """
+    answers = threading.Event()
+
+    def find() -> str:
+        answers.wait(SOON_S)
+        return str(folder)
+
+    marks = MarkFile(find, "job", "10.0.0.1:29400")
+    for number in range(3, 6):
+        marks.write(KnownJob(round=number, restarts_used=1))
+    until = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert not marks.wait(0.01), "its folder is still looked for"
+    assert mark_in(folder).read() is None
+    answers.set()
+    assert marks.wait(SOON_S)
+    mark = mark_in(folder).read()
+    assert mark is not None
+    assert mark.job.round == 5
+    assert mark.renewed_at <= until
