@@ -187,7 +187,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
 def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
     nodes, kind = runs.checkup.nodes, runs.settings.choice.cluster.kind
     _tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
-    seen = runs.measure()
+    seen, undisturbed = runs.measure()
     saved = seen.checkpoints
     _tell(
         f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; "
@@ -202,7 +202,7 @@ def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
     from elastic_harness.checkup.battery import BATTERY
 
     order = [test.name for test in BATTERY]
-    return sorted(rows, key=lambda row: order.index(row.name))
+    return [undisturbed, *sorted(rows, key=lambda row: order.index(row.name))]
 
 
 def _tell(text: str) -> None:

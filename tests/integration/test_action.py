@@ -58,7 +58,7 @@ def test_a_check_up_ends_with_its_own_exit_code_and_its_card_is_in_the_summary(
     words = "--nodes=2 --only=worker-raises train.py --steps=60"
     done = run_step(step_of("CHECK_UP"), tmp_path, CHECK_UP=words)
     assert done.returncode == code, done.stdout + done.stderr
-    assert "Check-up of train.py: 1 " in (tmp_path / "summary.md").read_text()
+    assert "Check-up of train.py: " in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "elastic-runs").is_dir()
 
 

@@ -51,6 +51,7 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
     done = check_up(only, "--save=battery", *torchrun, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = rows_of(done.stdout)
+    assert rows.pop("uninterrupted") == ["yes", "-", "0", "0", "0", "-", "nothing"]
     assert set(rows) == {"worker-killed", "checkpoint-torn"}, done.stdout
     for survived, pause, lost, *samples, state, left in rows.values():
         assert (survived, samples, left) == ("yes", ["0", "0"], "nothing")
@@ -62,12 +63,13 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
     assert "pytest battery" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == [".elastic", "battery", "train.py"]
     (folder,) = (tmp_path / ".elastic").iterdir()
-    assert "Check-up of train.py: 2 valid" in (folder / "card.txt").read_text()
+    assert "Check-up of train.py: 3 valid" in (folder / "card.txt").read_text()
 
 
 @pytest.mark.parametrize(
     ("script", "test", "advice"),
     [
+        ("helper_left", "uninterrupted", "End the processes that the script starts"),
         ("sampler_position", "worker-killed", "Save the place in the data"),
         ("swallowed", "worker-raises", "let an error end the script with an exit code"),
     ],
@@ -77,7 +79,8 @@ def test_a_script_that_is_wrong_is_found_out(
 ) -> None:
     """Scripts that look right and run well: the card says what they lose, and what mends it."""
     shutil.copy(ROOT / "examples" / "broken" / f"{script}.py", tmp_path)
-    done = check_up(f"--only={test}", "--nodes=2", f"{script}.py", "--steps=60", cwd=tmp_path)
+    only = "--only=worker-raises" if test == "uninterrupted" else f"--only={test}"
+    done = check_up(only, "--nodes=2", f"{script}.py", "--steps=60", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert rows_of(done.stdout)[test][0] == "yes (invalid)", done.stdout
     assert advice in " ".join(done.stdout.split())

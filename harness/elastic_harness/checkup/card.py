@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from elastic_harness.checkup.measured import Measured
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.checkers.samples import samples_by_epoch
 from elastic_harness.history.checkers.training import losses
 from elastic_harness.history.events import FaultFired
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import Judgement, overall, unmet
+from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.cause import failed_first
+from pytest_elastic.events.model import WorkersStopped
 
-__all__ = ["Row", "card_text", "row_of", "skipped_row"]
+__all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "skipped_row"]
 
 _UNKNOWN = "?"
 _WIDTH = 100
@@ -32,6 +34,7 @@ _ADVICE: Mapping[str, str] = {
     "finished_at": "Save how many steps are done; and let an error end the script with an exit "
     "code that is not 0, or nobody starts it again.",
     "no_survivors": "End the processes that the script starts, also when it is killed.",
+    "no_strays": "End the processes that the script starts before it ends.",
     "restarts": "Look for time limits that are too short for a slow network.",
 }
 _ADVICE_FOR_TEST: Mapping[str, str] = {
@@ -85,10 +88,20 @@ def row_of(
         samples_lost=lost,
         samples_again=again,
         state=_state(by_name, tolerance),
-        left_behind="nothing" if by_name.get("no_survivors") else "processes",
+        left_behind="processes" if any(_is_left(each) for each in judgements) else "nothing",
         causes=tuple(_causes(name, history, judgements)),
         directory=directory,
     )
+
+
+def judge_undisturbed(history: History) -> Sequence[Judgement]:
+    """Judge the run without any fault, beside what it was only asked for to be observed.
+
+    What a launcher says of processes that its workers leave is asked where it says so.
+    """
+    judged = [each for each in judge(history) if each.name not in ("samples", "parameters")]
+    told = history.of_kind(WorkersStopped)
+    return [*judged, *judge_checks(history, [bind("no_strays")] if told else [])]
 
 
 def skipped_row(name: str, title: str, reason: str) -> Row:
@@ -133,6 +146,10 @@ def _state(by_name: Mapping[str, Judgement], tolerance: float) -> str:
         is_exact = all("to the bit" in each.verdict.reason for each in compared)
         return "same" if is_exact else f"within {tolerance:g}"
     return _UNKNOWN if not any(_is_invalid(each) for each in compared) else "DIFFERS"
+
+
+def _is_left(judgement: Judgement) -> bool:
+    return judgement.name in ("no_survivors", "no_strays") and _is_invalid(judgement)
 
 
 def _is_invalid(judgement: Judgement) -> bool:
@@ -201,7 +218,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         survived if row.outcome == "valid" or row.survived is not True else f"yes ({row.outcome})",
-        _UNKNOWN if row.pause_s is None else f"{row.pause_s:.2f} s",
+        "-" if row.pause_s is None else f"{row.pause_s:.2f} s",
         _number(row.steps_lost),
         _number(row.samples_lost),
         _number(row.samples_again),

@@ -19,10 +19,10 @@ from elastic_harness.checkup.battery import (
     reference_scenario,
     scenario_text,
 )
-from elastic_harness.checkup.card import Row, row_of, skipped_row
+from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, skipped_row
 from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
 from elastic_harness.cluster.choose import Choice
-from elastic_harness.history.judge import judge
+from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
 from elastic_harness.scenario.checks import needed_capabilities
 from elastic_harness.scenario.launchers import Launcher
@@ -63,8 +63,11 @@ class Runs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_stopped: bool = False
 
-    def measure(self) -> Measured:
-        """Run the job twice without a fault, and return what that shows; raises UsageError."""
+    def measure(self) -> tuple[Measured, Row]:
+        """Run the job twice without a fault; return what that shows, and its row of the card.
+
+        Raises UsageError for a script that no fault can be tried on.
+        """
         loaded = self._load("uninterrupted", reference_scenario(self.checkup))
         with self._several(2) as pool:
             runs = [pool.submit(self._run, loaded) for _ in range(2)]
@@ -84,7 +87,10 @@ class Runs:
             same_samples = one.samples == other.samples
             one = replace(one, state=None, samples=one.samples if same_samples else None)
         self._load("uninterrupted", reference_scenario(self.checkup, one))
-        return one
+        result, directory = found[0]
+        judgements = judge_undisturbed(result.history)
+        directory.write_reports(result.history, judgements, command=self.settings.command)
+        return one, self._row("uninterrupted", "Without any fault", found[0], judgements, one)
 
     def battery(self, seen: Measured, names: Sequence[str]) -> Iterator[Row]:
         """Run the tests that are named, all if none is; yields each row when it is known."""
@@ -136,18 +142,29 @@ class Runs:
             result.history.append_after_end(seen.state)
         judgements = judge(result.history)
         directory.write_reports(result.history, judgements, command=self.settings.command)
-        row = row_of(
-            test.name,
-            test.title,
+        row = self._row(test.name, test.title, (result, directory), judgements, seen)
+        if row.outcome == "valid":
+            self._forget_work(directory)
+        return row
+
+    def _row(
+        self,
+        name: str,
+        title: str,
+        run: tuple[RunResult, RunDirectory],
+        judgements: Sequence[Judgement],
+        seen: Measured,
+    ) -> Row:
+        result, directory = run
+        return row_of(
+            name,
+            title,
             result.history,
             judgements,
             seen,
             tolerance=self.checkup.tolerance,
             directory=os.path.relpath(directory.path),
         )
-        if row.outcome == "valid":
-            self._forget_work(directory)
-        return row
 
     @staticmethod
     def _forget_work(directory: RunDirectory) -> None:

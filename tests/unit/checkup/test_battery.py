@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.scenario.loader import load_text
 from elastic_harness.scenario.model import Scenario
 
+from tests.cluster_bench import ROOT
 from tests.unit.checkup.undisturbed import undisturbed
 
 JOB: dict[str, Any] = {"module": "json.tool", "args": ["--steps=12", "a b"], "max_restarts": 3}
@@ -97,3 +99,19 @@ def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
     assert [clause.name for clause in full] == [
         "job", "finished_at", "samples", "steps_lost", "parameters", "optimizer",
     ]  # fmt: skip
+
+
+def test_pages_name_tests_that_there_are() -> None:
+    """A reader copies the command as it stands."""
+    known = {test.name for test in BATTERY}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        name
+        for page in pages
+        for words in re.findall(r"--only=([\w,-]+)", page.read_text(encoding="utf-8"))
+        for name in words.split(",")
+    }
+    assert named <= known
+    assert len(named) >= 9
+    table = (ROOT / "docs" / "checkup.md").read_text(encoding="utf-8")
+    assert {name for name in known if f"`{name}`" not in table} == set()
