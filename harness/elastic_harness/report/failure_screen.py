@@ -22,6 +22,7 @@ from elastic_harness.report.cause import (
     where_ranks_stand,
 )
 from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
+from elastic_harness.scenario.situation import natural_key
 
 __all__ = ["Place", "UnmetClause", "failure_screen"]
 
@@ -192,7 +193,7 @@ def _strip(history: History, proof: set[int], width: int, room: int) -> list[str
 
 def _columns(found: list[Moment], proof: set[int], width: int) -> list[str]:
     """Return the columns that fit: nodes in order of appearance, those with most to tell first."""
-    names = sorted({moment.node for moment in found if moment.node}, key=_natural)
+    names = sorted({moment.node for moment in found if moment.node}, key=natural_key)
     most = max(1, (width - _TIME_WIDTH) // _MIN_COLUMN)
     if len(names) <= most:
         return names
@@ -267,9 +268,3 @@ def _folded(text: str, width: int, most: int) -> list[str]:
     if len(lines) > most:
         lines = [*lines[: most // 2], "...", *lines[-(most - most // 2 - 1) :]]
     return [f"  {line}" for line in lines]
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts n2 before n10."""
-    parts = (part for part in re.split(r"(\d+)", name) if part)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]

@@ -13,7 +13,8 @@ from elastic_harness.history.events import (
     RankReleased,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.worlds import World
+from elastic_harness.history.worlds import WorkerView, World
+from elastic_harness.scenario.situation import natural_key
 
 __all__ = ["Lane", "Span", "end_of", "fault_spans", "lanes", "round_spans"]
 
@@ -87,7 +88,7 @@ def lanes(history: History) -> list[Lane]:
     for world in history.worlds.rounds:
         names += [node for node in world.nodes if node not in names]
     found: list[Lane] = []
-    for node in names:
+    for node in sorted(names, key=natural_key):
         found.append(Lane(node=node, name=node, spans=tuple(_node_spans(history, node, end))))
         found += _worker_lanes(history, node, end)
     return found
@@ -133,35 +134,47 @@ def _worker_lanes(history: History, node: str, end: float) -> list[Lane]:
                     seq=worker.hello_seq,
                 )
             )
-            spans += [
-                Span(
-                    start=step.began_at,
-                    end=step.at,
-                    label=f"step {step.count if step.step is None else step.step}",
-                    detail=f"rank {worker.rank}, round {_number(world)}, by {step.source}",
-                    kind="step",
-                    seq=step.seq,
-                )
-                for step in worker.steps
-            ]
-            spans += _holds(history, worker.pid, end)
+            spans += _steps(world, worker)
+            spans += _holds(history, worker, end)
     return [
         Lane(node=node, name=f"local rank {place}", spans=tuple(spans))
         for place, spans in sorted(places.items())
     ]
 
 
-def _holds(history: History, pid: int, end: float) -> list[Span]:
+def _steps(world: World, worker: WorkerView) -> list[Span]:
+    """Return a worker's steps; nobody knows when the work of its first one began.
+
+    What comes before the first step ends is start-up (imports, process group, checkpoint) too, so
+    that the first step is a mark at its end.
+    """
+    return [
+        Span(
+            start=step.began_at if index else step.at,
+            end=step.at,
+            label=f"step {step.count if step.step is None else step.step}",
+            detail=f"rank {worker.rank}, round {_number(world)}, by {step.source}",
+            kind="step",
+            seq=step.seq,
+        )
+        for index, step in enumerate(worker.steps)
+    ]
+
+
+def _holds(history: History, worker: WorkerView, end: float) -> list[Span]:
+    """Return where a worker was held: until it was released, or was gone, or the run's end."""
+    pid = worker.pid
+    last = end if worker.gone_at is None else worker.gone_at
     released = [entry for entry in history.of_kind(RankReleased) if entry.event.pid == pid]
     spans = []
     for entry in history.of_kind(RankHeld):
         if entry.event.pid != pid:
             continue
-        until = next((each.at for each in released if each.seq > entry.seq), end)
+        until = next((each.at for each in released if each.seq > entry.seq), last)
         spans.append(
             Span(
                 start=entry.at,
-                end=until,
+                end=max(entry.at, min(until, last)),
                 label="held",
                 detail=f"rank {entry.event.rank} held at step {entry.event.step}",
                 kind="hold",

@@ -25,6 +25,8 @@ _LANE_HEIGHT = 22
 _TOP = 46
 # Boxes narrower than this cannot be seen or hit; steps narrower than that are drawn all the same.
 _MIN_BOX = 2.0
+# More would not fit beside each other.
+_MAX_LABELS = 25
 # Beyond this many steps a lane's boxes would overlap: browsers take seconds for what nobody sees.
 _MAX_STEPS_PER_LANE = 1500
 # The list below the drawing is for reading; history.jsonl beside it holds everything.
@@ -167,11 +169,22 @@ class _Drawing:
         return f"{span.label}: {span.detail}\n{start:.3f} s to {end:.3f} s, record {span.seq}"
 
     def _ticks(self, length: float) -> list[tuple[float, str]]:
-        """Return some ten round times along the top."""
-        step = 10.0**-3
-        for factor in (2, 2.5, 2) * 9:
-            if length / step <= 12:
-                break
-            step *= factor
-        count = int(length / step)
-        return [(self._x(self._start + i * step), f"{i * step:g} s") for i in range(count + 1)]
+        """Return round times along the top, ten to twenty-five with a label, and what divides them.
+
+        Their steps are 1, 2 or 5 of a power of ten; a tick between two labels has none.
+        """
+        power, factor = min(
+            (power, factor)
+            for power in range(-3, 9)
+            for factor in (1, 2, 5)
+            if length <= _MAX_LABELS * factor * 10.0**power
+        )
+        parts = 4 if factor == 2 else 5
+        step = factor * 10.0**power
+        return [
+            (
+                self._x(self._start + i * step / parts),
+                "" if i % parts else f"{i // parts * step:g} s",
+            )
+            for i in range(int(parts * length / step) + 1)
+        ]

@@ -4,10 +4,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
 from elastic_harness.history.checkers import default_checks
-from elastic_harness.history.events import LastLinesSeen, StackSeen, WorkerRaised
+from elastic_harness.history.events import (
+    LastLinesSeen,
+    RankHeld,
+    StackSeen,
+    WorkerGone,
+    WorkerRaised,
+)
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import judge_checks
+from elastic_harness.report.spans import lanes
 from elastic_harness.report.timeline import timeline_html
 
 from tests.unit.history.story import Story
@@ -86,6 +94,48 @@ def test_the_drawing_of_a_small_run_shown_whole() -> None:
     assert drawing is not None
     expected = Path(__file__).with_name("small_drawing.svg").read_text()
     assert drawing[0] + "\n" == expected
+
+
+def test_the_first_step_is_a_mark_and_not_the_time_since_the_workers_start() -> None:
+    """When its work began is not recorded: imports and the process group came before it."""
+    story = Story(nodes=1).round(1, ["n1"]).wait(12).steps(1, 1, 2)
+    (worker,) = (lane for lane in lanes(story.history) if lane.name != lane.node)
+    first, second = (span for span in worker.spans if span.kind == "step")
+    assert first.start == first.end
+    assert second.start == pytest.approx(first.end, abs=0.02)
+
+
+def test_a_hold_ends_with_its_worker() -> None:
+    """A rank that is killed while it is held is not held in the next round."""
+    story = Story(nodes=1).round(1, ["n1"]).steps(1, 1, 1)
+    pid = story.pids[1, 0]
+    story.tell("worker", "n1", RankHeld(pid=pid, rank=0, step=1)).gone(1)
+    history = story.wait(5).round(2, ["n1"]).wait(5).finish(2).history
+    (hold,) = (span for lane in lanes(history) for span in lane.spans if span.kind == "hold")
+    gone = history.first(WorkerGone)
+    assert gone is not None
+    assert hold.end == gone.at
+
+
+def test_nodes_stand_in_the_order_of_their_numbers() -> None:
+    """Whoever said something first: n1, n2, n10."""
+    story = Story(nodes=3).round(1, ["n2", "n10", "n1"])
+    names = [lane.name for lane in lanes(story.history) if lane.name == lane.node]
+    assert names == ["n1", "n2", "n10"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [(0.4, "0.02 s"), (13, "1 s"), (30, "2 s"), (60, "5 s"), (9000, "500 s")],
+)
+def test_ticks_are_as_close_as_their_labels_allow(seconds: float, labels: str) -> None:
+    """At most 25 labels, and unlabelled ticks between them."""
+    story = Story(nodes=1).round(1, ["n1"]).wait(seconds - 0.02).finish(1)
+    page = timeline_html(story.history)
+    shown = re.findall(r'class="tick-label"[^>]*>([^<]*)', page)
+    assert shown[:2] == ["0 s", labels]
+    assert 10 <= len(shown) <= 26
+    assert page.count('class="tick"') > 3 * len(shown)
 
 
 def test_a_run_of_many_steps_stays_a_page() -> None:

@@ -34,7 +34,7 @@ EXPECTED = [
     "1.1 10000+550000 round round 1",
     "1.2 540000+1 fault crash",
     "2.2 10000+550000 worker rank 0",
-    "2.2 10000+520000 step step 1",
+    "2.2 530000+1 step step 1",
     "2.0 is n1",
     "2.1 is n1",
     "2.2 is local rank 0",
