@@ -14,6 +14,8 @@ from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, unmet
 from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
 from elastic_harness.report.moments import first_failure, moments, where_it_stood
+from elastic_harness.report.progress import goodput, places, steps_lost
+from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
 from pytest_elastic.events.codec import encode_record, kind_of
 
@@ -77,10 +79,16 @@ def timeline_html(
     drawing = _Drawing(history)
     failed = failed_first(history)
     run = history.run
+    titles, rows = places(history)
     return environment.get_template("timeline.html.j2").render(
         title=run.event.scenario if run is not None else "a run",
         run=run.event if run is not None else None,
         drawing=drawing,
+        recoveries=recoveries(history),
+        steps_lost=steps_lost(history),
+        goodput=goodput(history),
+        rounds=titles,
+        places=rows,
         judgements=[*unmet(judgements), *filter(None, judgements)],
         moments=[
             (f"{moment.at - history.start:.3f}", moment.node, moment.text)
