@@ -41,6 +41,10 @@ __all__ = [
 _SUFFIX = ".elastic.yaml"
 # Seeds that reports from other processes have named, and from which workers.
 _seeds_seen: dict[int, dict[str, None]] = {}
+# The judged runs of the session, those in other processes included, in plain fields.
+_runs_seen: list[dict[str, object]] = []
+# Where their page is, to be said at the end.
+_page_said: list[str] = []
 # How many workers of jobs were started cold, by reason.
 _cold_seen: dict[str, int] = {}
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check", "rank", "world_size"}
@@ -185,12 +189,22 @@ class _Outermost:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note on which worker of pytest-xdist which seed was used, and which starts were cold."""
+    """Note what a report says for the session's end: its runs, its worker's seed, cold starts."""
     for reason, count in getattr(report, "elastic_cold", {}).items():
         _cold_seen[reason] = _cold_seen.get(reason, 0) + count
+    _runs_seen.extend(getattr(report, "elastic_runs", ()))
     seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
     if seed is not None and worker is not None:
         _seeds_seen.setdefault(int(seed), {})[str(worker)] = None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the page that lists all runs of the session; with pytest-xdist the controller does."""
+    if _runs_seen and not hasattr(session.config, "workerinput"):
+        from pytest_elastic.plugin.reporting import write_session_page
+
+        _page_said.append(write_session_page(session.config, _runs_seen))
+    _runs_seen.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -202,6 +216,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         were = "1 worker was" if count == 1 else f"{count} workers were"
         terminalreporter.write_line(f"elastic: {were} started cold (slower): {reason}")
     _cold_seen.clear()
+    for line in _page_said:
+        terminalreporter.write_line(f"elastic: {line}")
+    _page_said.clear()
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:

@@ -90,6 +90,8 @@ class Hub:
         self._references: dict[tuple[str, str], ReferenceObserved] = {}
         # The runs of the test at hand, until its report.
         self.opened: list[RunOfTest] = []
+        # What the session's page says of them, in plain fields, until the same report.
+        self.summaries: list[dict[str, object]] = []
         self.options: ElasticOptions = options_of(config)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -11,8 +12,10 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import EXEC_ASKED_FOR, NOT_OUR_PYTHON, WorkersStarted
 from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_in_use, hub_of
 from pytest_elastic.plugin.hub import __file__ as hub_file
+from pytest_elastic.plugin.options import options_of
+from pytest_elastic.plugin.verdicts import shown_path
 
-__all__ = ["complete_report", "header_lines"]
+__all__ = ["complete_report", "header_lines", "write_session_page"]
 
 
 def header_lines(config: pytest.Config) -> list[str]:
@@ -48,6 +51,8 @@ def complete_report(
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     if call.when == "teardown" and (hub := hub_in_use(item.config)) is not None:
         vars(report)["elastic_cold"] = _cold_starts(hub)
+        vars(report)["elastic_runs"] = [*hub.summaries]
+        hub.summaries.clear()
     run = item.stash.get(RUN_KEY, None)
     if run is not None and hasattr(item.config, "workerinput"):
         vars(report)["elastic_seed"] = run.plan.seed.value
@@ -58,6 +63,22 @@ def complete_report(
     item.user_properties.append(found)  # JUnit's file has what the report of the teardown says
     if run.screen:
         report.sections.append(("elastic job", run.screen))
+
+
+def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object]]) -> str:
+    """Write the page of a session's runs into the artifacts folder; return a line that says so."""
+    from elastic_harness.report.run_directory import write_whole
+    from elastic_harness.report.session_page import RunSummary, counts_of, session_html
+
+    summaries = [RunSummary.from_plain(run) for run in runs]
+    folder = options_of(config).artifacts
+    path = os.path.join(folder, "index.html")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        write_whole(path, session_html(summaries, folder=folder))
+    except OSError as error:
+        return f"{counts_of(summaries)}; {path} cannot be written: {error.strerror}"
+    return f"{counts_of(summaries)}: {shown_path(path, config)}"
 
 
 def _cold_starts(hub: Hub) -> dict[str, int]:

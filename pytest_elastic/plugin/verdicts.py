@@ -17,6 +17,7 @@ from elastic_harness.history.judge import Judgement, unmet
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.moments import node_of_first_failure
+from elastic_harness.report.session_page import summary_of
 from elastic_harness.scenario.planner import encode_plan
 from elastic_harness.scenario.storm import STORM_ID
 
@@ -106,6 +107,7 @@ def conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClaus
     if hub.options.keep == "all":
         _write_reports(run, hub, item)
     _tell_reporters(run, item)
+    _sum_up(run, hub, item, is_kept=hub.options.keep == "all")
     if hub.options.keep != "all":
         hub.discard(run.directory)
 
@@ -127,7 +129,7 @@ def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause
     _tell_reporters(run, item)
     history = _result_of(run).history
     failed_on = node_of_first_failure(history)
-    return failure_screen(
+    screen = failure_screen(
         history,
         unmet,
         last_words=last_words(run.directory.end_of_log(failed_on)) if failed_on else "",
@@ -135,6 +137,23 @@ def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause
         run_directory=shown_path(run.directory.path, item.config),
         command=repeat_command(item, hub, run),
     )
+    _sum_up(run, hub, item, screen=screen)
+    return screen
+
+
+def _sum_up(
+    run: RunOfTest, hub: Hub, item: pytest.Item, *, screen: str = "", is_kept: bool = True
+) -> None:
+    """Note what the session's page says of a run."""
+    result = _result_of(run)
+    summary = summary_of(
+        result.history,
+        result.judgements,
+        name=item.nodeid,
+        directory=run.directory.path if is_kept else "",
+        screen=screen,
+    )
+    hub.summaries.append(summary.to_plain())
 
 
 def _write_reports(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:

@@ -220,7 +220,8 @@ class Place:
     def runs(self) -> list[str]:
         """The directories of runs that were kept, by name."""
         kept = self.folder / ".elastic"
-        return sorted(path.name for path in kept.iterdir()) if kept.is_dir() else []
+        found = kept.iterdir() if kept.is_dir() else ()
+        return sorted(path.name for path in found if path.is_dir())
 
     def _environ(self) -> dict[str, str]:
         # What the outer pytest is told is not meant for the inner one. Below tox, pytest keeps its

@@ -197,6 +197,19 @@ def test_reports_for_machines_name_the_run_directory(
     assert sorted(named) == [str(root.folder / ".elastic" / run) for run in failed]
 
 
+def test_the_page_of_the_session_lists_every_run(called: Called, place: Place, root: Place) -> None:
+    """Kept or not; its path is said once, as it is seen from where pytest was called."""
+    page = (root.folder / ".elastic" / "index.html").read_text()
+    for test in called.outcomes:
+        assert page.count(f"some.elastic.yaml::{test}") >= 1, test
+    said = re.findall(r"^elastic: (\d+) runs: .*: (\S+index\.html)$", called.out, re.MULTILINE)
+    assert [count for count, _ in said] == [str(len(called.outcomes))]
+    assert (place.folder / said[0][1]).resolve() == root.folder / ".elastic" / "index.html"
+    links = re.findall(r'href="(.*?)/timeline.html"', page)
+    assert sorted(links) == sorted(root.runs)
+    assert page.count("(not kept)") == list(called.outcomes.values()).count("PASSED")
+
+
 def test_what_failed_last_can_be_chosen(called: Called, place: Place) -> None:
     """`--lf`, as for any test."""
     chosen = place.pytest("--lf", "--collect-only", "-q", "some.elastic.yaml")
@@ -232,7 +245,7 @@ def test_a_plan_is_replayed_whatever_has_become_of_its_file(called: Called, root
     )
     assert again.outcomes == {"exits-3": "PASSED"}, again.out
     assert "1 deselected" in again.out
-    (kept,) = (place.folder / "kept").iterdir()
+    (kept,) = (path for path in (place.folder / "kept").iterdir() if path.is_dir())
     assert json.loads((kept / "plan.json").read_text()) == data
     assert (kept / "timeline.html").exists()
     refused = place.pytest("--elastic-replay=plan.json", "some.elastic.yaml::passes")

@@ -51,6 +51,9 @@ def test_two_workers_share_the_work_and_the_seed(place: Place) -> None:
     assert re.search(rf"^elastic: seed {seed} on gw\d(, gw\d)?$", called.out, re.MULTILINE), (
         called.out
     )
+    page = (place.folder / ".elastic" / "index.html").read_text()
+    assert all(name in page for name in ("::test_in_python", "::passes", "::unmet"))
+    assert called.out.count("elastic: 3 runs: 1 invalid, 2 valid: .elastic/index.html") == 1
 
 
 def test_mistakes_end_the_session_as_without_workers(place: Place) -> None:

@@ -27,7 +27,7 @@ from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
 from pytest_elastic.errors import UsageError
 
-__all__ = ["RunDirectory", "create_run_directory", "safe_name"]
+__all__ = ["RunDirectory", "create_run_directory", "safe_name", "write_whole"]
 
 # File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
 _MAX_NAME = 120
@@ -90,19 +90,19 @@ class RunDirectory:
 
     def write_plan(self, plan: object) -> None:
         """Write the plan, anything that JSON can hold."""
-        _write(self.plan, json.dumps(plan, indent=2, default=str) + "\n")
+        write_whole(self.plan, json.dumps(plan, indent=2, default=str) + "\n")
 
     def write_scenario(self, text: str) -> None:
         """Write the scenario as it was run."""
-        _write(self.scenario, text)
+        write_whole(self.scenario, text)
 
     def write_reports(
         self, history: History, judgements: Sequence[Judgement] = (), *, command: str = ""
     ) -> None:
         """Write the timeline and the trace."""
         logs = self._log_files()
-        _write(self.timeline, timeline_html(history, judgements, logs=logs, command=command))
-        _write(self.trace, trace_json(history))
+        write_whole(self.timeline, timeline_html(history, judgements, logs=logs, command=command))
+        write_whole(self.trace, trace_json(history))
 
     def _log_files(self) -> list[str]:
         """Return the logs' paths relative to the run directory, sorted."""
@@ -145,8 +145,8 @@ def safe_name(name: str) -> str:
     return f"{clean[:_MAX_NAME]}-{digest}"
 
 
-def _write(path: str, text: str) -> None:
-    # A reader never sees half a report: the new file takes the place of the old one at once.
+def write_whole(path: str, text: str) -> None:
+    """Write a file that no reader sees half of: it takes the place of the old one at once."""
     temporary = f"{path}.{os.getpid()}.part"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

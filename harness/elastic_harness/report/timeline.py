@@ -6,7 +6,6 @@ offline. Everything on it carries what it stands for as a tooltip.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from elastic_harness.report.cause import failed_first, lines_of, where_ranks_sta
 from elastic_harness.report.moments import first_failure, moments, where_it_stood
 from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
+from elastic_harness.report.rendered import render
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
 from pytest_elastic.events.codec import encode_record, kind_of
 
@@ -65,22 +65,12 @@ def timeline_html(
     command: str = "",
 ) -> str:
     """Return the page. `logs` are paths relative to it; `command` repeats the run."""
-    # Imported here: the page is made once, at the end, and Jinja2 takes 30 ms to import.
-    import jinja2
-
-    folder = os.path.dirname(os.path.abspath(__file__))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     drawing = _Drawing(history)
     failed = failed_first(history)
     run = history.run
     titles, rows = places(history)
-    return environment.get_template("timeline.html.j2").render(
+    return render(
+        "timeline.html.j2",
         title=run.event.scenario if run is not None else "a run",
         run=run.event if run is not None else None,
         drawing=drawing,
