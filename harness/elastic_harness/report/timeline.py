@@ -1,18 +1,26 @@
 """The page that shows a run at a glance: lanes by node and rank, round bands, shaded faults.
 
-One file without scripts or links to elsewhere: it can be mailed, attached to a CI run, opened
-offline. Everything on it carries what it stands for as a tooltip.
+One file without links to elsewhere: it can be mailed, attached to a CI run, opened offline. It says
+everything without its script too, which zooms, shows what was said around a cursor, and the records
+that prove a clause. Everything on it carries what it stands for as a tooltip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from elastic_harness.history.events import (
+    FileWritten,
+    LastLinesSeen,
+    LogMatched,
+    SamplesDrawn,
+    StepCompleted,
+)
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, unmet
 from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
-from elastic_harness.report.moments import first_failure, moments, where_it_stood
+from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
 from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.rendered import render
@@ -21,6 +29,7 @@ from pytest_elastic.events.codec import encode_record, kind_of
 
 __all__ = ["timeline_html"]
 
+_MANY = (StepCompleted, SamplesDrawn, FileWritten)
 _WIDTH = 1400.0
 _LABELS = 130.0
 _LANE_HEIGHT = 22
@@ -29,10 +38,12 @@ _TOP = 46
 _MIN_BOX = 2.0
 # More would not fit beside each other.
 _MAX_LABELS = 25
-# Beyond this many steps a lane's boxes would overlap: browsers take seconds for what nobody sees.
-_MAX_STEPS_PER_LANE = 1500
-# The list below the drawing is for reading; history.jsonl beside it holds everything.
-_MAX_LISTED = 3000
+# A page stays below 300 kB without its log lines: history.jsonl and trace.json hold everything.
+# Of more steps, those of a lane that follow each other are drawn as one box.
+_MAX_STEPS = 800
+_MAX_MOMENTS = 400
+_MAX_RECORDS_BYTES = 90_000
+_MAX_RECORD_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +80,9 @@ def timeline_html(
     failed = failed_first(history)
     run = history.run
     titles, rows = places(history)
+    told = _weightiest(moments(history))
+    shown = [*unmet(judgements), *filter(None, judgements)]
+    records = _listed(history, [seq for each in shown for seq in each.verdict.events])
     return render(
         "timeline.html.j2",
         title=run.event.scenario if run is not None else "a run",
@@ -79,32 +93,90 @@ def timeline_html(
         goodput=goodput(history),
         rounds=titles,
         places=rows,
-        judgements=[*unmet(judgements), *filter(None, judgements)],
-        moments=[
-            (f"{moment.at - history.start:.3f}", moment.node, moment.text)
-            for moment in moments(history)
-        ],
-        records=_listed(history),
-        left_out=max(0, len(history) - _MAX_LISTED),
+        judgements=shown,
+        moments=[(f"{each.at - history.start:.3f}", each.node, each.text) for each in told],
+        records=records,
+        left_out=len(history) - len(records),
         first_failure=first_failure(history),
         last_lines=lines_of(history, failed) if failed is not None else [],
         hangs=where_ranks_stand(history),
         stood=where_it_stood(history),
         logs=logs,
         command=command,
+        data={
+            "width": _WIDTH,
+            "labels": _LABELS,
+            "length": drawing.length,
+            "lines": [
+                *((round(m.at - history.start, 3), m.node or "run", m.text, "") for m in told),
+                *_log_lines(history),
+            ],
+        },
     )
 
 
-def _listed(history: History) -> list[tuple[int, str, str, str, str]]:
+def _weightiest(found: list[Moment]) -> list[Moment]:
+    """Return the moments that are worth most, in their order, if there are too many."""
+    if len(found) <= _MAX_MOMENTS:
+        return found
+    kept = sorted(range(len(found)), key=lambda index: (-found[index].weight, index))
+    return [found[index] for index in sorted(kept[:_MAX_MOMENTS])]
+
+
+def _log_lines(history: History) -> list[tuple[float, str, str, str]]:
+    """Return the lines of logs whose time is known: seconds, speaker, text, class of its cell."""
+    found = []
+    for matched in history.of_kind(LogMatched):
+        if not matched.event.was_there:
+            who = f"{matched.node} {matched.event.by}".strip()
+            found.append((matched.at, who, matched.event.line))
+    for seen in history.of_kind(LastLinesSeen):
+        who = f"{seen.node} rank {seen.event.rank}"
+        found += [(seen.at, who, line) for line in seen.event.lines]
+    return [(round(at - history.start, 3), who, line.rstrip(), "") for at, who, line in found]
+
+
+def _listed(history: History, proof: Sequence[int]) -> list[tuple[int, str, str, str, str]]:
+    """Return the records that fit: what proves a clause first, and steps and samples last."""
+    wanted = set(proof)
+    entries = sorted(
+        history.entries,
+        key=lambda entry: (entry.seq not in wanted, isinstance(entry.event, _MANY), entry.seq),
+    )
+    room = _MAX_RECORDS_BYTES
+    found = []
+    for entry in entries:
+        raw = encode_record(entry.record)
+        if len(raw) > _MAX_RECORD_BYTES:
+            raw = f"{raw[:_MAX_RECORD_BYTES]}…"
+        # Quotes are five bytes longer on the page, and each row has some of its own.
+        room -= len(raw) + 4 * raw.count('"') + 150
+        if room < 0:
+            break
+        at = f"{entry.at - history.start:.3f}"
+        found.append((entry.seq, at, entry.node, kind_of(entry.event), raw))
+    return sorted(found)
+
+
+def _fewer(steps: Sequence[Span], each: int) -> list[Span]:
+    """Return steps with so many neighbours drawn as one."""
+    if each <= 1:
+        return list(steps)
+    parts: list[list[Span]] = []
+    for step in steps:
+        # The detail names the rank and the round: steps of different workers stay apart.
+        if not parts or len(parts[-1]) == each or step.detail != parts[-1][-1].detail:
+            parts.append([])
+        parts[-1].append(step)
     return [
-        (
-            entry.seq,
-            f"{entry.at - history.start:.3f}",
-            entry.node,
-            kind_of(entry.event),
-            encode_record(entry.record),
+        replace(
+            part[0],
+            end=part[-1].end,
+            label=part[0].label
+            if len(part) == 1
+            else f"{part[0].label} to {part[-1].label.removeprefix('step ')}",
         )
-        for entry in history.entries[:_MAX_LISTED]
+        for part in parts
     ]
 
 
@@ -117,16 +189,21 @@ class _Drawing:
         self._scale = (_WIDTH - _LABELS) / length
         self.width = _WIDTH
         self.labels = _LABELS
+        self.length = round(length, 3)
+        found = lanes(history)
+        total = sum(span.kind == "step" for lane in found for span in lane.spans)
+        each = -(-total // _MAX_STEPS)
         self.rows: list[Row] = []
         self.boxes: list[Box] = []
         y = float(_TOP)
-        for lane in lanes(history):
+        for lane in found:
             is_node = lane.name == lane.node
             y += 8 if is_node else 0
             self.rows.append(Row(y=y, name=lane.name, is_node=is_node))
-            steps = [span for span in lane.spans if span.kind == "step"]
-            hidden = set(map(id, steps)) if len(steps) > _MAX_STEPS_PER_LANE else set()
-            self.boxes += [self._box(span, y) for span in lane.spans if id(span) not in hidden]
+            workers = [span for span in lane.spans if span.kind in ("node", "worker")]
+            holds = [span for span in lane.spans if span.kind == "hold"]
+            steps = _fewer([span for span in lane.spans if span.kind == "step"], each)
+            self.boxes += [self._box(span, y) for span in (*workers, *steps, *holds)]
             y += _LANE_HEIGHT
         self.height = y + 30
         lane_height = y - _TOP

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.events import (
     LastLinesSeen,
+    LogMatched,
     RankHeld,
     StackSeen,
     WorkerGone,
     WorkerRaised,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import judge_checks
+from elastic_harness.history.judge import Judgement, judge_checks
+from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.report.spans import lanes
 from elastic_harness.report.timeline import timeline_html
 
@@ -25,6 +29,14 @@ def small() -> History:
     """One node, one worker, one step, one fault."""
     story = Story(nodes=1).round(1, ["n1"]).wait(0.5).steps(1, 1, 1).wait(0.5)
     return story.fault("crash", "kill", "rank 0").gone(1).end("failed", launchers=["n1"]).history
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Return what the page's script is given."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
 
 
 class Checker(HTMLParser):
@@ -48,7 +60,7 @@ class Checker(HTMLParser):
 
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:
-    """Tags close in order; the only links are to the logs beside it."""
+    """Tags close in order; the only links are to the logs beside it, and nothing else may load."""
     judgements = judge_checks(small(), default_checks())
     page = timeline_html(
         small(), judgements, logs=["logs/n1/rank 0.log"], command="pytest x --elastic-seed=7"
@@ -57,8 +69,8 @@ def test_the_page_is_whole_and_fetches_nothing() -> None:
     checker.feed(page)
     assert checker.open == []
     assert checker.links == ["logs/n1/rank%200.log"]
-    assert "<script" not in page
-    assert "http" not in page
+    assert "://" not in page
+    assert "content=\"default-src 'none'; " in page
     assert "pytest x --elastic-seed=7" in page
     assert '<td class="unknown">' not in page
 
@@ -67,8 +79,19 @@ def test_what_users_wrote_cannot_break_the_page() -> None:
     """Names and messages are text, never markup."""
     story = Story().fault("<b>x</b>", "<script>alert(1)</script>", "n2")
     page = timeline_html(story.history)
-    assert "<script>" not in page
+    assert "<script>alert" not in page
     assert "&lt;b&gt;x&lt;/b&gt;" in page
+
+
+def test_a_line_of_a_log_cannot_end_the_pages_data() -> None:
+    """The script reads what it shows from an element of the page."""
+    line = "</script><script>alert(1)</script>"
+    story = Story(nodes=1).round(1, ["n1"])
+    story.tell("worker", "n1", LogMatched(pattern="alert", line=line, by="rank 0"))
+    page = timeline_html(story.history)
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 2
+    assert [0.02, "n1 rank 0", line, ""] in data_of(page)["lines"]
 
 
 def test_the_cause_stands_at_the_top_as_text() -> None:
@@ -138,12 +161,39 @@ def test_ticks_are_as_close_as_their_labels_allow(seconds: float, labels: str) -
     assert page.count('class="tick"') > 3 * len(shown)
 
 
-def test_a_run_of_many_steps_stays_a_page() -> None:
-    """Steps that could not be told apart are left out of the drawing, records out of the list."""
-    story = Story(nodes=1).round(1, ["n1"]).steps(1, 1, 4000)
+def test_a_long_run_stays_a_small_page() -> None:
+    """Steps are drawn several at a time, and of the records those are listed that fit."""
+    story = Story(nodes=4, nproc=2)
+    for number in range(1, 6):
+        story.round(number, ["n1", "n2", "n3", "n4"]).steps(number, number * 200, number * 200 + 99)
+        story.fault(f"f{number}").gone(number)
     page = timeline_html(story.history)
-    assert len(page) < 4_000_000
-    assert "more in history.jsonl" in page
+    assert len(page.encode()) < 300_000
+    assert f"({len(story.records) - page.count('<tr id=')} more in history.jsonl)" in page
+    assert re.search(r"<title>step 200 to \d+: rank 0, round 1,", page)
+    # What faults and rounds say is listed before the steps.
+    assert page.count("<td>worker_hello</td>") == 40
+
+
+def test_the_records_that_prove_a_clause_are_on_the_page() -> None:
+    """Also those that would not have been listed; the worst clause is the first."""
+    story = Story(nodes=1).round(1, ["n1"]).steps(1, 1, 3000)
+    last = len(story.records)
+    judgements = [
+        judgement("holds", valid("fine")),
+        judgement("unknown", unknown("too little")),
+        judgement("broken", invalid("late", [last - 1, last])),
+    ]
+    page = timeline_html(story.history, judgements)
+    assert f'<tr id="r{last}">' in page
+    assert f'<tr id="r{last - 20}">' not in page
+    assert f'<tr class="clause" data-proof="{last - 1},{last}">' in page
+    assert page.index("<td>broken") < page.index("<td>unknown") < page.index("<td>holds")
+
+
+def judgement(text: str, verdict: Verdict) -> Judgement:
+    """Return a judgement of a clause that nobody planned."""
+    return Judgement(key=text, bucket="asked", name="", text=text, verdict=verdict)
 
 
 def test_an_empty_history_is_a_page_too() -> None:
