@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +17,13 @@ from pytest_elastic.plugin.hub import __file__ as hub_file
 from pytest_elastic.plugin.options import options_of
 from pytest_elastic.plugin.verdicts import shown_path
 
+if TYPE_CHECKING:
+    from elastic_harness.report.session_page import RunSummary
+
 __all__ = ["complete_report", "header_lines", "write_session_page"]
+
+# GitHub shows nothing of a step whose summary is larger than 1 MiB.
+_STEP_SUMMARY_BYTES = 1_000_000
 
 
 def header_lines(config: pytest.Config) -> list[str]:
@@ -53,6 +61,8 @@ def complete_report(
         vars(report)["elastic_cold"] = _cold_starts(hub)
         vars(report)["elastic_runs"] = [*hub.summaries]
         hub.summaries.clear()
+    if call.when == "call" and (hub := hub_in_use(item.config)) is not None:
+        _add_properties(item, report, hub)
     run = item.stash.get(RUN_KEY, None)
     if run is not None and hasattr(item.config, "workerinput"):
         vars(report)["elastic_seed"] = run.plan.seed.value
@@ -65,20 +75,48 @@ def complete_report(
         report.sections.append(("elastic job", run.screen))
 
 
+def _add_properties(item: pytest.Item, report: pytest.TestReport, hub: Hub) -> None:
+    """Say of each run what came out, for JUnit's file and whoever else reads properties."""
+    for run in hub.summaries:
+        properties = [(f"elastic_{name}", run[name]) for name in ("outcome", "seed", "seconds")]
+        if run["cause"]:
+            properties.append(("elastic_cause", run["cause"]))
+        report.user_properties += properties
+        item.user_properties += properties  # JUnit's file has what the report of the teardown says
+
+
 def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object]]) -> str:
-    """Write the page of a session's runs into the artifacts folder; return a line that says so."""
+    """Write the page of a session's runs into the artifacts folder; return a line that says so.
+
+    Where GitHub wants a summary it gets one.
+    """
     from elastic_harness.report.run_directory import write_whole
     from elastic_harness.report.session_page import RunSummary, counts_of, session_html
 
     summaries = [RunSummary.from_plain(run) for run in runs]
     folder = options_of(config).artifacts
     path = os.path.join(folder, "index.html")
+    if summary_file := os.environ.get("GITHUB_STEP_SUMMARY"):
+        _add_to_step_summary(summary_file, summaries)
     try:
         os.makedirs(folder, exist_ok=True)
         write_whole(path, session_html(summaries, folder=folder))
     except OSError as error:
         return f"{counts_of(summaries)}; {path} cannot be written: {error.strerror}"
     return f"{counts_of(summaries)}: {shown_path(path, config)}"
+
+
+def _add_to_step_summary(path: str, runs: Sequence[RunSummary]) -> None:
+    """Append the summary to GitHub's file: what other tools have written there counts too."""
+    from elastic_harness.report.step_summary import step_summary
+
+    try:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(step_summary(runs, at_most=_STEP_SUMMARY_BYTES - file.tell()))
+    except OSError as error:
+        warnings.warn(
+            pytest.PytestWarning(f"elastic: no summary in {path}: {error.strerror}"), stacklevel=1
+        )
 
 
 def _cold_starts(hub: Hub) -> dict[str, int]:

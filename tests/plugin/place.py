@@ -226,7 +226,7 @@ class Place:
     def _environ(self) -> dict[str, str]:
         # What the outer pytest is told is not meant for the inner one. Below tox, pytest keeps its
         # cache in tox's folder: all inner ones, three at a time, would share what failed last.
-        foreign = ("PYTEST_", "PET_", "ELASTIC_", "COV_", "COVERAGE_", "TOX_")
+        foreign = ("PYTEST_", "PET_", "ELASTIC_", "COV_", "COVERAGE_", "TOX_", "GITHUB_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
         path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
         return {**kept, "PATH": path, "COLUMNS": "120", **self.environ}

@@ -197,6 +197,17 @@ def test_reports_for_machines_name_the_run_directory(
     assert sorted(named) == [str(root.folder / ".elastic" / run) for run in failed]
 
 
+def test_reports_for_machines_say_what_came_out_of_each_run(called: Called, place: Place) -> None:
+    """Properties of each test in JUnit's file: verdict, seed, seconds, and the cause if any."""
+    assert called.code == 1
+    report = (place.folder / "junit.xml").read_text()
+    for name in ("outcome", "seed", "seconds"):
+        assert report.count(f'<property name="elastic_{name}"') == len(called.outcomes), name
+    unmet = r'name="elastic_outcome" value="invalid" />\s*<property name="elastic_seed"'
+    assert re.search(unmet, report)
+    assert 'name="elastic_cause" value="restarts: 1: 0 restarts, 1 were expected' in report
+
+
 def test_the_page_of_the_session_lists_every_run(called: Called, place: Place, root: Place) -> None:
     """Kept or not; its path is said once, as it is seen from where pytest was called."""
     page = (root.folder / ".elastic" / "index.html").read_text()

@@ -37,6 +37,8 @@ def test_two_workers_share_the_work_and_the_seed(place: Place) -> None:
     unmet = "expect: {finally: [{restarts: 1}]}"
     failing = scenario("unmet", unmet, nodes="1", max_restarts=1)
     place.add("some.elastic.yaml", f"{scenario('passes')}---\n{failing}")
+    summary = place.folder / "summary.md"
+    place.environ["GITHUB_STEP_SUMMARY"] = str(summary)
     called = place.pytest("-n", "2", "-rA")
     assert called.code == pytest.ExitCode.TESTS_FAILED, called.out
     names = [*(f"test_nothing[{number}]" for number in range(6)), "test_in_python", "passes"]
@@ -54,6 +56,7 @@ def test_two_workers_share_the_work_and_the_seed(place: Place) -> None:
     page = (place.folder / ".elastic" / "index.html").read_text()
     assert all(name in page for name in ("::test_in_python", "::passes", "::unmet"))
     assert called.out.count("elastic: 3 runs: 1 invalid, 2 valid: .elastic/index.html") == 1
+    assert summary.read_text().count("### pytest-elastic: 3 runs: 1 invalid, 2 valid") == 1
 
 
 def test_mistakes_end_the_session_as_without_workers(place: Place) -> None:
