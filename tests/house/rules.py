@@ -218,6 +218,7 @@ PURE = (
         drivers=(
             "loader",
             "held_writers",
+            "log_clock",
             "log_watch",
             "node_commands",
             "runner",

@@ -5,6 +5,7 @@
         plan.json         the faults as they were drawn: what a replay needs
         scenario.yaml     what was run
         logs/<node>/...   the output of launchers and workers
+        log-times.jsonl   when those had grown to which size
         timeline.html     the run at a glance, self-contained
         trace.json        the same for Perfetto and chrome://tracing
 
@@ -23,8 +24,10 @@ from dataclasses import dataclass
 
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement
+from elastic_harness.report.timed_lines import LogLine, read_marks, timed_lines
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
+from elastic_harness.scenario.log_clock import LOG_TIMES
 from pytest_elastic.errors import UsageError
 
 __all__ = ["RunDirectory", "create_run_directory", "safe_name", "write_whole"]
@@ -34,6 +37,8 @@ _MAX_NAME = 120
 _MAX_TRIES = 10_000
 # The end of a log is where a failure stands; a job may have printed a gigabyte before.
 _TAIL = 64 * 1024
+# What the logs of many ranks may add to the page.
+_ALL_TAILS = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +85,8 @@ class RunDirectory:
 
     def end_of_log(self, node: str) -> str:
         """Return the end of what a node's launcher and workers have printed; "" if nothing."""
-        try:
-            with open(os.path.join(self.logs, safe_name(node), "launcher.log"), "rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - _TAIL))
-                return log.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        path = os.path.join(self.logs, safe_name(node), "launcher.log")
+        return _end_of_file(path, _TAIL)[0].decode("utf-8", "replace")
 
     def write_plan(self, plan: object) -> None:
         """Write the plan, anything that JSON can hold."""
@@ -100,9 +100,27 @@ class RunDirectory:
         self, history: History, judgements: Sequence[Judgement] = (), *, command: str = ""
     ) -> None:
         """Write the timeline and the trace."""
-        logs = self._log_files()
-        write_whole(self.timeline, timeline_html(history, judgements, logs=logs, command=command))
+        page = timeline_html(
+            history, judgements, logs=self._log_files(), lines=self._log_lines(), command=command
+        )
+        write_whole(self.timeline, page)
         write_whole(self.trace, trace_json(history))
+
+    def _log_lines(self) -> list[LogLine]:
+        """Return the ends of all logs with the times of their lines, as far as those are known."""
+        try:
+            with open(os.path.join(self.path, LOG_TIMES), encoding="utf-8") as file:
+                marks = read_marks(file)
+        except OSError:
+            return []
+        found: list[LogLine] = []
+        tail = min(_TAIL, _ALL_TAILS // max(1, len(marks)))
+        for name, grown in sorted(marks.items()):
+            node, _, rest = name.partition(os.sep)
+            who = node if rest == "launcher.log" else f"{node} {rest}"
+            content, offset = _end_of_file(os.path.join(self.logs, name), tail)
+            found += timed_lines(content, grown, who=who, offset=offset)
+        return found
 
     def _log_files(self) -> list[str]:
         """Return the logs' paths relative to the run directory, sorted."""
@@ -143,6 +161,18 @@ def safe_name(name: str) -> str:
         return clean
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:6]
     return f"{clean[:_MAX_NAME]}-{digest}"
+
+
+def _end_of_file(path: str, at_most: int) -> tuple[bytes, int]:
+    """Return the end of a file, and where in the file it begins; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            start = max(0, file.tell() - at_most)
+            file.seek(start)
+            return file.read(at_most), start
+    except OSError:
+        return b"", 0
 
 
 def write_whole(path: str, text: str) -> None:

@@ -25,6 +25,7 @@ from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.rendered import render
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
+from elastic_harness.report.timed_lines import LogLine
 from pytest_elastic.events.codec import encode_record, kind_of
 
 __all__ = ["timeline_html"]
@@ -73,9 +74,13 @@ def timeline_html(
     judgements: Sequence[Judgement] = (),
     *,
     logs: Sequence[str] = (),
+    lines: Sequence[LogLine] = (),
     command: str = "",
 ) -> str:
-    """Return the page. `logs` are paths relative to it; `command` repeats the run."""
+    """Return the page.
+
+    `logs` are paths relative to it, `lines` what stands in them; `command` repeats the run.
+    """
     drawing = _Drawing(history)
     failed = failed_first(history)
     run = history.run
@@ -108,8 +113,8 @@ def timeline_html(
             "labels": _LABELS,
             "length": drawing.length,
             "lines": [
-                *((round(m.at - history.start, 3), m.node or "run", m.text, "") for m in told),
-                *_log_lines(history),
+                *((round(m.at - history.start, 3), m.node or "run", m.text, "told") for m in told),
+                *_plain(lines or _known_lines(history), history.start),
             ],
         },
     )
@@ -123,17 +128,22 @@ def _weightiest(found: list[Moment]) -> list[Moment]:
     return [found[index] for index in sorted(kept[:_MAX_MOMENTS])]
 
 
-def _log_lines(history: History) -> list[tuple[float, str, str, str]]:
-    """Return the lines of logs whose time is known: seconds, speaker, text, class of its cell."""
-    found = []
-    for matched in history.of_kind(LogMatched):
-        if not matched.event.was_there:
-            who = f"{matched.node} {matched.event.by}".strip()
-            found.append((matched.at, who, matched.event.line))
+def _known_lines(history: History) -> list[LogLine]:
+    """Return the lines of logs that the history itself has with their times."""
+    found = [
+        LogLine(at=matched.at, who=f"{matched.node} {matched.event.by}".strip(), text=text)
+        for matched in history.of_kind(LogMatched)
+        if (text := matched.event.line.rstrip()) and not matched.event.was_there
+    ]
     for seen in history.of_kind(LastLinesSeen):
         who = f"{seen.node} rank {seen.event.rank}"
-        found += [(seen.at, who, line) for line in seen.event.lines]
-    return [(round(at - history.start, 3), who, line.rstrip(), "") for at, who, line in found]
+        found += [LogLine(at=seen.at, who=who, text=line) for line in seen.event.lines]
+    return found
+
+
+def _plain(lines: Sequence[LogLine], start: float) -> list[tuple[float, str, str, str]]:
+    """Return lines as the script has them: seconds, speaker, text, class of the cell."""
+    return [(round(line.at - start, 3), line.who, line.text, "") for line in lines]
 
 
 def _listed(history: History, proof: Sequence[int]) -> list[tuple[int, str, str, str, str]]:

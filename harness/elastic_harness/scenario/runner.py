@@ -42,6 +42,7 @@ from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario import messages as m
 from elastic_harness.scenario.engine import EngineMachine
 from elastic_harness.scenario.held_writers import HeldWriters
+from elastic_harness.scenario.log_clock import LOG_TIMES, LogClock
 from elastic_harness.scenario.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.pins import PinnedTargets
@@ -152,6 +153,8 @@ class Run:
         self._logs = LogWatch(
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
+        log_times = os.path.join(os.path.dirname(setup.stage.log_dir), LOG_TIMES)
+        self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage, self._on_fact, self._fail)
         self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
@@ -177,6 +180,7 @@ class Run:
         ]
         for clause in log_clauses:
             self._logs.watch(re.compile(clause.pattern), clause.node)
+        self._log_clock.start()
         self._on_fact(
             "engine",
             "",
@@ -435,6 +439,7 @@ class Run:
         if isinstance(outcome, ClusterError):
             self._fail(f"the cluster is not clean: {outcome}")
         self._logs.close()
+        self._log_clock.close()
         self._writers.close()
         self._files.close()
         self._observer.close()

@@ -21,12 +21,15 @@ def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
     run.write_plan({"seed": 7})
     run.write_scenario("version: 1\n")
     Path(run.logs_of("n1"), "agent.log").write_text("hello\n")
+    at = history.start + 1.5
+    Path(run.path, "log-times.jsonl").write_text(f'{{"at":{at},"file":"n1/agent.log","size":6}}\n')
     run.write_reports(history, command="pytest x")
     names = sorted(
         str(path.relative_to(run.path)) for path in Path(run.path).rglob("*") if path.is_file()
     )
     assert names == [
         "history.jsonl",
+        "log-times.jsonl",
         "logs/n1/agent.log",
         "plan.json",
         "scenario.yaml",
@@ -34,7 +37,9 @@ def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
         "trace.json",
     ]
     assert json.loads(Path(run.plan).read_text()) == {"seed": 7}
-    assert "logs/n1/agent.log" in Path(run.timeline).read_text()
+    page = Path(run.timeline).read_text()
+    assert "logs/n1/agent.log" in page
+    assert '[1.5, "n1 agent.log", "hello", ""]' in page
     assert run.path == str(tmp_path / "artifacts" / "crash-resume")
 
 
