@@ -19,9 +19,10 @@ from elastic_harness.session import HarnessSession
 from bench.cases import CASES, Case
 from bench.judging import judging
 from bench.measure import Launch, Result, measure
+from bench.ranks import ranks
 from bench.single_node import FIGURES as OF_ONE_NODE
 
-FIGURES = {**OF_ONE_NODE, "judging": judging}
+FIGURES = {**OF_ONE_NODE, "judging": judging, "ranks": ranks}
 _OURS = "pytest-elastic"
 _LAUNCHES = (
     Launch(title="pytest-elastic", launcher=_OURS, preloaded=True, repeats=5),
