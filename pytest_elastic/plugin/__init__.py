@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker; read the options if somebody gave one, so that mistakes show early."""
     config.addinivalue_line(
         "markers",
-        "elastic(nodes='2:4', nproc=2, max_restarts=3, limit='60s', requires=[...], conf={...}): "
+        # pytest takes what stands before the first colon for the marker.
+        "elastic(nodes=2, nproc=2, max_restarts=3, limit='60s', requires=[...], conf={...}): "
         "settings for the job of a test that uses the fixture elastic_job; what the call of "
         "elastic_job says beats the marker, and the marker beats the options --elastic-...",
     )

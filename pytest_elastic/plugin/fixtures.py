@@ -35,13 +35,16 @@ JOBS_KEY = pytest.StashKey["JobsOfTest"]()
 
 @pytest.fixture(scope="session")
 def elastic_seed(pytestconfig: pytest.Config) -> int:
-    """The number that all chance of this session comes from (`--elastic-seed`)."""
+    """The number that all chance of this session comes from: `random.Random(elastic_seed)`.
+
+    `--elastic-seed=N` sets it; else it is a new one, which the header of the session says.
+    """
     return hub_of(pytestconfig).options.seed
 
 
 @pytest.fixture(scope="session")
 def elastic_cluster(pytestconfig: pytest.Config) -> Hub:
-    """The cluster that runs are made on.
+    """The cluster of this session: `if not elastic_cluster.has("network"): pytest.skip(...)`.
 
     `kind` is "namespace" or "process", and `has("network")` tells whether links can be broken. Its
     server is started at the first run.
@@ -55,7 +58,7 @@ def elastic_jobs(
     elastic_cluster: Hub,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[JobsOfTest]:
-    """The jobs of this test: what the other fixtures share."""
+    """The jobs of this test, which the other fixtures share; a test asks for `elastic_job`."""
     from pytest_elastic.plugin.jobs import JobsOfTest
 
     jobs = JobsOfTest(request.node, elastic_cluster, str(tmp_path_factory.getbasetemp()))
@@ -70,7 +73,7 @@ def elastic_jobs(
 
 @pytest.fixture
 def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
-    """Describe a job: `elastic_job("train.py", "--steps=40", nodes=2, nproc=2)`.
+    """Run a job to its end: `elastic_job("train.py", "--steps=40", nodes=2).wait().succeeded`.
 
     It takes a script, a module (`module=True`), a command (`command=True`) or a function, and what
     is handed to it. A function runs on every rank, and `job.wait().results` has what it returned,
@@ -91,7 +94,7 @@ def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
 
 @pytest.fixture
 def elastic_chaos(request: pytest.FixtureRequest) -> Chaos | RankChaos:
-    """Put faults on the newest job's timeline: `elastic_chaos.at(step=22, rank=1).kill("rank 1")`.
+    """Disturb the newest job: `elastic_chaos.at(step=22, rank=1).kill("rank 1")`.
 
     `at(step=..., rank=...)` holds the rank there until the fault has fired, `at("3s")` is a time,
     `when(stable={...})` a condition, `after(other, "1s")` and `now()` say what they mean.
@@ -120,9 +123,10 @@ def teach_faults(faker: Faker, config: pytest.Config) -> None:
 
 @pytest.fixture
 def elastic_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves something behind: a process, a thread, a file, a descriptor ...
+    """Fail a test that leaves a process, a thread or a file: `usefixtures("elastic_leak_check")`.
 
-    What was there when the test began does not count; `--elastic-leak-check=on` has it for all.
+    It looks at namespaces, mounts, sockets, shared memory and descriptors too. What was there when
+    the test began does not count; `--elastic-leak-check=on` has it for all.
     """
     from pytest_elastic.plugin.leak_check import watch_for_leaks
 
@@ -132,5 +136,8 @@ def elastic_leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def elastic_history(elastic_jobs: JobsOfTest) -> Callable[[], History]:
-    """Return the newest job's history: a function, as the job may not have been started yet."""
+    """Read what the newest job did: `elastic_history().worlds.rounds[-1].world_size == 2`.
+
+    A function, as the job may not have been started yet when the test begins.
+    """
     return lambda: elastic_jobs.current.history

@@ -151,6 +151,13 @@ _OPTIONS = (
         changes_runs=False,
     ),
 )
+# As `pytest --help` shows them.
+_GROUPS = {
+    "jobs of tests": ("nodes", "nproc", "launcher", "toxiproxy", "patience"),
+    "the cluster in this machine": ("cluster", "cluster-scope", "preload", "leak-check"),
+    "chance, and runs again": ("seed", "shrink", "replay"),
+    "what runs leave": ("artifacts", "keep"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +188,13 @@ class ElasticOptions:
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and their ini twins."""
-    group = parser.getgroup("elastic", "elastic (training jobs on a cluster in a box, with faults)")
+    groups = {
+        name: parser.getgroup(f"elastic-{title}", f"elastic: {title}")
+        for title, names in _GROUPS.items()
+        for name in names
+    }
     for option in _OPTIONS:
+        group = groups[option.name]
         default = f" (default: {option.default})" if option.default else ""
         group.addoption(
             option.flag,

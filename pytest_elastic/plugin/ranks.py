@@ -49,13 +49,13 @@ _merged_key: pytest.StashKey[MergedReport] = pytest.StashKey()
 
 @pytest.fixture
 def rank() -> int:
-    """The number of this rank, in a test that is marked `ranks(4)`: 0 to 3."""
+    """The number of this process, 0 to 3 in a test that is marked `@pytest.mark.ranks(4)`."""
     return _of_environment("RANK")
 
 
 @pytest.fixture
 def world_size() -> int:
-    """How many ranks a test that is marked `ranks(4)` runs on: 4."""
+    """How many processes the test runs on: 4 where it is marked `@pytest.mark.ranks(4)`."""
     return _of_environment("WORLD_SIZE")
 
 

@@ -9,14 +9,15 @@ from tests.plugin.place import Place
 NAMES = ("nodes", "nproc", "launcher", "cluster", "preload", "seed", "artifacts", "keep", "replay")
 
 
-def test_help_shows_every_option_under_one_heading_and_every_ini_twin(place: Place) -> None:
-    """`pytest --help` has a group "elastic" with all options, and each has an ini setting."""
+def test_help_shows_every_option_in_a_group_and_every_ini_twin(place: Place) -> None:
+    """`pytest --help` has groups "elastic: ..." with all options, and each has an ini setting."""
     called = place.pytest("--help")
     assert called.code == 0
-    lines = called.out.splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith("elastic "))
-    end = next(i for i, line in enumerate(lines[begin + 1 :], begin + 1) if line[:1].strip())
-    group = "\n".join(lines[begin:end])
+    headings = [line for line in called.out.splitlines() if line[:1].strip()]
+    ours = [line for line in headings if line.startswith("elastic: ")]
+    assert len(ours) == 4
+    begin = called.out.index(ours[0])
+    group = called.out[begin : called.out.index(headings[headings.index(ours[-1]) + 1], begin)]
     settings = called.out[called.out.index("[pytest] configuration options") :]
     for name in NAMES:
         assert f"  --elastic-{name}=" in group
@@ -27,18 +28,21 @@ def test_help_shows_every_option_under_one_heading_and_every_ini_twin(place: Pla
 def test_markers_and_fixtures_explain_themselves(place: Place) -> None:
     """`--markers` says what the marker takes and what beats it, `--fixtures` how to use each."""
     markers = place.pytest("--markers").out
-    marker = next(line for line in markers.splitlines() if "@pytest.mark.elastic(" in line)
-    assert "nproc=2, max_restarts=3" in marker
+    assert "@pytest.mark.elastic(nodes=2, nproc=2, max_restarts=3, limit='60s'" in markers
+    assert "@pytest.mark.ranks(4, limit='60s', backend='gloo'): run the test on" in markers
     fixtures = place.pytest("--fixtures").out
-    for name, sentence in {
-        "elastic_job": "Describe a job: `elastic_job(",
-        "elastic_chaos": "Put faults on the newest job's timeline",
-        "elastic_history": "Return the newest job's history",
-        "elastic_seed": "The number that all chance of this session comes from",
-        "elastic_cluster": "The cluster that runs are made on.",
+    for name, example in {
+        "elastic_job": 'elastic_job("train.py", "--steps=40", nodes=2).wait().succeeded',
+        "elastic_chaos": 'elastic_chaos.at(step=22, rank=1).kill("rank 1")',
+        "elastic_history": "elastic_history().worlds.rounds",
+        "elastic_seed": "random.Random(elastic_seed)",
+        "elastic_cluster": 'elastic_cluster.has("network")',
+        "elastic_leak_check": 'usefixtures("elastic_leak_check")',
+        "rank": "marked `@pytest.mark.ranks(4)`",
+        "world_size": "marked `@pytest.mark.ranks(4)`",
     }.items():
-        assert f"\n{name} -- " in fixtures or f"\n{name} [session scope] -- " in fixtures
-        assert sentence in fixtures
+        about = fixtures.partition(f"\n{name} ")[2].partition("\n\n")[0]
+        assert example in about
 
 
 @pytest.mark.parametrize(
