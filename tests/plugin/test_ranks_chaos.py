@@ -91,6 +91,22 @@ TESTS = """
     def test_a_job_beside_ranks(elastic_job):
         pass
 
+    init_process_group, joined_s = dist.init_process_group, []
+
+    def join_slowly(*args, **settings):
+        init_process_group(*args, **settings)
+        if (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("1", "5"):
+            time.sleep(0.3)
+        joined_s.append(time.monotonic())
+
+    dist.init_process_group = join_slowly
+
+    @pytest.mark.ranks(5)
+    def test_begins_when_all_have_joined():
+        began_s, told = time.monotonic(), [None] * 5
+        dist.all_gather_object(told, (joined_s[0], began_s))
+        assert min(began for _, began in told) >= max(joined for joined, _ in told)
+
     @pytest.mark.ranks(3)
     def test_warns(rank):
         class Local(UserWarning):
@@ -104,7 +120,7 @@ TESTS = """
 PASSED = {
     *("test_survivors_hear_of_a_kill", "test_a_signal_may_be_caught", "test_warns"),
     *("test_a_paused_rank_is_named_and_goes_on", "test_a_pause_may_end_by_itself"),
-    "test_a_pause_that_nothing_ends",
+    *("test_a_pause_that_nothing_ends", "test_begins_when_all_have_joined"),
 }
 FAILURES = {
     "test_not_expected": ["ranks 0, 2: RuntimeError", "rank 1 was ended by this test with SIGKILL"],

@@ -30,6 +30,9 @@ def run_rank(
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     os.environ.update(_environment(rank, task, store_port))
     with _process_group(task.backend):
+        # A rank that ended while others still connect would break their process group.
+        conn.send(("ready", None))
+        conn.recv()
         done = work(rank, task, ServerLink(conn))
         # Before the peers hear of it: whose failure was the first has to be known.
         conn.send(("done", done))

@@ -101,6 +101,7 @@ class _Rank:
     conn: Connection
     stacks_fd: int
     result: Any = None
+    is_ready: bool = False
     is_paused: bool = False
     is_failure: bool = False
     overdue: str = ""
@@ -162,6 +163,7 @@ class _Run:
         self._began = time.monotonic()
         self._left_s = task.limit_s
         self.is_stopped = False
+        self._has_begun = False
         self._why = f"the limit of {task.limit_s:g} s is over"
         self._faults = RankFaults(task.size, self._present)
         self._ranks = [self._fork(number, work, store_port) for number in range(task.size)]
@@ -218,10 +220,21 @@ class _Run:
                 self._stop(running)
             for rank in running:
                 self._hear(rank, is_over=rank.pidfd in ready)
+            self._let_begin()
             self._faults.look()
             if self._left_s <= 0:
                 self._end_overdue()
         return [rank.end for rank in self._ranks if rank.end is not None]
+
+    def _let_begin(self) -> None:
+        """Let the work begin once every rank has its process group, or has ended without."""
+        if self._has_begun or not all(rank.is_ready or rank.end for rank in self._ranks):
+            return
+        self._has_begun = True
+        for rank in self._ranks:
+            if rank.end is None:
+                with contextlib.suppress(OSError):  # it has died meanwhile
+                    rank.conn.send("begin")
 
     def _stop(self, running: Sequence[_Rank]) -> None:
         """Pytest says stop, or is gone."""
@@ -239,6 +252,8 @@ class _Run:
                 break
             if kind == "paused":
                 rank.is_paused = what
+            elif kind == "ready":
+                rank.is_ready = True
             elif kind == "order":
                 self._faults.take(rank.number, what)
             elif kind == "done":
