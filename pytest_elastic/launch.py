@@ -26,6 +26,7 @@ from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import (
     AgentExited,
+    AgentMoved,
     AgentStarted,
     ConfigResolved,
     Event,
@@ -278,12 +279,16 @@ class _Launch:
         def keep(listener: socket.socket) -> None:
             keeper.keep_listener(listener, encode(tombstone), self._credentials)
 
+        def moved(listener: socket.socket) -> None:
+            keep(listener)
+            self._emit(AgentMoved(address=self._place.address, port=self._place.port))
+
         place = self._place = OwnPlace(
             address.address,
             ports=config.rendezvous.port_range,
             store=agent.stores,
             endpoints=None if address.is_said or not self._is_ours else self._towards,
-            on_moved=keep,
+            on_moved=moved,
             on_doubt=self._doubt,
         )
         keep(place.listener)

@@ -16,6 +16,7 @@ __all__ = [
     "EXEC_ASKED_FOR",
     "NOT_OUR_PYTHON",
     "AgentExited",
+    "AgentMoved",
     "AgentStarted",
     "ConfigResolved",
     "CoordinatorStarted",
@@ -98,13 +99,23 @@ class ConfigResolved(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStarted(Event):
-    """An agent is up and listens at `address:port`."""
+    """An agent is up and listens at `address:port`, a first guess where no name was known yet."""
 
     kind: ClassVar[str] = "agent_started"
     pid: int
     address: str
     port: int
     slots: int
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMoved(Event):
+    """An agent listens at another address, as it found its way to where nodes meet."""
+
+    kind: ClassVar[str] = "agent_moved"
+    address: str
+    port: int
 
 
 @register

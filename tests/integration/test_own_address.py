@@ -17,6 +17,8 @@ from elastic_harness.network.names import NameChange
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import read_records
+from pytest_elastic.events.model import AgentMoved, AgentStarted
 from pytest_elastic.workers.own_address import (
     OwnAddress,
     address_as_said,
@@ -259,3 +261,25 @@ def test_a_link_local_address_that_was_said_needs_its_interface(tmp_path: Path) 
     ]
     assert "--local-addr=fe80::7: a link-local address needs its interface" in found[0].stderr
     assert [each.stdout.strip() for each in found[1:]] == ["fe80::7%link0", "fd00::7"]
+
+
+@needs_namespaces
+def test_an_agent_tells_where_it_listens_once_it_knows_the_way_to_where_nodes_meet(
+    tmp_path: Path,
+) -> None:
+    """What it told when it started was a guess: it had not looked the endpoint up yet."""
+    prepare = "ip -6 route replace default dev link0 src fd00::7; echo fd01::7 meets >> /etc/hosts"
+    options = ("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=meets:29400")
+    launch = (sys.executable, "-m", "pytest_elastic", "run", *options, "--worker-start=exec")
+    conf = ("--rdzv-conf=last_call_timeout=0.1", "--no-python", "true")
+    job = on_one_link(
+        tmp_path,
+        *("sh", "-c", f'{prepare}; exec "$@"', "sh"),
+        *("env", f"PYTEST_ELASTIC_EVENTS=file:{tmp_path / 'events'}", *launch, *conf),
+        addresses="fd00::7 fd01::7",
+    )
+    assert job.returncode == 0, job.stderr
+    events = [each.event for each in read_records((tmp_path / "events").read_bytes().splitlines())]
+    told = [each for each in events if isinstance(each, AgentStarted | AgentMoved)]
+    assert [type(each) for each in told] == [AgentStarted, AgentMoved]
+    assert [each.address for each in told] == ["fd00::7", "fd01::7"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from elastic_harness.history.events import NodeStarted, WorkerHello
 from pytest_elastic.events.model import (
+    AgentMoved,
     AgentStarted,
     CoordinatorStarted,
     Event,
@@ -61,7 +62,7 @@ class Endpoints:
             case NodeStarted():
                 self._addresses[event.address] = node
                 self._agents.pop(node, None)  # those of an earlier incarnation
-            case AgentStarted():
+            case AgentStarted() | AgentMoved():
                 self._agents[node] = [(node, event.port)]
             case CoordinatorStarted():
                 ends = self._agents.setdefault(node, [])
