@@ -22,11 +22,14 @@ __all__ = [
     "interface_addresses",
     "known_here",
     "own_address",
+    "tentative_addresses",
 ]
 
 # Addresses that are nobody's (RFC 5737, RFC 3849): the way there is the way to anybody.
 _ANYBODY = ("192.0.2.1", "2001:db8::1")
 _SIOCGIFADDR = 0x8915
+# IFA_F_TENTATIVE: of an address about which the kernel still asks other machines.
+_TENTATIVE = 0x40
 _LOOPBACK = "127.0.0.1"
 # A datagram socket needs a port to be connected; nothing is sent there.
 _ANY_PORT = 9
@@ -77,6 +80,7 @@ def address_towards(
     known = {endpoint.host: look_up(endpoint.host) for endpoint in endpoints}
     is_here = _meet_at_loopback(endpoints)
     is_on_link = any("%" in host for host in known)
+    tentative = tentative_addresses()
     ways: tuple[Callable[[], Sequence[str]], ...] = (
         *(lambda found=found: _towards(found) for found in known.values()),
         lambda: _towards(_ANYBODY),
@@ -85,7 +89,7 @@ def address_towards(
     )
     for way in ways:
         for address in way():
-            if not is_on_link and _is_of_one_link(address):
+            if (not is_on_link and _is_of_one_link(address)) or address in tentative:
                 continue
             if is_here or not _is_loopback(address):
                 return OwnAddress(
@@ -147,13 +151,25 @@ def interface_addresses() -> Sequence[str]:
             with contextlib.suppress(OSError):
                 request = struct.pack("256s", name.encode()[:15])
                 found.append(socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24]))
-    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as lines:
-        found += [str(ipaddress.ip_address(bytes.fromhex(line.split()[0]))) for line in lines]
+    found += [address for address, flags in _ipv6_flags() if not flags & _TENTATIVE]
     return [
         each
         for each in found
         if not _is_loopback(each) and not ipaddress.ip_address(each).is_link_local
     ]
+
+
+def tentative_addresses() -> frozenset[str]:
+    """Return this machine's addresses of IPv6 at which nobody may listen yet."""
+    return frozenset(address for address, flags in _ipv6_flags() if flags & _TENTATIVE)
+
+
+def _ipv6_flags() -> list[tuple[str, int]]:
+    """Return the addresses of IPv6, each with what the kernel says of it (IFA_F_*)."""
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as lines:
+        words = [line.split() for line in lines]
+        return [(str(ipaddress.ip_address(bytes.fromhex(w[0]))), int(w[4], 16)) for w in words]
+    return []
 
 
 def _doubt_of_names(known: Mapping[str, Sequence[str]], address: str) -> str:

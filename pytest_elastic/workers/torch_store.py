@@ -21,6 +21,7 @@ from pytest_elastic.channel import listen, listen_on_free_port, socket_address
 from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers.name_lookup import addresses_of
+from pytest_elastic.workers.own_address import tentative_addresses
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
@@ -38,7 +39,8 @@ class NameUnknown(StoreUnreachable):
 def where_to_bind(host: str, *, is_forced: bool) -> str:
     """Return the address to host the endpoint's store on; raises StoreUnreachable if not here.
 
-    Raises NameUnknown for a name without an address, which may get one later.
+    Raises NameUnknown for a name without an address, which may get one later, and for an address
+    of this machine that the kernel gives out later.
 
     A literal address is bound exactly, so that several can be used side by side on one machine. A
     name means this machine when one of its addresses is ours, and is served at that address alone.
@@ -47,6 +49,11 @@ def where_to_bind(host: str, *, is_forced: bool) -> str:
     `is_forced`, none is ours (a Kubernetes service's).
     """
     addresses = _resolve(host)
+    if checked := tentative_addresses().intersection(addresses):
+        raise NameUnknown(
+            f"{', '.join(sorted(checked))} is an address of this machine that cannot be used yet: "
+            "the kernel still looks whether another machine has it (duplicate address detection)"
+        )
     ours = [address for address in addresses if _is_ours(address)]
     if not ours and not is_forced:
         raise StoreUnreachable(f"{host} ({', '.join(addresses)}) is not an address of this machine")

@@ -283,3 +283,31 @@ def test_an_agent_tells_where_it_listens_once_it_knows_the_way_to_where_nodes_me
     told = [each for each in events if isinstance(each, AgentStarted | AgentMoved)]
     assert [type(each) for each in told] == [AgentStarted, AgentMoved]
     assert [each.address for each in told] == ["fd00::7", "fd01::7"]
+
+
+ASK_LATE = """
+import subprocess
+from pytest_elastic.workers.own_address import own_address
+from pytest_elastic.workers.torch_store import NameUnknown, where_to_bind
+try:
+    print(where_to_bind("fd02::7", is_forced=False))
+except NameUnknown as error:
+    print("later:", error)
+print(own_address([]).address)
+for verb in ("del", "add"):
+    words = ["ip", "address", verb, "fd02::7/64", "dev", "link0", *(["nodad"] * (verb == "add"))]
+    subprocess.run(words, check=True)
+print(where_to_bind("fd02::7", is_forced=False), own_address([]).address)
+"""
+
+
+@needs_namespaces
+def test_an_address_about_which_the_kernel_still_asks_is_taken_later(tmp_path: Path) -> None:
+    """Until then nobody can listen there: neither the endpoint's store nor an agent."""
+    asks = "echo 1 > /proc/sys/net/ipv6/conf/link0/accept_dad; ip address add fd02::7/64 dev link0"
+    wrapped = ("sh", "-c", f'{asks}; exec "$@"', "sh", sys.executable, "-c", ASK_LATE)
+    asked = on_one_link(tmp_path, *wrapped)
+    assert asked.returncode == 0, asked.stderr
+    later, guess, then = asked.stdout.splitlines()
+    assert later.startswith("later: fd02::7 is an address of this machine that cannot be used yet")
+    assert (guess, then) == ("127.0.0.1", "fd02::7 fd02::7")
