@@ -27,7 +27,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run as many at a time as there are processors, unless somebody says or debugs something."""
     option = config.option
     if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # a worker of pytest-xdist calls this hook as well, and would have workers without end
+        return  # it calls this hook as well, and would have workers of its own, without end
     has_xdist = config.pluginmanager.hasplugin("xdist")
     is_said = has_xdist and (option.numprocesses is not None or option.dist != "no")
     is_watched = option.collectonly or option.usepdb or option.trace or option.capture == "no"
