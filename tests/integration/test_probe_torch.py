@@ -71,6 +71,14 @@ OPTIMIZERS = """
         outer = Outer(torch.optim.Adam(big.parameters()))
         for _ in range(3):
             step(big, outer)
+    elif kind == "state first":
+        # As a script does that loads a checkpoint of torch.distributed.checkpoint.
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+        optimizer = torch.optim.Adam(big.parameters())
+        get_optimizer_state_dict(big, optimizer)
+        optimizer.load_state_dict(torch.load("state.pt"))
+        for _ in range(2):
+            step(big, optimizer)
     elif kind == "script":
         from elastic_harness.observe import report_step
         optimizer = torch.optim.SGD(big.parameters(), lr=0.1)
@@ -99,6 +107,7 @@ def test_steps_come_from_any_optimizer(bench: Bench, monkeypatch: pytest.MonkeyP
     expected = {
         "adam": ([(1, 1), (2, 2), (3, 3)], "state", 0),
         "resumed": ([(1, 4), (2, 5)], "state", 3),
+        "state first": ([(1, 4), (2, 5)], "state", 3),
         "sgd": ([(1, None), (2, None), (3, None)], "process", None),
         "two": ([(1, 1), (2, 2), (3, 3)], "state", 0),
         "nested": ([(1, 1), (2, 2), (3, 3)], "state", 0),

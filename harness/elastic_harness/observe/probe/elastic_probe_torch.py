@@ -65,6 +65,8 @@ class TorchSide:
         module.register_optimizer_step_post_hook(self._on_optimizer_step)
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if _changes_nothing(optimizer):
+            return
         step = self._primary_step(optimizer)
         if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
             # Not the optimizer itself: while we keep it, another one would not take its place.
@@ -202,6 +204,27 @@ def _rate_of(optimizer: Any) -> float | None:
     except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
         return None
     return rate if rate - rate == 0 else None  # JSON has neither infinity nor nan
+
+
+def _changes_nothing(optimizer: Any) -> bool:
+    """Tell a step that only creates an optimizer's state from one of the training.
+
+    torch.distributed.checkpoint makes such a step before it loads: all learning rates are 0, and all
+    gradients. The gradients are looked at only where the rates, known without a device, are 0.
+    """
+    try:
+        for group in optimizer.param_groups:
+            rate = group["lr"]
+            if getattr(rate, "is_cuda", False) or float(rate) != 0:
+                return False
+        for each in _parameters_of(optimizer):
+            if (gradient := each.grad) is not None:
+                local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+                if bool(local.any()):
+                    return False
+    except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
+        return False
+    return True
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
