@@ -161,6 +161,17 @@ LOADERS = """
         def __len__(self):
             return 3
 
+    class Skips(Batches):
+        "As Accelerate's, which stands on the sampler of the loader that it takes the place of."
+        def __init__(self, below):
+            self.batch_sampler = below
+
+        def __iter__(self):
+            return iter(self.batch_sampler)
+
+        def __len__(self):
+            return 4
+
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(7))
@@ -194,6 +205,7 @@ LOADERS = """
         "ahead": lambda: DataLoader(data, 2, shuffle=True),
         "singles": lambda: DataLoader(data, batch_size=None, shuffle=True),
         "counts on": lambda: DataLoader(data, 2, sampler=CountsOn()),
+        "skips": lambda: DataLoader(data, 2, sampler=CountsOn()),
         "endless": lambda: DataLoader(data, 2, sampler=Endless()),
         "processes": lambda: DataLoader(data, 2, shuffle=True, num_workers=2),
         "persistent": lambda: DataLoader(
@@ -209,6 +221,8 @@ LOADERS = """
         next(iter(loader))
     epochs = 1 if kind == "endless" else 2
     for epoch in range(epochs):
+        if kind == "skips" and epoch == 1:
+            loader = DataLoader(data, batch_sampler=Skips(loader.batch_sampler))
         batches = accelerate["one_ahead"](loader) if kind == "ahead" else loader
         for number, batch in enumerate(batches):
             if number == 7:
@@ -216,7 +230,10 @@ LOADERS = """
             model(torch.ones(1)).sum().backward()
             optimizer.step()
 """
-SEEN = ("shuffle", "peek", "ahead", "batches", "singles", "counts on", "processes", "persistent")
+SEEN = (
+    "shuffle", "peek", "ahead", "batches", "singles", "counts on", "skips", "processes",
+    "persistent",
+)  # fmt: skip
 NOT_SEEN = {
     "endless": "unknown: the epoch or the size of range[7] by Endless is not known",
     "stream": "unknown: an IterableDataset has no indices",

@@ -15,6 +15,7 @@ import sys
 TYPE_CHECKING = False  # `import typing` alone would cost more than all of this file
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Iterator
     from types import ModuleType
     from typing import Any
 
@@ -24,6 +25,8 @@ else:
 
 __all__ = ["Loaders"]
 
+# Batch sampler, shard of a rank, sampler, and what a framework puts between.
+_MOST_SAMPLERS = 6
 _ITERABLE = 1  # torch.utils.data._DatasetKind.Iterable
 
 
@@ -169,25 +172,30 @@ def _indices_of(batch: Any) -> list[int]:
 
 def _epoch_of(index_sampler: Any) -> int | None:
     """Return the epoch that a sampler keeps, or one that it stands on."""
-    for _ in range(4):  # batch sampler, shard of a rank, sampler, and what a framework puts between
-        epoch = getattr(index_sampler, "epoch", None)
+    for sampler in _samplers_below(index_sampler):
+        epoch = getattr(sampler, "epoch", None)
         if isinstance(epoch, int):
             return epoch
-        below = getattr(index_sampler, "sampler", None) or getattr(
-            index_sampler, "batch_sampler", None
-        )
-        if below is None:
-            return None
-        index_sampler = below
     return None
+
+
+def _samplers_below(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler, and those that it stands on: a shard of a rank, what skips batches, ..."""
+    for _ in range(_MOST_SAMPLERS):
+        yield sampler
+        below = getattr(sampler, "sampler", None)
+        if below is None:
+            below = getattr(sampler, "batch_sampler", None)
+        if below is None:
+            return
+        sampler = below
 
 
 def _label_of(iterator: Any) -> tuple[str, int | None]:
     """Return a name of a loader that is the same after a restart, and its dataset's length."""
     dataset = iterator._dataset  # noqa: SLF001 (torch's own iterator)
-    sampler = getattr(iterator._index_sampler, "sampler", None)  # noqa: SLF001
-    if sampler is None:
-        sampler = iterator._index_sampler  # noqa: SLF001
+    # The innermost: a loader that resumes in an epoch may have a sampler that skips batches on top.
+    *_, sampler = _samplers_below(iterator._index_sampler)  # noqa: SLF001
     try:
         size = len(dataset)
     except TypeError:
