@@ -21,6 +21,24 @@ for step in range(1, 31):
     time.sleep(0.02)
     report_step(step)
 """
+# It saves by names relative to its working folder, into a folder of its own.
+SAVES = """\
+import os, time
+from elastic_harness.observe import report_resume, report_step
+done = 0
+if os.path.exists("saved/last.bin"):
+    with open("saved/last.bin", "rb") as file:
+        done = int(file.read(8))
+report_resume(done)
+for step in range(done + 1, 41):
+    time.sleep(0.02)
+    report_step(step)
+    if step % 5 == 0:
+        os.makedirs("saved", exist_ok=True)
+        with open("saved/last.tmp", "wb", buffering=0) as file:
+            file.write(b"%8d" % step + bytes(4000))
+        os.replace("saved/last.tmp", "saved/last.bin")
+"""
 
 
 def check_up(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -64,6 +82,16 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".elastic", "battery", "train.py"]
     (folder,) = (tmp_path / ".elastic").iterdir()
     assert "Check-up of train.py: 3 valid" in (folder / "card.txt").read_text()
+
+
+def test_a_script_that_saves_by_a_relative_name_is_killed_in_the_middle_of_it(
+    tmp_path: Path,
+) -> None:
+    """Its working folder is older than the cover that holds writers: the folder below is covered."""
+    (tmp_path / "train.py").write_text(SAVES)
+    done = check_up("--nodes=1", "--only=killed-while-saving", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rows_of(done.stdout)["killed-while-saving"][0] == "yes"
 
 
 @pytest.mark.parametrize(

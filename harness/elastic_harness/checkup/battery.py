@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from elastic_harness.checkup.measured import Checkpoints, Measured
@@ -243,7 +244,14 @@ def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     later = [step for step in found.steps if step > seen.steps // 4]
     if len(later) < 2:
         raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
-    when = {"writing": found.written, "step": later[0]}
+    # A folder is covered while the job runs: relative names of a process that has it as its working
+    # folder would go past the cover, those of files in a folder below do not.
+    folders = found.written.split("/")[:-1]
+    fixed = list(takewhile(lambda name: "*" not in name, folders))
+    below = {"path": "/".join(fixed)} if fixed else {}
+    writing = "/".join(found.written.split("/")[len(fixed) :])
+    # Not from the very step on at which it saves: then it may be in the middle of that already.
+    when = {"writing": writing, **below, "step": later[0] + max(1, found.interval // 2)}
     return [{"when": when, "id": "fault", "kill": "rank 0"}]
 
 

@@ -198,7 +198,7 @@ class NodeResources:
         return ticket
 
     def _directory(self, path: str | None) -> str:
-        return os.path.normpath(path) if path is not None else self._data_folders[0]
+        return os.path.normpath(os.path.join(self._data_folders[0], path or ""))
 
     def listeners(self, node: str, port: int) -> tuple[ProcessRef, ...]:
         """Return who listens at a TCP port of a node."""

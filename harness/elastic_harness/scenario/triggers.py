@@ -171,9 +171,9 @@ class ProgressCondition(ScenarioModel):
 class WritingCondition(ScenarioModel):
     """A process of the job is in the middle of writing a file, and is held until the fault acts.
 
-    `writing` matches files below the checkpoint directory, or below `path`: `*.pt`, `**/step-*`
-    (`*` also stands for folders). With `step`, only from when some rank has completed that global
-    step. `node` says on which node; on any, if it is not named.
+    `writing` matches files below the checkpoint directory, or below `path` (a folder in it, or an
+    absolute path): `*.pt`, `**/step-*` (`*` also stands for folders). With `step`, only from when
+    some rank has completed that global step. `node` says on which node; on any, if it is not named.
     """
 
     writing: str = Field(min_length=1)
