@@ -87,7 +87,7 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
 def test_a_script_that_saves_by_a_relative_name_is_killed_in_the_middle_of_it(
     tmp_path: Path,
 ) -> None:
-    """Its working folder is older than the cover that holds writers: the folder below is covered."""
+    """The folder below its working folder is covered, which relative names do not go past."""
     (tmp_path / "train.py").write_text(SAVES)
     done = check_up("--nodes=1", "--only=killed-while-saving", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,11 +23,13 @@ __all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "skipped_row"]
 
 _UNKNOWN = "?"
 _WIDTH = 100
+_MOST_CAUSES = 3
 
 # What mends it, by the clause that does not hold: the first that fits is said.
 _ADVICE: Mapping[str, str] = {
     "steps_lost": "Save more often; for a preemption, save when SIGTERM comes.",
-    "samples": "Save the place in the data (epoch and position) with the weights, and begin there.",
+    "samples": "Save the place in the data (epoch and position) with the weights, and begin there; "
+    "the position in samples, not in steps, where the number of ranks may change.",
     "parameters": "Save and load weights, optimizer, learning rate schedule and random numbers "
     "together, and at the same step.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
@@ -40,7 +42,8 @@ _ADVICE: Mapping[str, str] = {
 _ADVICE_FOR_TEST: Mapping[str, str] = {
     "checkpoint-torn": "Keep the checkpoint before the newest, and load that one where the newest "
     "cannot be read.",
-    "killed-while-saving": "Write a checkpoint beside the old one, fsync it, and os.replace it.",
+    "killed-while-saving": "Write a checkpoint beside the old one, fsync it, and os.replace it; "
+    "where a framework writes it, resume from the newest one that is complete.",
     "preempted": "Handle SIGTERM: save at the next step, and exit.",
 }
 
@@ -76,7 +79,8 @@ def row_of(
     """Return the row of a test that has run."""
     by_name = {each.name: each for each in judgements}
     job = by_name.get("job")
-    lost, again = _samples(history, seen)
+    # Of a job that did not survive, all that it did not come to would be lost.
+    lost, again = _samples(history, seen) if job is not None and job else (None, None)
     found = losses(history)
     return Row(
         name=name,
@@ -89,7 +93,7 @@ def row_of(
         samples_again=again,
         state=_state(by_name, tolerance),
         left_behind="processes" if any(_is_left(each) for each in judgements) else "nothing",
-        causes=tuple(_causes(name, history, judgements)),
+        causes=tuple(_causes(name, history, judgements, seen)),
         directory=directory,
     )
 
@@ -132,7 +136,10 @@ def _samples(history: History, seen: Measured) -> tuple[int | None, int | None]:
     wanted, found = seen.samples[1], used[1]
     none: Counter[int] = Counter()
     epochs = wanted.keys() | found.keys()
-    lost = sum((wanted.get(e, none) - found.get(e, none)).total() for e in epochs)
+    # As many steps of fewer ranks end in an earlier epoch: what comes after that is not lost.
+    has_changed = any(world.world_size != seen.world_size for world in history.worlds.rounds)
+    reached = [e for e in epochs if not has_changed or e < max(found, default=0)]
+    lost = sum((wanted.get(e, none) - found.get(e, none)).total() for e in reached)
     again = sum((found.get(e, none) - wanted.get(e, none)).total() for e in epochs)
     return lost, again
 
@@ -156,18 +163,25 @@ def _is_invalid(judgement: Judgement) -> bool:
     return judgement.verdict.outcome is Outcome.INVALID
 
 
-def _causes(name: str, history: History, judgements: Sequence[Judgement]) -> Iterable[str]:
+def _causes(
+    name: str, history: History, judgements: Sequence[Judgement], seen: Measured
+) -> Iterable[str]:
     """Yield what went wrong, the worst first, who failed first, and what mends it."""
     found = unmet(judgements)
-    for each in found[:2]:
-        yield f"{each.title}: {each.verdict.reason}"
+    for each in found[:_MOST_CAUSES]:
+        if each.name == "steps_lost" and "steps" in seen.unseen:
+            yield "steps lost: not known, see the note on steps"
+        else:
+            yield f"{each.title}: {each.verdict.reason}"
     names = [each.name for each in found if _is_invalid(each)]
     if "job" in names and (failed := failed_first(history)) is not None:
         yield f"first failure: {failed}"
     if names:
-        advice = _ADVICE_FOR_TEST.get(name) or next(
-            (_ADVICE[each] for each in names if each in _ADVICE), None
-        )
+        advice = None
+        if "job" in names or name == "preempted":
+            advice = _ADVICE_FOR_TEST.get(name)
+        if advice is None:
+            advice = next((_ADVICE[each] for each in names if each in _ADVICE), None)
         if advice is not None:
             yield f"to mend it: {advice}"
 

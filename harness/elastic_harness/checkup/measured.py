@@ -21,10 +21,18 @@ from elastic_harness.history.worlds import WorkerView
 from elastic_harness.report.cause import failed_first
 from pytest_elastic.errors import UsageError
 
-__all__ = ["FEWEST_STEPS", "Checkpoints", "Measured", "measure", "why_not_comparable"]
+__all__ = ["FEWEST_STEPS", "NO_STEPS", "Checkpoints", "Measured", "measure", "why_not_comparable"]
 
 # With fewer there is no middle that a fault could come in.
 FEWEST_STEPS = 10
+# Said where an optimizer keeps no count of its steps: what shows them, in one line.
+NO_STEPS = (
+    "which step it goes on with after a restart cannot be seen, as its optimizer counts none "
+    "(plain SGD does not), and so neither the steps nor the samples that are lost: "
+    "`elastic_harness.observe.report_step(step)` after optimizer.step() says it (step: how many "
+    r"are done, over the whole training), or, where every rank prints it, --observe-step='step "
+    r"(\d+)'"
+)
 # Fewer bytes are a note (a step number, a log line) and no checkpoint.
 _SMALLEST_CHECKPOINT = 256
 _USUAL = re.compile(r"\.(pt|pth|bin|ckpt|distcp|safetensors|npz|pkl|pickle)\b")
@@ -105,6 +113,9 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
     if state is None or any(each.get("digest") is None for each in state.states):
         state = None
         unseen["state"] = "what it ended with was not seen: no optimizer of torch made a step"
+    is_global = all(worker.resumed_at_step == 0 for worker in workers)
+    if not is_global:
+        unseen["steps"] = NO_STEPS
     used = samples_by_epoch(history)
     if isinstance(used, str):
         unseen["samples"] = used
@@ -118,7 +129,7 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         world_size=len(workers),
         steps=steps,
         seconds=first.steps[-1].at - first.steps[0].at,
-        is_global=all(worker.resumed_at_step == 0 for worker in workers),
+        is_global=is_global,
         checkpoints=checkpoints,
         state=state,
         samples=None if isinstance(used, str) else used,

@@ -89,16 +89,43 @@ def test_the_fault_comes_between_two_checkpoints_and_not_behind_the_end_of_an_ep
     assert (first.step - 1) % 4 != 0
 
 
+def clauses(found: Measured, name: str = "worker-killed") -> list[str]:
+    """Return the names of what a test asks for at the end."""
+    (test,) = (test for test in BATTERY if test.name == name)
+    asked = read(scenario_text(test, Checkup(job=JOB), found)).expect.finally_
+    return [clause.name for clause in asked]
+
+
 def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
-    """A script whose state, samples or steps cannot be seen is not unknown for it in each row."""
-    bare = replace(seen(), state=None, samples=None, is_global=False)
-    (kill, *_) = BATTERY
-    clauses = read(scenario_text(kill, Checkup(job=JOB), bare)).expect.finally_
-    assert [clause.name for clause in clauses] == ["job"]
-    full = read(scenario_text(kill, Checkup(job=JOB), seen())).expect.finally_
-    assert [clause.name for clause in full] == [
-        "job", "finished_at", "samples", "steps_lost", "parameters", "optimizer",
+    """A script whose state or samples cannot be seen is not unknown for it in each row."""
+    bare = replace(seen(), state=None, samples=None)
+    assert clauses(bare) == ["job", "finished_at", "steps_lost"]
+    assert clauses(seen()) == [
+        "job", "finished_at", "steps_lost", "samples", "parameters", "optimizer",
     ]  # fmt: skip
+
+
+def test_a_job_whose_steps_are_not_known_is_not_valid_for_it() -> None:
+    """One that begins again after each fault ends with the same, and has lost all that it did."""
+    uncounted = replace(seen(), is_global=False)
+    assert clauses(uncounted) == ["job", "steps_lost", "parameters", "optimizer"]
+    assert clauses(uncounted, "slow-link") == [
+        "job", "restarts", "samples", "parameters", "optimizer",
+    ]  # fmt: skip
+
+
+def test_fewer_ranks_may_make_more_steps() -> None:
+    """A script that ends after so many epochs does, and one that ends after so many steps not."""
+    (gone,) = (test for test in BATTERY if test.name == "node-silent")
+    text = scenario_text(gone, Checkup(job=JOB), seen())
+    assert "finished_at: {at_least: 12}" in text
+
+
+def test_writers_are_held_in_the_folder_of_the_checkpoint() -> None:
+    """And from between two checkpoints on."""
+    (test,) = (test for test in BATTERY if test.name == "killed-while-saving")
+    text = scenario_text(test, Checkup(job=JOB), seen())
+    assert '{writing: "newest.pt.*", path: out, step: 7}' in text
 
 
 def test_pages_name_tests_that_there_are() -> None:

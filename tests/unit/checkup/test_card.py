@@ -62,6 +62,18 @@ def test_samples_that_a_resume_leaves_out_are_counted_and_explained() -> None:
     assert found.causes[-1].startswith("to mend it: Save the place in the data")
 
 
+def test_samples_that_fewer_ranks_do_not_come_to_are_not_lost() -> None:
+    """As many steps of one rank end in an earlier epoch; what was left out before that is lost."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
+    use(story, 1, range(1, 7), 0)
+    story.fault("fault").wait(1).gone(1).round(2, ["n1"]).resume(2, 0, 6)
+    for step in range(7, 10):  # of the second epoch, three samples are left out
+        epoch, sample = (1, 6) if step == 7 else (2, step - 8)
+        story.drawn(2, 0, step, sample, epoch=epoch).step(2, 0, step)
+    found = row(story.finish(2).end())
+    assert (found.samples_lost, found.samples_again) == (3, 0)
+
+
 def rows(**more: Any) -> list[Row]:  # noqa: ANN401 (the fields of a row)
     """Return two rows that fail alike, and one that was not run."""
     bad = {"outcome": "invalid", "survived": False, "causes": ("job: it failed",), **more}

@@ -113,6 +113,8 @@ STEPS: tuple[Row, ...] = (
     ("finished_at", 6, lambda: stepped([0], [None]), "unknown", f"rank 0: {NO_GLOBAL_STEP}"),
     ("finished_at", 6, lambda: stepped([0, None], [None], []), "unknown",
      f"rank 0: {NO_GLOBAL_STEP}"),
+    ("finished_at", {"at_least": 6}, lambda: stepped([5], [7]), "valid", "ended after step 7"),
+    ("finished_at", {"at_least": 6}, lambda: stepped([4], [5]), "invalid", "6 or a later one"),
     ("finished_at", 6, lambda: stepped([6], []), "valid", "all 1 ranks ended after step 6"),
     ("finished_at", 6, lambda: stepped([5], [None, 6]), "valid", ""),
     ("finished_at", 6, lambda: stepped([4], [5], finish=False), "unknown",

@@ -193,13 +193,24 @@ def steps_lost(history: History, asked: StepsLostParameters) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedAtParameters:
-    """`finished_at: {step: 60}`: the global step that the job's last one is to be."""
+    """`finished_at: {step: 60}`: the global step that the job's last one is to be.
 
-    step: int
+    `at_least: 60` in its place: a job that counts epochs makes more steps with fewer ranks.
+    """
+
+    step: int | None = None
+    at_least: int | None = None
 
     def __post_init__(self) -> None:
-        if self.step < 1:
-            raise ValueError(f"steps are counted from 1, and none is {self.step}")
+        if (self.step is None) == (self.at_least is None):
+            raise ValueError("say which step: a number, or at_least")
+        if self.fewest < 1:
+            raise ValueError(f"steps are counted from 1, and none is {self.fewest}")
+
+    @property
+    def fewest(self) -> int:
+        """The first step that may be the last one."""
+        return self.step or self.at_least or 0
 
 
 @checker("finished_at", FinishedAtParameters, shorthand="step")
@@ -221,9 +232,12 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         if step is None:
             why = NO_GLOBAL_STEP if worker.steps else "it made no step"
             vague.append(f"rank {worker.rank}: {why}")
-        elif step > asked.step or (step < asked.step and not worker.is_alive):
+        elif (asked.step is not None and step > asked.step) or (
+            step < asked.fewest and not worker.is_alive
+        ):
+            wanted = f"{asked.fewest} or a later one" if asked.step is None else f"{asked.step}"
             return invalid(
-                f"rank {worker.rank} ended after step {step}, {asked.step} was expected to be the "
+                f"rank {worker.rank} ended after step {step}, {wanted} was expected to be the "
                 "last one",
                 (seq,),
             )
@@ -234,7 +248,8 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         vague.append(missing)
     if vague:
         return unknown(vague[0], proof)
-    return valid(f"all {world.world_size} ranks ended after step {asked.step}", proof)
+    last_step = max(each.last_step or each.resumed_at_step or 0 for each in world.workers.values())
+    return valid(f"all {world.world_size} ranks ended after step {last_step}", proof)
 
 
 CHECKERS: tuple[Checker[Any], ...] = (resumed_at, steps_lost, finished_at)

@@ -209,8 +209,8 @@ def _rate_of(optimizer: Any) -> float | None:
 def _changes_nothing(optimizer: Any) -> bool:
     """Tell a step that only creates an optimizer's state from one of the training.
 
-    torch.distributed.checkpoint makes such a step before it loads: all learning rates are 0, and all
-    gradients. The gradients are looked at only where the rates, known without a device, are 0.
+    torch.distributed.checkpoint makes such a step before it loads: all learning rates and all
+    gradients are 0. The gradients are looked at only where the rates, on no device, are 0.
     """
     try:
         for group in optimizer.param_groups:
