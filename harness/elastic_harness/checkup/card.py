@@ -79,15 +79,16 @@ def row_of(
     """Return the row of a test that has run."""
     by_name = {each.name: each for each in judgements}
     job = by_name.get("job")
+    has_survived = job is not None and bool(job)
     # Of a job that did not survive, all that it did not come to would be lost.
-    lost, again = _samples(history, seen) if job is not None and job else (None, None)
+    lost, again = _samples(history, seen) if has_survived else (None, None)
     found = losses(history)
     return Row(
         name=name,
         title=title,
         outcome=overall(judgements).outcome.value,
         survived=None if job is None or job.verdict.outcome is Outcome.UNKNOWN else bool(job),
-        pause_s=_longest_pause(history),
+        pause_s=_longest_pause(history) if has_survived else None,
         steps_lost=None if found is None else sum(loss.steps for loss in found),
         samples_lost=lost,
         samples_again=again,
@@ -168,12 +169,13 @@ def _causes(
 ) -> Iterable[str]:
     """Yield what went wrong, the worst first, who failed first, and what mends it."""
     found = unmet(judgements)
-    for each in found[:_MOST_CAUSES]:
+    names = [each.name for each in found if _is_invalid(each)]
+    # Of a job that failed, all else that is unmet follows from that.
+    for each in found[: 1 if "job" in names else _MOST_CAUSES]:
         if each.name == "steps_lost" and "steps" in seen.unseen:
             yield "steps lost: not known, see the note on steps"
         else:
             yield f"{each.title}: {each.verdict.reason}"
-    names = [each.name for each in found if _is_invalid(each)]
     if "job" in names and (failed := failed_first(history)) is not None:
         yield f"first failure: {failed}"
     if names:

@@ -179,7 +179,10 @@ def _epoch_ends(history: History) -> frozenset[int]:
 
 
 def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
-    """Find which files are checkpoints: those written again and again, the largest of them."""
+    """Find which files are checkpoints: those written again and again, the largest of them.
+
+    One that all ranks share goes before files of each rank, such as the states of random numbers.
+    """
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
     for entry in history.of_kind(FileWritten):
         done = sum(1 for step in first.steps if step.at <= entry.at)
@@ -193,9 +196,13 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     finals = {p: f for p, f in named.items() if f[-1][0].how == "moved"} or named
     if not finals:
         return None
-    chosen = max(
-        finals, key=lambda p: (bool(_USUAL.search(p)), max(e.size or 0 for e, _ in finals[p]))
-    )
+
+    def preference(pattern: str) -> tuple[bool, bool, int]:
+        files = finals[pattern]
+        is_shared = len(files) <= len({done for _, done in files})
+        return bool(_USUAL.search(pattern)), is_shared, max(e.size or 0 for e, _ in files)
+
+    chosen = max(finals, key=preference)
     return Checkpoints(
         written=_written_as(chosen, history),
         named=chosen,

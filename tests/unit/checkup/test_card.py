@@ -62,6 +62,16 @@ def test_samples_that_a_resume_leaves_out_are_counted_and_explained() -> None:
     assert found.causes[-1].startswith("to mend it: Save the place in the data")
 
 
+def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:
+    """What it did not come to is not lost, and a step that never came is no pause."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
+    use(story, 1, range(1, 7), 0)
+    story.fault("fault").wait(1).gone(1)
+    found = row(story.end(outcome="failed"))
+    assert (found.survived, found.pause_s, found.samples_lost) == (False, None, None)
+    assert [cause.partition(":")[0] for cause in found.causes] == ["job"]
+
+
 def test_samples_that_fewer_ranks_do_not_come_to_are_not_lost() -> None:
     """As many steps of one rank end in an earlier epoch; what was left out before that is lost."""
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)

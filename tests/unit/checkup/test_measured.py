@@ -43,6 +43,13 @@ def numbered(step: int) -> Saved:
     return [*files, ("log.txt", "written", 20000)]
 
 
+def of_each_rank(step: int) -> Saved:
+    """Return a folder with the weights, and larger files of each rank."""
+    folder = f"step-{step}"
+    files = [(f"{folder}/rng_{rank}.pth", "written", 9000) for rank in (0, 1)]
+    return [*files, (f"{folder}/model.bin", "written", 800)] if step % 4 == 0 else []
+
+
 def drawn_by_chance(step: int) -> Saved:
     """Return files whose temporary name is never the same."""
     return [(f"a/{chr(96 + step) * 6}", "written", 0), ("a/newest.pt", "moved", 900)]
@@ -54,6 +61,13 @@ def test_numbers_in_names_are_left_open_and_the_usual_names_are_preferred() -> N
     assert found is not None
     assert (found.written, found.named) == ("ckpt/step-*/model.bin", "ckpt/step-*/model.bin")
     assert found.steps == (4, 8, 12)
+
+
+def test_a_file_that_all_ranks_share_is_preferred() -> None:
+    """Random numbers of each rank are larger than a small model; they are not what matters."""
+    found = measured(undisturbed(saves=of_each_rank)).checkpoints
+    assert found is not None
+    assert found.named == "step-*/model.bin"
 
 
 def test_a_temporary_name_that_chance_draws_stands_for_any_file_beside_it() -> None:
