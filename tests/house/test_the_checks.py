@@ -231,6 +231,8 @@ def test_a_sleeping_test_is_found(tmp_path: Path, text: str) -> None:
     """However it is spelled."""
     assert checks.sleeping_tests(tree_of(tmp_path, tests__unit__test_thing=text))
     assert checks.sleeping_tests(tree_of(tmp_path / "other", pytest_elastic__thing=text)) == []
+    job = tree_of(tmp_path / "job", tests__frameworks__programs__job=text)
+    assert checks.sleeping_tests(job) == []
 
 
 def test_syntax_newer_than_the_oldest_python_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""The check-up of an ordinary script of each framework: `tox -e frameworks`.
+
+The scripts are written as their frameworks' documentation says. What the card says of them is true:
+docs/frameworks.md tells what each loses, and why.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.jobs import PROGRAMS
+from tests.integration.test_checkup import check_up, rows_of
+
+ROWS = "worker-killed,preempted,killed-while-saving,checkpoint-torn"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "survived", "said"),
+    [
+        (
+            "fsdp",
+            [],
+            ["yes", "yes (invalid)", "yes", "NO"],
+            ["CheckpointException", "Handle SIGTERM", "in samples, not in steps"],
+        ),
+        (
+            "lightning",
+            [],
+            ["yes (invalid)", "yes (invalid)", "yes", "yes (invalid)"],
+            ["epoch 3 used 180 samples more than once", "Save the place in the data"],
+        ),
+        (
+            "accelerate",
+            [],
+            ["yes (invalid)", "yes (invalid)", "NO", "NO"],
+            ["so do the random numbers of torch", "RandomSampler is not known"],
+        ),
+        (
+            "accelerate",
+            ["--seedable-sampler"],
+            ["yes", "yes (invalid)", "NO", "NO"],
+            ["resume from the newest one that is complete"],
+        ),
+        (
+            "transformers",
+            [],
+            ["yes", "yes (invalid)", "NO", "NO"],
+            ["resume from the newest one that is complete", "trainer_state.json"],
+        ),
+    ],
+)
+def test_the_card_of_a_framework_is_true(
+    name: str, words: Sequence[str], survived: Sequence[str], said: Sequence[str], tmp_path: Path
+) -> None:
+    """What it loses is found out, and nothing else is said to be lost."""
+    shutil.copy(PROGRAMS / f"checkup_{name}.py", tmp_path / "train.py")
+    done = check_up(f"--only={ROWS}", "train.py", *words, cwd=tmp_path)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = rows_of(done.stdout)
+    assert [rows[row][0] for row in ROWS.split(",")] == survived, done.stdout
+    assert [each for each in said if each not in text] == [], done.stdout
+    assert "unknown" not in text.partition(" test ")[0]
+
+
+def test_plain_sgd_is_unknown_until_its_steps_are_shown(tmp_path: Path) -> None:
+    """Its optimizer counts none; what it prints does."""
+    shutil.copy(PROGRAMS / "checkup_sgd.py", tmp_path / "train.py")
+    only = "--only=worker-killed,killed-while-saving"
+    blind = check_up(only, "train.py", cwd=tmp_path)
+    assert blind.returncode == 3, blind.stdout + blind.stderr
+    assert r"--observe-step='step (\d+)'" in " ".join(blind.stdout.split())
+    done = check_up(only, r"--observe-step=step (\d+)", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(cells[0] == "yes" for cells in rows_of(done.stdout).values())
