@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.jobs import PROGRAMS
+from tests.frameworks.jobs import LIMIT_S, PROGRAMS
 from tests.integration.test_checkup import check_up, rows_of
 
 ROWS = "worker-killed,preempted,killed-while-saving,checkpoint-torn"
@@ -58,7 +58,7 @@ def test_the_card_of_a_framework_is_true(
 ) -> None:
     """What it loses is found out, and nothing else is said to be lost."""
     shutil.copy(PROGRAMS / f"checkup_{name}.py", tmp_path / "train.py")
-    done = check_up(f"--only={ROWS}", "train.py", *words, cwd=tmp_path)
+    done = check_up(f"--only={ROWS}", "train.py", *words, cwd=tmp_path, limit_s=LIMIT_S)
     text = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stdout + done.stderr
     rows = rows_of(done.stdout)
@@ -71,9 +71,9 @@ def test_plain_sgd_is_unknown_until_its_steps_are_shown(tmp_path: Path) -> None:
     """Its optimizer counts none; what it prints does."""
     shutil.copy(PROGRAMS / "checkup_sgd.py", tmp_path / "train.py")
     only = "--only=worker-killed,killed-while-saving"
-    blind = check_up(only, "train.py", cwd=tmp_path)
+    blind = check_up(only, "train.py", cwd=tmp_path, limit_s=LIMIT_S)
     assert blind.returncode == 3, blind.stdout + blind.stderr
     assert r"--observe-step='step (\d+)'" in " ".join(blind.stdout.split())
-    done = check_up(only, r"--observe-step=step (\d+)", "train.py", cwd=tmp_path)
+    done = check_up(only, r"--observe-step=step (\d+)", "train.py", cwd=tmp_path, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(cells[0] == "yes" for cells in rows_of(done.stdout).values())

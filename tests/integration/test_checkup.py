@@ -41,13 +41,13 @@ for step in range(done + 1, 41):
 """
 
 
-def check_up(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def check_up(*words: str, cwd: Path, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run(
         [sys.executable, "-m", "pytest_elastic", "chaos", *words],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         check=False,

@@ -112,7 +112,11 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
     state = reference_of(history)
     if state is None or any(each.get("digest") is None for each in state.states):
         state = None
-        unseen["state"] = "what it ended with was not seen: no optimizer of torch made a step"
+        unseen["state"] = "what it ended with was not seen " + (
+            "of every rank: is the machine too busy?"
+            if any(worker.digest is not None for worker in workers)
+            else "of any rank: no optimizer of torch made a step, or none had ended in time"
+        )
     is_global = all(worker.resumed_at_step == 0 for worker in workers)
     if not is_global:
         unseen["steps"] = NO_STEPS

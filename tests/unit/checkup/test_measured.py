@@ -82,7 +82,7 @@ def test_what_was_not_seen_is_said() -> None:
     seen = measured(undisturbed(saves=lambda _: [], digest=None))
     assert (seen.checkpoints, seen.state) == (None, None)
     assert seen.unseen["checkpoints"].startswith("no checkpoint was seen")
-    assert seen.unseen["state"].startswith("what it ended with was not seen")
+    assert seen.unseen["state"].startswith("what it ended with was not seen of any rank")
 
 
 @pytest.mark.parametrize(
