@@ -178,14 +178,13 @@ def _causes(
             yield f"{each.title}: {each.verdict.reason}"
     if "job" in names and (failed := failed_first(history)) is not None:
         yield f"first failure: {failed}"
-    if names:
-        advice = None
-        if "job" in names or name == "preempted":
-            advice = _ADVICE_FOR_TEST.get(name)
-        if advice is None:
-            advice = next((_ADVICE[each] for each in names if each in _ADVICE), None)
-        if advice is not None:
-            yield f"to mend it: {advice}"
+    # What mends a test's own loss does not mend the others: a preemption may lose samples, too.
+    own = _ADVICE_FOR_TEST.get(name)
+    if own is not None and ("job" in names or (name == "preempted" and "steps_lost" in names)):
+        yield f"to mend it: {own}"
+        names = [] if "job" in names else [each for each in names if each != "steps_lost"]
+    if (advice := next((_ADVICE[each] for each in names if each in _ADVICE), None)) is not None:
+        yield f"to mend it: {advice}"
 
 
 # --- text ---------------------------------------------------------------------------------------

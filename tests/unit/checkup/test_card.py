@@ -35,13 +35,11 @@ def use(story: Story, number: int, steps: range, skips: int) -> None:
             story.drawn(number, rank, step, 2 * place + rank, epoch=epoch).step(number, rank, step)
 
 
-def row(story: Story) -> Row:
+def row(story: Story, name: str = "worker-killed") -> Row:
     """Return the row of a run."""
     judged = judge_checks(story.history, [bind(name, value) for name, value in ALL.items()])
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
-    return row_of(
-        "worker-killed", "A title", story.history, judged, seen, tolerance=1e-6, directory="runs/x"
-    )
+    return row_of(name, "A title", story.history, judged, seen, tolerance=1e-6, directory="runs/x")
 
 
 def test_a_row_has_what_the_fault_cost() -> None:
@@ -60,6 +58,13 @@ def test_samples_that_a_resume_leaves_out_are_counted_and_explained() -> None:
     assert (found.outcome, found.samples_lost, found.samples_again) == ("invalid", 2, 2)
     assert found.causes[0].startswith("samples: ")
     assert found.causes[-1].startswith("to mend it: Save the place in the data")
+
+
+def test_a_preemption_that_loses_steps_and_samples_is_mended_in_two_ways() -> None:
+    """To save when SIGTERM comes does not save the place in the data."""
+    found = row(resumed(2, skips=1), "preempted")
+    told = [cause for cause in found.causes if cause.startswith("to mend it: ")]
+    assert [each.split()[3] for each in told] == ["Handle", "Save"]
 
 
 def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:
