@@ -210,7 +210,7 @@ BUCKETS = [
     ("never | {job: succeeded}", "14:7: `job` is nothing that is seen or not: in `never` stand ev"),
     ("never | {job: succeeded, restarts: 1}", "14:7: a clause is one name and what is expected: f"),
     ("never | {log: '('}", "14:13: '(' is not a regular expression: missing ), unterminated subpa"),
-    ("never | {event: nope}", "14:15: there is no event 'nope' (known: agent_exited, agent_moved, "),
+    ("never | {event: nope}", "14:15: there is no event 'nope' (known: agent_exited, agent_moved"),
     ("never | {round: 2}", "14:8: no checker is called 'round': known: agreement, budget, consist"),
     ("never | {world_size: 2}", "14:8: no checker is called 'world_size': did you mean 'world_siz"),
     ("never | {split_brain: off}", "14:8: split_brain takes no parameters, not 'off'"),
