@@ -29,7 +29,10 @@ ESCAPE = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
+    parent = os.getpid()
     if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.001)  # until it has left its parent
         open(sys.argv[1], "w").close()
         time.sleep(1000)
     os._exit(0)

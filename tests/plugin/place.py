@@ -118,7 +118,8 @@ class Called:
         end = next(
             number
             for number, line in enumerate(lines[begin + 1 :], begin + 1)
-            if line.startswith(("___", "===")) and line.endswith(("___", "==="))
+            if (line.startswith(("___", "===")) and line.endswith(("___", "===")))
+            or line.startswith("elastic: ")  # what is said of the whole session
         )
         return "\n".join(lines[begin + 1 : end])
 

@@ -41,7 +41,7 @@ ON_A_DEVICE = ("cuda",)
 
 # Uses whatever may be limited, and looks at its surroundings. Ends when the last entry says so.
 JOB = """
-    import glob, mmap, os, sys, time
+    import glob, mmap, os, socket, sys, time
 
     probe = sys.modules["elastic_probe"]
     shared, rank = os.environ["ELASTIC_CHECKPOINT_DIR"], os.environ["RANK"]
@@ -77,6 +77,11 @@ JOB = """
             os.waitpid(another, 0)
         except BlockingIOError:
             pass  # no more processes
+        if "gateway" in sys.argv:  # where nodes have networks of their own, and names
+            try:
+                socket.gethostbyname("n1")
+            except OSError:
+                pass  # the fault takes it away
         for _ in range(20_000):
             pass
         time.sleep(0.01)
