@@ -159,7 +159,14 @@ def _middle(seen: Measured) -> int:
     saved = [each for each in seen.checkpoints.steps if each + half < seen.steps * 0.9]
     if not saved:
         return middle
-    return half + min(saved, key=lambda step: (step in seen.epoch_ends, abs(step + half - middle)))
+    return half + min(
+        saved, key=lambda step: (_ends_an_epoch(step, seen), abs(step + half - middle))
+    )
+
+
+def _ends_an_epoch(saved: int, seen: Measured) -> bool:
+    """Tell whether a checkpoint may be that of an epoch's end: it is seen a step or two late."""
+    return not seen.epoch_ends.isdisjoint(range(saved - _UNDER_WAY, saved + 1))
 
 
 def _one_interval(seen: Measured) -> int:
