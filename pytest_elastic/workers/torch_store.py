@@ -6,19 +6,17 @@ stores.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import functools
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pytest_elastic.channel import listen, listen_on_free_port, socket_address
 from pytest_elastic.errors import StoreUnreachable
+from pytest_elastic.name_servers import without_name_servers
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers.name_lookup import addresses_of
 from pytest_elastic.workers.own_address import tentative_addresses
@@ -104,47 +102,12 @@ def _serve(listener: socket.socket, host: str) -> tuple[TCPStore, int]:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
-    with _without_name_servers():
+    with without_name_servers():
         try:
             store = make()
         except NotImplementedError:  # torch 2.7: only its older server takes a listener
             store = make(use_libuv=False)
     return store, bound
-
-
-class _ResolverState(ctypes.Structure):
-    """The first fields of `struct __res_state` of <resolv.h>, glibc's settings of one thread."""
-
-    _fields_ = (
-        ("retrans", ctypes.c_int),
-        ("retry", ctypes.c_int),
-        ("options", ctypes.c_ulong),
-        ("nscount", ctypes.c_int),
-    )
-
-
-@contextlib.contextmanager
-def _without_name_servers() -> Iterator[None]:
-    """Let this thread ask no DNS server: its lookups fail at once, except for /etc/hosts.
-
-    torch's client asks for the name of the address that it is connected to, for its log lines, and
-    waits for as long as the resolver takes (10 s where none answers). A C library without this
-    state, or a name service that is not DNS (nss-resolve, nscd), is left as it is.
-    """
-    libc = ctypes.CDLL(None)
-    try:
-        initialise, state_of_thread = libc["__res_init"], libc["__res_state"]
-    except AttributeError:
-        yield
-        return
-    state_of_thread.restype = ctypes.POINTER(_ResolverState)
-    initialise()
-    state = state_of_thread().contents
-    before, state.nscount = state.nscount, 0
-    try:
-        yield
-    finally:
-        state.nscount = before
 
 
 def _listen_dual(port: int) -> socket.socket:

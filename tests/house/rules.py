@@ -53,6 +53,7 @@ ROOMS = (
             "pytest_elastic.config",
             "pytest_elastic.rdzv_conf",
             "pytest_elastic.port_range",
+            "pytest_elastic.name_servers",
             "pytest_elastic.environ",
             "pytest_elastic.plain",
             "pytest_elastic.printed",

@@ -115,6 +115,16 @@ echo "round $PYTEST_ELASTIC_ROUND of $WORLD_SIZE as $GROUP_RANK"
 exec tail -f /dev/null
 """
 
+SUM = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.ranks(2)
+def test_sum(rank):
+    tensor = torch.ones(1) * rank
+    dist.all_reduce(tensor)
+    assert tensor.item() == 1
+"""
+
 
 def test_a_job_forms_and_recovers_while_every_tenth_query_is_dropped(tmp_path: Path) -> None:
     """The endpoint is a name that only the name server knows; its first answer is lost, too."""
@@ -140,3 +150,21 @@ def test_a_job_forms_and_recovers_while_every_tenth_query_is_dropped(tmp_path: P
     assert dropped == (queries + 9) // 10 >= 2, counted
     assert sum("round 1 of 2 as" in line for line in worked) == 2, job.stdout
     assert sum("of 2 as" in line for line in worked) == 4, job.stdout
+
+
+def test_a_test_on_ranks_asks_the_name_service_nothing(tmp_path: Path) -> None:
+    """Clients of TCPStore look the name of their peer up: a lost query would take five seconds."""
+    (tmp_path / "test_sum.py").write_text(SUM)
+    alone = ("unshare", "--mount-proc", "--net", "--pid", "--fork", "--kill-child")
+    server = (sys.executable, "-m", "tests.integration.name_server", "run")
+    done = subprocess.run(
+        [*alone, *server, sys.executable, "-m", "pytest", "-q", "--rootdir=."],
+        capture_output=True,
+        text=True,
+        timeout=JOB_LIMIT_S,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'harness'}"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from elastic_harness.ranks.task import RankTask, ServerLink, Work
+from pytest_elastic.name_servers import without_name_servers
 
 __all__ = ["STACKS_SIGNAL", "run_rank"]
 
@@ -67,7 +68,8 @@ def _process_group(backend: str) -> Iterator[None]:
     has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= size
     if has_devices:
         torch.cuda.set_device(rank)
-    dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if has_devices else "gloo"))
+    with without_name_servers():  # a query that gets no answer would cost the test five seconds
+        dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if has_devices else "gloo"))
     yield
     # The test may have ended it, and a peer that failed leaves nothing to wait for.
     if dist.is_initialized():

@@ -8,6 +8,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from elastic_harness.cluster.namespace import die_with_parent
+from pytest_elastic.name_servers import without_name_servers
 
 __all__ = ["StoreHost"]
 
@@ -41,7 +42,8 @@ def _host(conn: Connection) -> None:
     while True:
         conn.recv()
         del store
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False
-        )
+        with without_name_servers():
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
         conn.send(store.port)
