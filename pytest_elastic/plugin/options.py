@@ -70,9 +70,9 @@ _OPTIONS = (
         name="cluster",
         default="auto",
         metavar="KIND",
-        choices=("auto", "namespace", "process", "simulated"),
+        choices=("auto", "namespace", "process"),
         help="namespace: nodes with networks of their own; process: plain processes; auto: the "
-        "best that works here; simulated: scenario files in virtual time",
+        "best that works here",
     ),
     _Option(
         name="cluster-scope",

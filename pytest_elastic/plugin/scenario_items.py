@@ -28,7 +28,6 @@ from pytest_elastic.plugin.hub import (
     known_faults,
     learn_launchers,
 )
-from pytest_elastic.plugin.simulated import is_simulated, simulate_scenario
 from pytest_elastic.plugin.verdicts import conclude, shown_path, unmet_clauses
 
 __all__ = ["ScenarioFile", "ScenarioItem"]
@@ -135,9 +134,6 @@ def _perform(
     run = RunOfTest(plan, hub.new_directory(item.nodeid))
     item.stash[RUN_KEY] = run
     run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
-    if is_simulated(hub):
-        simulate_scenario(run, hub)
-        return run
     with hub.turn():
         opened = hub.open(
             run,

@@ -25,8 +25,8 @@ from elastic_harness.network.link_model import (
     LinkPolicy,
 )
 from elastic_harness.network.traffic import port_class
-from elastic_harness.simulation.network import SimulatedNetwork
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.network import SimulatedNetwork
+from elastic_simulation.world import World, settings
 
 from tests.cluster_bench import LIMIT_S, Bench
 

@@ -117,13 +117,24 @@ ROOMS = (
         holds=("elastic_harness",),
         may_import=(
             "ground",
+            "pytest_elastic.rendezvous.settings",
+            "pytest_elastic.workers.exit_status",
+        ),
+        because="it tests any launcher, and is no part of ours",
+        only_pure_outside_the_ground=True,
+    ),
+    Room(
+        name="simulation",
+        holds=("elastic_simulation",),
+        may_import=(
+            "ground",
             "rendezvous",
             "workers",
             "agent",
             "pytest_elastic.backends.granted_registry",
+            "harness",
         ),
-        because="it simulates the launcher's machines: of its rooms only what is pure, and no face",
-        only_pure_outside_the_ground=True,
+        because="it plays the launcher's machines; a checkout has it, a wheel does not",
     ),
     Room(
         name="command line",
@@ -240,7 +251,7 @@ PURE = (
     Pure(holds="elastic_harness.faults.recipes"),
     Pure(holds="elastic_harness.history"),
     Pure(
-        holds="elastic_harness.simulation",
+        holds="elastic_simulation",
         drivers=("__main__", "cluster", "ledger", "run", "stage"),
     ),
     Pure(holds="elastic_harness.report", drivers=("html", "run_directory")),
@@ -280,7 +291,7 @@ PURE_EXCEPT: dict[tuple[str, str], str] = {
     ("elastic_harness.cluster.cluster", "socket"): (
         "the interface hands out connected sockets and names their type; it makes none"
     ),
-    ("elastic_harness.simulation.granted", "pytest_elastic"): (
+    ("elastic_simulation.granted", "pytest_elastic"): (
         "the registry drives a node; here it is driven itself, by a loop that is played"
     ),
     ("elastic_harness.scenario.yaml_tree", "yaml"): (

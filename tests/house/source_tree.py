@@ -14,10 +14,12 @@ __all__ = ["Function", "Import", "Source", "SourceTree", "read_tree"]
 PACKAGES = (
     ("pytest_elastic", "pytest_elastic"),
     ("elastic_harness", "harness/elastic_harness"),
+    ("elastic_simulation", "harness/elastic_simulation"),
     ("tests", "tests"),
     ("examples", "examples"),
     ("bench", "bench"),
 )
+_JUDGED = ("pytest_elastic", "elastic_harness", "elastic_simulation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,12 @@ class SourceTree:
             return imported.module
         # A file that does not exist yet still lies in the room that its name says.
         top = imported.module.partition(".")[0]
-        return imported.module if top in ("pytest_elastic", "elastic_harness") else None
+        return imported.module if top in _JUDGED else None
 
     def product(self) -> Iterator[Source]:
-        """Return the sources that are installed, without tests and examples."""
+        """Return the sources of our packages, without tests, benches and examples."""
         for source in self.sources.values():
-            if source.module.partition(".")[0] in ("pytest_elastic", "elastic_harness"):
+            if source.module.partition(".")[0] in _JUDGED:
                 yield source
 
     def below(self, package: str) -> Iterator[Source]:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.house import checks
-from tests.house.source_tree import SourceTree, read_tree
+from tests.house.source_tree import PACKAGES, SourceTree, read_tree
 
 
 def tree_of(root: Path, **files: str) -> SourceTree:
     """Write files, named by module with `__` for each dot, and read the tree."""
     for name, text in files.items():
         package, *rest = name.split("__")
-        folder = root / {"elastic_harness": "harness/elastic_harness"}.get(package, package)
+        folder = root / dict(PACKAGES)[package]
         path = folder.joinpath(*rest).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -48,7 +48,10 @@ def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:
         ("pytest_elastic__plugin__options", "import pytest_elastic.launch"),
         ("elastic_harness__faults__worker", "import pytest_elastic.plugin"),
         ("elastic_harness__scenario__runner", "from pytest_elastic.cli import main"),
-        ("elastic_harness__simulation__run", "import pytest_elastic.rendezvous.driver"),
+        ("elastic_harness__scenario__runner", "from elastic_simulation import run"),
+        ("elastic_harness__scenario__runner", "import pytest_elastic.rendezvous.coordinator"),
+        ("pytest_elastic__plugin__options", "def f():\n    import elastic_simulation"),
+        ("elastic_simulation__run", "from pytest_elastic.cli import main"),
         ("pytest_elastic__newroom__thing", "import pytest_elastic.agent.agent"),
     ],
 )
@@ -67,7 +70,7 @@ def test_an_import_against_the_arrows_is_found(tmp_path: Path, name: str, text: 
         ("pytest_elastic__agent__machine", "from pytest_elastic.rendezvous import ports, model"),
         ("pytest_elastic__agent__agent", "from pytest_elastic.workers.keeper import Keeper"),
         ("pytest_elastic__launch", "from pytest_elastic.rendezvous.driver import Driver"),
-        ("elastic_harness__simulation__run", "from pytest_elastic.rendezvous import coordinator"),
+        ("elastic_simulation__run", "from pytest_elastic.rendezvous import coordinator"),
         ("elastic_harness__cluster__server", "import pytest_elastic.channel"),
         ("pytest_elastic__plugin__hooks", "def f():\n    from elastic_harness.cluster import x"),
         ("pytest_elastic__cli__chaos", "def f():\n    from elastic_harness.scenario import x"),

@@ -60,6 +60,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = "import elastic_harness as h, pytest_elastic as p; print(h.__file__, p.__file__)"
     for file in run(python, "-c", code, cwd=folder).split():
         assert Path(file).is_relative_to(site), "it is the wheel that is tested"
+    assert not (site / "elastic_simulation").exists(), "a wheel has what users need"
     return venv
 
 

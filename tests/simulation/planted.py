@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from elastic_harness.simulation.campaign import Finding, complaint_of
-from elastic_harness.simulation.checks import Violation
-from elastic_harness.simulation.plan import Plan, draw_plan
-from elastic_harness.simulation.storm import run_storm
-from elastic_harness.simulation.thawed import thawed
+from elastic_simulation.campaign import Finding, complaint_of
+from elastic_simulation.checks import Violation
+from elastic_simulation.plan import Plan, draw_plan
+from elastic_simulation.storm import run_storm
+from elastic_simulation.thawed import thawed
 
 from tests.simulation.planted_faults import PLANTED
 

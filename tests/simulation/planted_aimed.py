@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from elastic_harness.simulation.plan import Options
+from elastic_simulation.plan import Options
 
 from pytest_elastic.rendezvous.candidate import Candidate
 from tests.simulation.planting import Planted, after

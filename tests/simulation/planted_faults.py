@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from elastic_harness.simulation.doors import Doors
-from elastic_harness.simulation.marks import Marks
-from elastic_harness.simulation.plan import Options
-from elastic_harness.simulation.played_agent import PlayedAgent
-from elastic_harness.simulation.process import Process
+from elastic_simulation.doors import Doors
+from elastic_simulation.marks import Marks
+from elastic_simulation.plan import Options
+from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import Process
 
 from pytest_elastic.backends import granted_registry
 from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing

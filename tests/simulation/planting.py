@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from unittest import mock
 
-from elastic_harness.simulation.plan import Options
+from elastic_simulation.plan import Options
 
 __all__ = ["Patch", "Planted", "after", "before", "drawn", "nobody", "nothing"]
 

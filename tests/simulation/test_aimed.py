@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from elastic_harness.simulation.__main__ import main
-from elastic_harness.simulation.campaign import run_seeds
-from elastic_harness.simulation.ledger import Ledger
-from elastic_harness.simulation.plan import AIMED, KINDS, Blow, Options, Plan, draw_plan
-from elastic_harness.simulation.storm import Storm
+from elastic_simulation.__main__ import main
+from elastic_simulation.campaign import run_seeds
+from elastic_simulation.ledger import Ledger
+from elastic_simulation.plan import AIMED, KINDS, Blow, Options, Plan, draw_plan
+from elastic_simulation.storm import Storm
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elastic_harness.simulation.__main__ import main
-from elastic_harness.simulation.campaign import run_seeds
-from elastic_harness.simulation.ledger import Ledger
-from elastic_harness.simulation.plan import Options
+from elastic_simulation.__main__ import main
+from elastic_simulation.campaign import run_seeds
+from elastic_simulation.ledger import Ledger
+from elastic_simulation.plan import Options
 
 from tests.simulation.planted import PLANTED
 
@@ -40,7 +40,7 @@ def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
         broken = [line for line in lines if ": BROKEN: " in line]
         assert broken
         seed = broken[0].split(":")[0].removeprefix("seed ")
-        command = f"python -m elastic_harness.simulation --seed {seed} --swarm --trace"
+        command = f"python -m elastic_simulation --seed {seed} --swarm --trace"
         assert lines[-1] == f"repeat: {command}"
         assert main(command.split()[3:]) == 1
     assert ": BROKEN: " in capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_a_ledger_names_the_seeds_that_broke_a_promise(
     assert main(campaign) == 1
     total, repeat = capsys.readouterr().out.splitlines()
     seed = total.partition("(seeds ")[2].split(",")[0].rstrip(")").split(")")[0]
-    assert repeat == f"repeat: python -m elastic_harness.simulation --seed {seed} --swarm --trace"
+    assert repeat == f"repeat: python -m elastic_simulation --seed {seed} --swarm --trace"
 
 
 def test_brisk_storms_are_short_and_most_of_them_count() -> None:

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from elastic_harness.simulation.__main__ import main
-from elastic_harness.simulation.plan import AIMED, KINDS
+from elastic_simulation.__main__ import main
+from elastic_simulation.plan import AIMED, KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ python -m elastic_harness\.simulation (.*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^\$ python -m elastic_simulation (.*)$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,17 +1,17 @@
 """Storms over jobs with three endpoints, whose settings would allow two groups of nodes (R12).
 
-To look for more: `python -m elastic_harness.simulation --seeds A..B --quorum majority
+To look for more: `python -m elastic_simulation --seeds A..B --quorum majority
 --endpoints 3`.
 """
 
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.checks import Violation
-from elastic_harness.simulation.endpoints import Endpoints
-from elastic_harness.simulation.plan import Options, draw_plan
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.storm import run_storm
+from elastic_simulation.checks import Violation
+from elastic_simulation.endpoints import Endpoints
+from elastic_simulation.plan import Options, draw_plan
+from elastic_simulation.process import Process
+from elastic_simulation.storm import run_storm
 
 from pytest_elastic.rendezvous.candidate import Candidate
 

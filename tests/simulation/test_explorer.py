@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.__main__ import main
-from elastic_harness.simulation.explorer import SITUATIONS, explore, play
+from elastic_simulation.__main__ import main
+from elastic_simulation.explorer import SITUATIONS, explore, play
 
 from tests.simulation.planted import PLANTED
 

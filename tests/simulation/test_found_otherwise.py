@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.plan import Options, draw_plan
-from elastic_harness.simulation.played_agent import PlayedAgent
-from elastic_harness.simulation.storm import run_storm
+from elastic_simulation.machine_agent import MachineAgent
+from elastic_simulation.plan import Options, draw_plan
+from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.storm import run_storm
 
 from tests.simulation.planting import drawn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from elastic_harness.simulation.health import Excuse, health_of
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.health import Excuse, health_of
+from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.rendezvous.candidate import Candidate
 from pytest_elastic.rendezvous.gathering import Gathering

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hypothesis
 import hypothesis.strategies as st
-from elastic_harness.simulation.campaign import Finding, complaint_of, shrink
-from elastic_harness.simulation.plan import KINDS, Blow, Plan, draw_plan
+from elastic_simulation.campaign import Finding, complaint_of, shrink
+from elastic_simulation.plan import KINDS, Blow, Plan, draw_plan
 
 from pytest_elastic.rendezvous.model import Settings
 from tests.simulation.planted import PLANTED

@@ -12,12 +12,11 @@ from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.model import Expect
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
-from elastic_harness.simulation.run import SimulatedRun, why_not
+from elastic_simulation.run import SimulatedRun, why_not
 
 from pytest_elastic.errors import UsageError
 from tests.simulation.compare import (
     CATALOG,
-    SCENARIOS,
     plans,
     real_rounds,
     simulated_rounds,
@@ -93,18 +92,6 @@ def test_nothing_is_said_of_lines_that_nobody_prints(expect: dict[str, object]) 
     changed = dataclasses.replace(plan, scenario=plan.scenario.model_copy(update={"expect": asked}))
     with pytest.raises(UsageError, match="simulated processes print nothing"):
         SimulatedRun(changed, CATALOG, CATALOG)
-
-
-def test_the_plugin_simulates_scenarios_and_skips_what_it_cannot(pytester: pytest.Pytester) -> None:
-    """`--elastic-cluster=simulated`, as a user has it."""
-    for name in ("membership/node-loses-power", "worker/hang"):
-        source = SCENARIOS / f"{name}.elastic.yaml"
-        text = source.read_text(encoding="utf-8").replace("../../examples/", "")
-        pytester.path.joinpath(source.name).write_text(text, encoding="utf-8")
-    pytester.path.joinpath("train.py").touch()  # nobody runs it
-    result = pytester.runpytest_subprocess("--elastic-cluster=simulated", "-rs")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*cannot be simulated: hang: hang is no fault of the control*"])
 
 
 @pytest.fixture(scope="module")

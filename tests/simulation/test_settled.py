@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elastic_harness.simulation.plan import QUORUMS, Options, draw_plan
-from elastic_harness.simulation.storm import run_storm
+from elastic_simulation.plan import QUORUMS, Options, draw_plan
+from elastic_simulation.storm import run_storm
 
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine

@@ -1,6 +1,6 @@
 """Storms from seeds: whatever happens, in whatever order, the promises hold.
 
-To look for more: `python -m elastic_harness.simulation --seeds A..B`. A seed that breaks a promise
+To look for more: `python -m elastic_simulation --seeds A..B`. A seed that breaks a promise
 is mended, planted (`planted.py`) and written into `seeds.txt`.
 """
 
@@ -10,10 +10,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from elastic_harness.simulation.campaign import AGENTS
-from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.plan import Blow, Options, draw_plan
-from elastic_harness.simulation.storm import run_storm, weather
+from elastic_simulation.campaign import AGENTS
+from elastic_simulation.machine_agent import MachineAgent
+from elastic_simulation.plan import Blow, Options, draw_plan
+from elastic_simulation.storm import run_storm, weather
 
 from tests.simulation.planted import PLANTED, finds
 from tests.simulation.planting import drawn

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 
 import pytest
-from elastic_harness.simulation.thawed import thawed
+from elastic_simulation.thawed import thawed
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.member_phases import Link

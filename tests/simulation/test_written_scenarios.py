@@ -9,7 +9,7 @@ from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.loader import load_file
 from elastic_harness.scenario.planner import make_plan
 from elastic_harness.scenario.runner import RunResult
-from elastic_harness.simulation.run import SimulatedRun
+from elastic_simulation.run import SimulatedRun
 
 from pytest_elastic.events.model import CoordinatorStarted
 from tests.simulation.compare import CATALOG

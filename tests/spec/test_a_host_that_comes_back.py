@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.marks import Marks
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.checks import Violation, Watch
+from elastic_simulation.marks import Marks
+from elastic_simulation.world import World, settings
 
 from pytest_elastic.events.model import CoordinatorSteppedDown, FirstRoundDelayed
 from pytest_elastic.rendezvous.founding import announced_within_s

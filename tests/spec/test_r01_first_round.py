@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.world import World, settings
 
 
 def test_r01_a_full_first_round_is_sealed_at_once() -> None:

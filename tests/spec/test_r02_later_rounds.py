@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import LATENCY_S, World, formed, settings
+from elastic_simulation.world import LATENCY_S, World, formed, settings
 
 
 def test_r02_a_later_round_needs_no_last_call() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.world import World, formed, settings
 
 
 def restart(world: World, *names: str) -> None:

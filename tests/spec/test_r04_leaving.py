@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.granted import GrantedWorld
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.granted import GrantedWorld
+from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports

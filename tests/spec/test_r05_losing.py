@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import KEEPER_S, formed, settings
+from elastic_simulation.world import KEEPER_S, formed, settings
 
 from pytest_elastic.rendezvous import ports
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.world import World, formed, settings
 
 
 def test_r09_names_are_sorted_as_people_do_at_first() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m

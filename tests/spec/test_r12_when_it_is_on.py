@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.rendezvous.model import Settings

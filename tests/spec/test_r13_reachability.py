@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m

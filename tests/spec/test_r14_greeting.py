@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import World, formed, settings
+from elastic_simulation.world import World, formed, settings
 
 
 def test_r14_different_settings_are_refused_one_by_one() -> None:

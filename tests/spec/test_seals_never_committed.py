@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.world import World
+from elastic_simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports

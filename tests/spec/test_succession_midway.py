@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.world import settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.world import settings
 
 from tests.spec.test_the_end_of_successors import result, succeed
 

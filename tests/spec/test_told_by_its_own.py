@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.world import World, settings
 
 from tests.spec.test_the_end_of_successors import result, succeed
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.marks import Marks
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.checks import Violation, Watch
+from elastic_simulation.marks import Marks
+from elastic_simulation.world import World, settings
 
 from pytest_elastic.events.model import CoordinatorSteppedDown, EndpointsReached, FirstRoundDelayed
 from pytest_elastic.rendezvous import messages as m

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.world import World
+from elastic_simulation.machine_agent import MachineAgent
+from elastic_simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
 from tests.spec.test_r11_succession import led, newest_term, succeeding

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.granted import GrantedWorld
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.checks import Watch
+from elastic_simulation.granted import GrantedWorld
+from elastic_simulation.world import World, settings
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m

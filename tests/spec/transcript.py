@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from elastic_harness.simulation.trace import QUIET, described
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.trace import QUIET, described
+from elastic_simulation.world import World, settings
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports

@@ -75,7 +75,7 @@ def test_a_command_that_is_read_ends_as_it_does(tmp_path: Path) -> None:
     [
         ("-m", "pytest_elastic", "schema"),
         ("-m", "pytest_elastic", "--help"),
-        ("-m", "elastic_harness.simulation", "--seed", "3", "--trace"),
+        ("-m", "elastic_simulation", "--seed", "3", "--trace"),
     ],
     ids=" ".join,
 )

@@ -63,19 +63,15 @@ class Choice:
 
 
 def choose_cluster(requested: str = "auto") -> Choice:
-    """Return the best cluster of the requested kind: "auto", "namespace", "process", "simulated".
+    """Return the best cluster of the requested kind: "auto", "namespace" or "process".
 
     Raises UsageError for another word, and for "namespace" where it cannot be had.
     """
-    if requested not in {"auto", "namespace", "process", "simulated"}:
+    if requested not in {"auto", "namespace", "process"}:
         raise UsageError(
             f"cannot make a cluster of kind {requested!r}",
-            hint="auto, namespace, process and simulated are known",
+            hint="auto, namespace and process are known",
         )
-    if requested == "simulated":
-        from elastic_harness.simulation.cluster import SIMULATED, NoPrograms
-
-        return Choice(cluster=NoPrograms, capabilities=SIMULATED, reason="it was asked for")
     failures = _dry_run()
     refusal = failures.get("namespaces")
     as_user = failures.get("user_namespaces")

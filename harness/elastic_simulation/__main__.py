@@ -1,4 +1,4 @@
-"""The simulator's command: `python -m elastic_harness.simulation`.
+"""The simulator's command: `python -m elastic_simulation`.
 
     --seed 812 --trace        one storm, told again with a column for each node
     --seeds 0..10000 -j 2     many storms; one line for each that breaks a promise, one for all
@@ -21,15 +21,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elastic_harness.simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
-from elastic_harness.simulation.campaign import shrink as shrink_plan
-from elastic_harness.simulation.crowd import form_crowd
-from elastic_harness.simulation.explorer import SITUATIONS, explore, play
-from elastic_harness.simulation.ledger import Entry, Ledger, shown_seeds, summary
-from elastic_harness.simulation.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
-from elastic_harness.simulation.storm import Storm
-from elastic_harness.simulation.thawed import thawed
-from elastic_harness.simulation.trace import told_again
+from elastic_simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
+from elastic_simulation.campaign import shrink as shrink_plan
+from elastic_simulation.crowd import form_crowd
+from elastic_simulation.explorer import SITUATIONS, explore, play
+from elastic_simulation.ledger import Entry, Ledger, shown_seeds, summary
+from elastic_simulation.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
+from elastic_simulation.storm import Storm
+from elastic_simulation.thawed import thawed
+from elastic_simulation.trace import told_again
 from pytest_elastic.errors import UsageError
 from pytest_elastic.unread import until_unread
 
@@ -39,7 +39,7 @@ _CHUNK = 100
 # So many worlds are let go at once: more of them do not fit into a processor's cache.
 _STORMS_KEPT = 10
 _ALL_KINDS = (*KINDS, *AIMED)
-_PROGRAM = "python -m elastic_harness.simulation"
+_PROGRAM = "python -m elastic_simulation"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from elastic_harness.simulation.world import World
+from elastic_simulation.world import World
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from elastic_harness.simulation.aimed_acts import (
+from elastic_simulation.aimed_acts import (
     ACTS,
     CHANGES,
     KILLS_S,
@@ -27,9 +27,9 @@ from elastic_harness.simulation.aimed_acts import (
     slow_kill,
     swap,
 )
-from elastic_harness.simulation.plan import AIMED, Blow
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.target import Target
+from elastic_simulation.plan import AIMED, Blow
+from elastic_simulation.process import Process
+from elastic_simulation.target import Target
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 

@@ -21,11 +21,11 @@ from enum import Enum
 from functools import partial
 from types import FunctionType, MethodType
 
-from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.health import health_of, seems_over
-from elastic_harness.simulation.process import Direction, Pipe, Process
-from elastic_harness.simulation.storm import finish_what_is_done
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.checks import Violation, Watch
+from elastic_simulation.health import health_of, seems_over
+from elastic_simulation.process import Direction, Pipe, Process
+from elastic_simulation.storm import finish_what_is_done
+from elastic_simulation.world import World, settings
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
 

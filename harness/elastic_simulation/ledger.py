@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_harness.simulation.campaign import Finding, Tally
+from elastic_simulation.campaign import Finding, Tally
 from pytest_elastic.errors import UsageError
 
 __all__ = ["Entry", "Ledger", "shown_seeds", "summary"]

@@ -11,8 +11,8 @@ from pytest_elastic.rendezvous.mark import KnownJob, Mark
 from pytest_elastic.rendezvous.member_phases import Link
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
-    from elastic_harness.simulation.world import World
+    from elastic_simulation.process import Process
+    from elastic_simulation.world import World
 
 __all__ = ["Marks"]
 

@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.world import World
+    from elastic_simulation.world import World
 
 __all__ = ["Direction", "Pipe", "Process"]
 

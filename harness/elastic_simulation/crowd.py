@@ -6,7 +6,7 @@ import gc
 from collections import Counter
 from dataclasses import dataclass
 
-from elastic_harness.simulation.world import World, settings
+from elastic_simulation.world import World, settings
 from pytest_elastic.rendezvous import messages as m
 
 __all__ = ["Crowd", "form_crowd"]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.world import World
+from elastic_simulation.process import Process
+from elastic_simulation.world import World
 from pytest_elastic.events.model import MemberLeft
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.ballot import electorate_of, rank_of, voters_of

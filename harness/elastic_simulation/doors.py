@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_harness.simulation.endpoints import place_under
+from elastic_simulation.endpoints import place_under
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
-    from elastic_harness.simulation.world import World
+    from elastic_simulation.process import Process
+    from elastic_simulation.world import World
 
 __all__ = ["Doors", "place_of"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic_harness.simulation.modelled_agent import ModelledAgent
-from elastic_harness.simulation.network import SimulatedNetwork
-from elastic_harness.simulation.process import Direction, Process
-from elastic_harness.simulation.training import Script, Training
-from elastic_harness.simulation.world import World
+from elastic_simulation.modelled_agent import ModelledAgent
+from elastic_simulation.network import SimulatedNetwork
+from elastic_simulation.process import Direction, Process
+from elastic_simulation.training import Script, Training
+from elastic_simulation.world import World
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.model import Settings

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from elastic_harness.history import events
+
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous.model import Assignment
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.world import World
+from elastic_simulation.process import Process
+from elastic_simulation.world import World
 from pytest_elastic.backends.granted_registry import GrantedRegistry, Where
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v

@@ -10,7 +10,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
+    from elastic_simulation.process import Process
 
 __all__ = ["PlayedAgent"]
 

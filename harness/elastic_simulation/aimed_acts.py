@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from elastic_harness.simulation.granted import ETCD
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.target import MAX_STARTS, Target
-from elastic_harness.simulation.world import World
+from elastic_simulation.granted import ETCD
+from elastic_simulation.process import Process
+from elastic_simulation.target import MAX_STARTS, Target
+from elastic_simulation.world import World
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 

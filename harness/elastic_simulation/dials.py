@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_harness.simulation.process import Direction, Pipe
+from elastic_simulation.process import Direction, Pipe
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.probing import answer_of, outcome_of
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
-    from elastic_harness.simulation.world import World
+    from elastic_simulation.process import Process
+    from elastic_simulation.world import World
 
 __all__ = ["Dials"]
 

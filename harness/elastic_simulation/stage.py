@@ -14,7 +14,8 @@ from elastic_harness.faults.node_resources import NodeResources
 from elastic_harness.faults.ticket import FaultImpossible
 from elastic_harness.scenario.situation import ProcessRef
 from elastic_harness.scenario.stage import Stage
-from elastic_harness.simulation.training import Training
+
+from elastic_simulation.training import Training
 
 __all__ = ["SimulatedProbes", "SimulatedStage"]
 

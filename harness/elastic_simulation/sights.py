@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_harness.simulation.played_agent import PlayedAgent
+from elastic_simulation.played_agent import PlayedAgent
 from pytest_elastic.events.model import Event, MemberLost, RoundEnded, RoundSealed
 from pytest_elastic.rendezvous import ports
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
+    from elastic_simulation.process import Process
 
 __all__ = ["Sights"]
 

@@ -16,8 +16,8 @@ from pytest_elastic.rendezvous.founding import FoundingMachine, best_of, majorit
 from pytest_elastic.rendezvous.model import Node
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.process import Process
-    from elastic_harness.simulation.world import World
+    from elastic_simulation.process import Process
+    from elastic_simulation.world import World
 
 __all__ = ["Endpoints", "place_under"]
 

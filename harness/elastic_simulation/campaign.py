@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from elastic_harness.simulation.checks import Violation
-from elastic_harness.simulation.machine_agent import MachineAgent
-from elastic_harness.simulation.plan import Options, Plan, draw_plan
-from elastic_harness.simulation.played_agent import PlayedAgent
-from elastic_harness.simulation.storm import Outcome, Storm
+from elastic_simulation.checks import Violation
+from elastic_simulation.machine_agent import MachineAgent
+from elastic_simulation.plan import Options, Plan, draw_plan
+from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.storm import Outcome, Storm
 
 __all__ = ["AGENTS", "Finding", "Tally", "complaint_of", "run_seeds", "shrink"]
 

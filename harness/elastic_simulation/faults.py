@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from elastic_harness.simulation.aimed import AIMED_FAULTS
-from elastic_harness.simulation.granted import ETCD
-from elastic_harness.simulation.plan import KINDS, Blow
-from elastic_harness.simulation.target import MAX_STARTS, Target, can_boot
-from elastic_harness.simulation.world import World
+from elastic_simulation.aimed import AIMED_FAULTS
+from elastic_simulation.granted import ETCD
+from elastic_simulation.plan import KINDS, Blow
+from elastic_simulation.target import MAX_STARTS, Target, can_boot
+from elastic_simulation.world import World
 
 __all__ = ["strike"]
 

@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from typing_extensions import assert_never
-
 from elastic_harness.faults.injector import Catalog, Injector
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
@@ -32,11 +30,13 @@ from elastic_harness.scenario.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage_plan import StagePlan
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
-from elastic_harness.simulation.cluster import SimulatedCluster
-from elastic_harness.simulation.job_world import JobWorld
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.stage import SimulatedProbes, SimulatedStage
-from elastic_harness.simulation.training import Script
+from typing_extensions import assert_never
+
+from elastic_simulation.cluster import SimulatedCluster
+from elastic_simulation.job_world import JobWorld
+from elastic_simulation.process import Process
+from elastic_simulation.stage import SimulatedProbes, SimulatedStage
+from elastic_simulation.training import Script
 from pytest_elastic.config import DEFAULT_FAILURE_GRACE_S, DEFAULT_SHUTDOWN_TIMEOUT_S
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record
@@ -46,6 +46,7 @@ from pytest_elastic.rendezvous.settings import settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent
+
     from pytest_elastic.loop import Loop
 
 __all__ = ["SimulatedRun", "why_not"]

@@ -17,13 +17,13 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
-from elastic_harness.simulation.dials import Dials
-from elastic_harness.simulation.doors import Doors, place_of
-from elastic_harness.simulation.endpoints import Endpoints
-from elastic_harness.simulation.marks import Marks
-from elastic_harness.simulation.played_agent import PlayedAgent
-from elastic_harness.simulation.process import Direction, Pipe, Process
-from elastic_harness.simulation.sights import Sights
+from elastic_simulation.dials import Dials
+from elastic_simulation.doors import Doors, place_of
+from elastic_simulation.endpoints import Endpoints
+from elastic_simulation.marks import Marks
+from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import Direction, Pipe, Process
+from elastic_simulation.sights import Sights
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire

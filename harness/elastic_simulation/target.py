@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic_harness.simulation.checks import Watch
-from elastic_harness.simulation.plan import Blow
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.world import World
+from elastic_simulation.checks import Watch
+from elastic_simulation.plan import Blow
+from elastic_simulation.process import Process
+from elastic_simulation.world import World
 
 __all__ = ["MAX_STARTS", "Target", "can_boot", "may_come"]
 

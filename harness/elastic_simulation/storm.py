@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic_harness.simulation.checks import Violation, Watch
-from elastic_harness.simulation.faults import strike
-from elastic_harness.simulation.granted import ETCD, GrantedWorld
-from elastic_harness.simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
-from elastic_harness.simulation.plan import AIMED, Blow, Plan, draw_plan
-from elastic_harness.simulation.played_agent import KILL_S, STOP_S, PlayedAgent
-from elastic_harness.simulation.target import Target, can_boot, may_come
-from elastic_harness.simulation.world import World
+from elastic_simulation.checks import Violation, Watch
+from elastic_simulation.faults import strike
+from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
+from elastic_simulation.plan import AIMED, Blow, Plan, draw_plan
+from elastic_simulation.played_agent import KILL_S, STOP_S, PlayedAgent
+from elastic_simulation.target import Target, can_boot, may_come
+from elastic_simulation.world import World
 from pytest_elastic.events import model as events
 
 __all__ = ["Outcome", "Storm", "finish_what_is_done", "run_storm", "weather"]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import (
     CAPABILITIES,
     Capabilities,
@@ -34,12 +33,13 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
 from elastic_harness.network.link_owners import Layers
-from elastic_harness.simulation.job_world import JobWorld
-from elastic_harness.simulation.lacking import Lacking
-from elastic_harness.simulation.process import Process
+
+from elastic_simulation.job_world import JobWorld
+from elastic_simulation.lacking import Lacking
+from elastic_simulation.process import Process
 from pytest_elastic.errors import UsageError
 
-__all__ = ["SIMULATED", "NoPrograms", "SimulatedCluster"]
+__all__ = ["SIMULATED", "SimulatedCluster"]
 
 _CAN = {
     "network": "links follow the switch's own model, for all traffic alike",
@@ -61,18 +61,6 @@ SIMULATED = Capabilities(
 _START_S = 0.05
 _AGENT_S = 0.2
 _SLOTS = "--nproc-per-node="
-
-
-class NoPrograms(ClusterClient):
-    """What a session gets that asks for simulated nodes and has no scenario: a UsageError."""
-
-    kind: ClassVar[str] = "simulated"
-
-    def __init__(self, *_arguments: object, **_named: object) -> None:
-        raise UsageError(
-            "a simulated cluster plays scenarios and runs no programs",
-            hint="Use a scenario file, or --elastic-cluster=auto.",
-        )
 
 
 @dataclass(slots=True)

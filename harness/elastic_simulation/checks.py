@@ -10,8 +10,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from elastic_harness.simulation.process import Process
-from elastic_harness.simulation.world import World
+from elastic_simulation.process import Process
+from elastic_simulation.world import World
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.model import Assignment
 

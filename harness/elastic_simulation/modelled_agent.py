@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, cast
 
-from elastic_harness.simulation.machine_agent import MachineAgent
+from elastic_simulation.machine_agent import MachineAgent
 from pytest_elastic.agent import messages as a
 
 if TYPE_CHECKING:
-    from elastic_harness.simulation.job_world import JobWorld
+    from elastic_simulation.job_world import JobWorld
 
 __all__ = ["ModelledAgent"]
 
