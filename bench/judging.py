@@ -13,7 +13,7 @@ from elastic_harness.history.history import History
 from elastic_harness.history.judge import judge
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.session import HarnessSession
 
 __all__ = ["judging"]

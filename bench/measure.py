@@ -14,7 +14,7 @@ from elastic_harness.history.worlds import World
 from elastic_harness.job import Chaos, Job, NotSeen
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Entry, Scenario
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.session import HarnessSession, OpenRun
 
 from bench.cases import Case

@@ -108,7 +108,7 @@ def _temporary() -> set[str]:
 
     The folders of clusters are the snapshot's business, which knows whose they are.
     """
-    from elastic_harness.cluster import cgroups
+    from elastic_harness.cluster.limits import cgroups
 
     return {
         name

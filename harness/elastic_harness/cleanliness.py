@@ -11,9 +11,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from elastic_harness.cluster import cgroups, process_table
+from elastic_harness.cluster import process_table
 from elastic_harness.cluster.client import ClusterClient
-from elastic_harness.cluster.leftovers import temporary_folder
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.server.leftovers import temporary_folder
 
 __all__ = ["what_is_left"]
 

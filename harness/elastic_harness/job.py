@@ -20,12 +20,12 @@ from elastic_harness.history.verdict import Verdict
 from elastic_harness.history.worlds import World
 from elastic_harness.job_ports import Starter, StormDrawer
 from elastic_harness.job_waits import read_wait
-from elastic_harness.scenario import messages as m
-from elastic_harness.scenario.clauses import ClauseState
-from elastic_harness.scenario.loader import read_entry, read_storm
+from elastic_harness.scenario.engine import messages as m
+from elastic_harness.scenario.engine.clauses import ClauseState
 from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.planning.storm import STORM_ID
+from elastic_harness.scenario.reading.loader import read_entry, read_storm
 from elastic_harness.scenario.runner import RunResult
-from elastic_harness.scenario.storm import STORM_ID
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
 

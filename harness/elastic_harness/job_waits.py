@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.loader import read_clause
 from elastic_harness.scenario.model import Eventually
+from elastic_harness.scenario.reading.loader import read_clause
 from pytest_elastic.errors import UsageError
 
 __all__ = ["read_wait"]

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from elastic_harness.cluster import cgroups, process_table
-from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
-from elastic_harness.cluster.own_mounts import own_mounts
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.node.own_mounts import own_mounts
+from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK
 
 __all__ = ["Snapshot", "Spared", "compare", "leaks_since", "names_since", "snapshot"]
 

@@ -9,7 +9,7 @@ from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned, ReferenceObserved
 from elastic_harness.history.history import History
 from elastic_harness.scenario.model import Clause, Expect, Nodes
-from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from pytest_elastic.errors import UsageError
 

@@ -14,21 +14,21 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.cleanliness import what_is_left
-from elastic_harness.cluster import leftovers
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
+from elastic_harness.cluster.server import leftovers
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.leaks import Spared
 from elastic_harness.loop_thread import LoopThread
-from elastic_harness.network.toxiproxy_remote import EMBEDDED, RemoteToxiproxy, find_server
+from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
-from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
-from elastic_harness.scenario.timeline import OWN_ACTIONS
+from elastic_harness.toxiproxy.remote import EMBEDDED, RemoteToxiproxy, find_server
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import ElasticError, UsageError
 

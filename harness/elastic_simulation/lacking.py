@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.cluster import ClusterError, ClusterNode, Done
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.network.link_model import Pair
 from elastic_harness.network.names import NameChange
 

@@ -21,14 +21,14 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import judge_checks
-from elastic_harness.scenario import messages as m
-from elastic_harness.scenario.engine import EngineMachine
+from elastic_harness.scenario.engine import messages as m
+from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
 from elastic_harness.scenario.model import ActionCatalog, Scenario
-from elastic_harness.scenario.planned_clauses import clauses_of
-from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.planning.planned_clauses import clauses_of
+from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
-from elastic_harness.scenario.stage_plan import StagePlan
+from elastic_harness.scenario.stage.plan import StagePlan
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from typing_extensions import assert_never
 

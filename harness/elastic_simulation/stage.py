@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from elastic_harness.cluster.cluster import ProcessInfo
-from elastic_harness.faults.node_resources import NodeResources
+from elastic_harness.faults.nodes.node_resources import NodeResources
 from elastic_harness.faults.ticket import FaultImpossible
-from elastic_harness.scenario.situation import ProcessRef
-from elastic_harness.scenario.stage import Stage
+from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.scenario.stage.stage import Stage
 
 from elastic_simulation.training import Training
 

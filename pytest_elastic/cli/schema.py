@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_option(parser)
     given = parser.parse_args(argv)
-    from elastic_harness.scenario.schema import json_schema
+    from elastic_harness.scenario.reading.schema import json_schema
 
     print(json.dumps(json_schema(*registries(given.conftest)), indent=2))
     return 0

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     # Held back until the loop can be told, lest a signal ends us in the middle of beginning.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    from elastic_harness.network.toxiproxy import Toxiproxy
+    from elastic_harness.toxiproxy.server import Toxiproxy
 
     loop = Loop()
     server = Toxiproxy(loop, host=options.host, port=options.port, seed=options.seed)

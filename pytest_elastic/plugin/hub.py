@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elastic_harness.leaks import Spared
     from elastic_harness.report.run_directory import RunDirectory
     from elastic_harness.scenario.launchers import Launcher
-    from elastic_harness.scenario.planner import Plan
+    from elastic_harness.scenario.planning.planner import Plan
     from elastic_harness.scenario.runner import RunResult
     from elastic_harness.session import HarnessSession, OpenRun
 
@@ -143,7 +143,7 @@ class Hub:
         """The plan to be repeated, if one is; raises UsageError for what is none."""
         path = self.options.replay
         if path and self._replay is None:
-            from elastic_harness.scenario.planner import decode_plan
+            from elastic_harness.scenario.planning.planner import decode_plan
 
             try:
                 with open(path, encoding="utf-8") as file:
@@ -178,7 +178,7 @@ class Hub:
         is_open: bool = False,
     ) -> OpenRun:
         """Write down what is planned, and start the run."""
-        from elastic_harness.scenario.planner import encode_plan
+        from elastic_harness.scenario.planning.planner import encode_plan
 
         run.opened_with = {"launcher": launcher, "base_dir": base_dir, "shared": shared}
 

@@ -17,15 +17,15 @@ from elastic_harness.history.history import History
 from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
-from elastic_harness.scenario.checks import check_scenario, needed_capabilities
-from elastic_harness.scenario.complaints import explain
+from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
+from elastic_harness.scenario.checks.token_files import check_token_files
+from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
-from elastic_harness.scenario.planned_clauses import NO_WORKERS
-from elastic_harness.scenario.planner import make_plan
-from elastic_harness.scenario.seed import Seed
-from elastic_harness.scenario.storm import STORM_ID, draw_entries
-from elastic_harness.scenario.timeline import OWN_ACTIONS
-from elastic_harness.scenario.token_files import check_token_files
+from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
+from elastic_harness.scenario.planning.planner import make_plan
+from elastic_harness.scenario.planning.seed import Seed
+from elastic_harness.scenario.planning.storm import STORM_ID, draw_entries
+from elastic_harness.scenario.reading.complaints import explain
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError
 

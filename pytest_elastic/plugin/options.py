@@ -298,7 +298,7 @@ def _check_toxiproxy(text: str) -> str:
 
     if text == "embedded":
         return text  # spares the import where nobody asked for another
-    from elastic_harness.network.toxiproxy_remote import check_choice
+    from elastic_harness.toxiproxy.remote import check_choice
 
     try:
         return check_choice(text)

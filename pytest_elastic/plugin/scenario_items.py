@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from elastic_harness.report.failure_screen import UnmetClause
-from elastic_harness.scenario.checks import needed_capabilities
+from elastic_harness.scenario.checks.scenario_checks import needed_capabilities
 from elastic_harness.scenario.launchers import launcher_named
-from elastic_harness.scenario.loader import LoadedScenario, load_file
-from elastic_harness.scenario.planner import Plan, make_plan
-from elastic_harness.scenario.problems import Problem, ScenarioError
+from elastic_harness.scenario.planning.planner import Plan, make_plan
+from elastic_harness.scenario.reading.loader import LoadedScenario, load_file
+from elastic_harness.scenario.reading.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import (

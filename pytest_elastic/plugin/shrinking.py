@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_harness.history.verdict import Outcome
-from elastic_harness.scenario.shrink import keep_of_storm, shrink
+from elastic_harness.scenario.planning.shrink import keep_of_storm, shrink
 
 if TYPE_CHECKING:
     from elastic_harness.report.failure_screen import UnmetClause
-    from elastic_harness.scenario.planner import Plan
+    from elastic_harness.scenario.planning.planner import Plan
 
     from pytest_elastic.plugin.hub import Hub, RunOfTest
 

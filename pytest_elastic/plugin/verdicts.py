@@ -18,11 +18,11 @@ from elastic_harness.report.failure_screen import Place, UnmetClause, failure_sc
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.moments import node_of_first_failure
 from elastic_harness.report.session_page import summary_of
-from elastic_harness.scenario.planner import encode_plan
-from elastic_harness.scenario.storm import STORM_ID
+from elastic_harness.scenario.planning.planner import encode_plan
+from elastic_harness.scenario.planning.storm import STORM_ID
 
 if TYPE_CHECKING:
-    from elastic_harness.scenario.loader import LoadedScenario
+    from elastic_harness.scenario.reading.loader import LoadedScenario
     from elastic_harness.scenario.runner import RunResult
 
     from pytest_elastic.plugin.hub import Hub, RunOfTest

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from elastic_harness.network.toxiproxy_remote import EMBEDDED
+from elastic_harness.toxiproxy.remote import EMBEDDED
 
 from pytest_elastic.plugin.options import options_of
 from tests.conformance.toxiproxy_bench import (
@@ -299,7 +299,7 @@ def test_the_same_seed_harms_the_same_connections() -> None:
     """And another harms others: chance is the seed's."""
 
     def harmed(seed: int) -> list[bool]:
-        from elastic_harness.network.toxiproxy import serving
+        from elastic_harness.toxiproxy.server import serving
 
         with serving(seed=seed) as server:
             bench = Bench(server.url)

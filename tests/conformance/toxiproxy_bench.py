@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import pytest
 import requests
-from elastic_harness.network.toxiproxy import serving
-from elastic_harness.network.toxiproxy_client import ProxyHandle, ToxiproxyClient
-from elastic_harness.network.toxiproxy_remote import EMBEDDED
+from elastic_harness.toxiproxy.client import ProxyHandle, ToxiproxyClient
+from elastic_harness.toxiproxy.remote import EMBEDDED
+from elastic_harness.toxiproxy.server import serving
 
 WAIT_S = 60.0  # for what should happen at once
 _numbers = itertools.count(1)

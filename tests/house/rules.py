@@ -206,44 +206,44 @@ PURE = (
         drivers=("agent", "file_work", "program", "signals", "store_calls"),
     ),
     Pure(holds="elastic_harness.cluster.cluster"),
-    Pure(holds="elastic_harness.cluster.cgroup_layout"),
-    Pure(holds="elastic_harness.cluster.disk_policy"),
+    Pure(holds="elastic_harness.cluster.limits.cgroup_layout"),
+    Pure(holds="elastic_harness.cluster.disks.policy"),
     Pure(
         holds="elastic_harness.network",
-        drivers=(
-            "alarm",
-            "capture",
-            "lane",
-            "switch",
-            "toxiproxy",
-            "toxiproxy_address",
-            "toxiproxy_api",
-            "toxiproxy_client",
-            "toxiproxy_connection",
-            "toxiproxy_listener",
-            "toxiproxy_proxy",
-            "toxiproxy_remote",
-        ),
+        drivers=("alarm", "capture", "lane", "switch"),
     ),
     Pure(
-        holds="elastic_harness.scenario",
+        holds="elastic_harness.toxiproxy",
         drivers=(
-            "loader",
+            "address",
+            "api",
+            "client",
+            "connection",
+            "listener",
+            "proxy",
+            "remote",
+            "server",
+        ),
+    ),
+    # The most precise first.
+    Pure(holds="elastic_harness.scenario.reading", drivers=("loader",)),
+    Pure(holds="elastic_harness.scenario.checks", drivers=("token_files",)),
+    Pure(
+        holds="elastic_harness.scenario.stage",
+        drivers=(
             "held_writers",
             "log_clock",
             "log_watch",
+            "network",
             "node_commands",
-            "runner",
-            "setup",
+            "proxies",
             "stage",
-            "stage_network",
-            "stage_proxies",
-            "stage_stops",
+            "stops",
             "strangers",
-            "token_files",
             "working_copy",
         ),
     ),
+    Pure(holds="elastic_harness.scenario", drivers=("runner", "setup")),
     Pure(holds="elastic_harness.checkup", drivers=("runs",)),
     Pure(holds="elastic_harness.faker_provider"),
     Pure(holds="elastic_harness.faults.evidence"),
@@ -294,7 +294,7 @@ PURE_EXCEPT: dict[tuple[str, str], str] = {
     ("elastic_simulation.granted", "pytest_elastic"): (
         "the registry drives a node; here it is driven itself, by a loop that is played"
     ),
-    ("elastic_harness.scenario.yaml_tree", "yaml"): (
+    ("elastic_harness.scenario.reading.yaml_tree", "yaml"): (
         "the one place that knows YAML: text in, values with their positions out"
     ),
     ("elastic_harness.history.history", "open()"): (
@@ -333,8 +333,8 @@ IMPORTERS = (
     ),
     Importer(
         package="yaml",
-        modules=("elastic_harness.scenario.yaml_tree",),
-        at_top=("elastic_harness.scenario.yaml_tree",),  # itself imported when a file is collected
+        modules=("elastic_harness.scenario.reading.yaml_tree",),
+        at_top=("elastic_harness.scenario.reading.yaml_tree",),
     ),
 )
 

@@ -11,7 +11,7 @@ from elastic_harness.faults.registry import FaultRegistry
 from elastic_harness.history.events import FaultEffective, FaultHealed, FaultIneffective
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
 

@@ -12,9 +12,9 @@ import ctypes
 import os
 import sys
 
-from elastic_harness.cluster import cgroups
-from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.handing_down import hand_down
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.limits.handing_down import hand_down
+from elastic_harness.cluster.node import namespace as ns
 
 _NEW_CGROUP = 0x02000000
 _MNT_DETACH = 2

@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from elastic_harness.cluster import fuse_wire
-from elastic_harness.cluster.disk_layer import DiskLayer
-from elastic_harness.cluster.fuse_wire import MAX_WRITE, Opcode
+from elastic_harness.cluster.disks import fuse_wire
+from elastic_harness.cluster.disks.fuse_wire import MAX_WRITE, Opcode
+from elastic_harness.cluster.disks.layer import DiskLayer
 
 _DETACH = 2
 _LIMIT_S = 60.0

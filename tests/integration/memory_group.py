@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster import cgroup_layout, cgroups
-from elastic_harness.cluster.handing_down import hand_down
+from elastic_harness.cluster.limits import cgroup_layout, cgroups
+from elastic_harness.cluster.limits.handing_down import hand_down
 
 __all__ = ["limited_memory"]
 

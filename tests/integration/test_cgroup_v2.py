@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster import cgroups
-from elastic_harness.cluster.cgroup_layout import Hierarchy
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.limits.cgroup_layout import Hierarchy
 
 _LIMIT_S = 20.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import wait_for
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench

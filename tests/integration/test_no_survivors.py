@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster import cgroups, leftovers
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ServerLost
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.server import leftovers
 
 from pytest_elastic.boot.descriptors import open_pidfd
 from pytest_elastic.errors import UsageError

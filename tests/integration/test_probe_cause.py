@@ -12,7 +12,7 @@ import pytest
 from elastic_harness.history.events import StackSeen, WorkerRaised
 from elastic_harness.observe.proc import read_process
 from elastic_harness.observe.stacks import ask_for_stacks
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.integration.probe_bench import DEADLINE_S, Bench
 

@@ -15,7 +15,7 @@ from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
 from elastic_harness.history.events import HarnessFailed, RunClosed
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.session import HarnessSession, OpenRun, _make_socket_dir
 
 from pytest_elastic.errors import UsageError

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_harness.network.toxiproxy import serving
-from elastic_harness.network.toxiproxy_client import ProxyHandle, ToxiproxyClient
+from elastic_harness.toxiproxy.client import ProxyHandle, ToxiproxyClient
+from elastic_harness.toxiproxy.server import serving
 
 from tests.conformance.toxiproxy_bench import free_port
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 from elastic_harness import leaks
-from elastic_harness.cluster import leftovers, process_table
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.server import leftovers
 
 from tests.plugin.place import LIMIT_S, Place, scenario
 

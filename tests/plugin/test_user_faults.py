@@ -9,7 +9,7 @@ CONFTEST = '''
     import signal
     from pathlib import Path
     from elastic_harness.faults.context import IN_FORCE, FaultImpossible, Until
-    from elastic_harness.faults.worker import WorkerFault
+    from elastic_harness.faults.workers.worker import WorkerFault
 
     class Nudge(WorkerFault):
         """A worker gets SIGUSR1. Stands for a nudge. Does not stand for: a push."""

@@ -16,8 +16,8 @@ from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.history import History
 from elastic_harness.scenario.launchers import launcher_named
-from elastic_harness.scenario.loader import load_file
-from elastic_harness.scenario.planner import Plan, make_plan
+from elastic_harness.scenario.planning.planner import Plan, make_plan
+from elastic_harness.scenario.reading.loader import load_file
 from elastic_harness.session import HarnessSession
 from elastic_simulation.run import SimulatedRun, why_not
 

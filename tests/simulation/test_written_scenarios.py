@@ -6,8 +6,8 @@ from pathlib import Path
 
 from elastic_harness.history.events import FaultFired
 from elastic_harness.history.judge import unmet
-from elastic_harness.scenario.loader import load_file
-from elastic_harness.scenario.planner import make_plan
+from elastic_harness.scenario.planning.planner import make_plan
+from elastic_harness.scenario.reading.loader import load_file
 from elastic_harness.scenario.runner import RunResult
 from elastic_simulation.run import SimulatedRun
 

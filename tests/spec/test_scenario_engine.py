@@ -17,7 +17,7 @@ from elastic_harness.history.events import (
     FaultIneffective,
     FaultPlanned,
 )
-from elastic_harness.scenario.messages import (
+from elastic_harness.scenario.engine.messages import (
     ArmHold,
     DisarmHold,
     EndRun,

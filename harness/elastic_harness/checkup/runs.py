@@ -24,10 +24,10 @@ from elastic_harness.checkup.measured import Measured, measure, why_not_comparab
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
-from elastic_harness.scenario.checks import needed_capabilities
+from elastic_harness.scenario.checks.scenario_checks import needed_capabilities
 from elastic_harness.scenario.launchers import Launcher
-from elastic_harness.scenario.loader import SUFFIX, LoadedScenario, load_file
-from elastic_harness.scenario.planner import encode_plan, make_plan
+from elastic_harness.scenario.planning.planner import encode_plan, make_plan
+from elastic_harness.scenario.reading.loader import SUFFIX, LoadedScenario, load_file
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession, OpenRun
 from pytest_elastic.errors import UsageError

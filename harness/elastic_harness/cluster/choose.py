@@ -17,8 +17,8 @@ from elastic_harness.cluster.cluster import (
     Capability,
     ClusterEvent,
 )
-from elastic_harness.cluster.cuda_devices import find_cuda_devices
-from elastic_harness.cluster.faketime import find_libfaketime
+from elastic_harness.cluster.node.cuda_devices import find_cuda_devices
+from elastic_harness.cluster.node.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop

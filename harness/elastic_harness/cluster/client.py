@@ -29,12 +29,12 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
     ServerLost,
 )
-from elastic_harness.cluster.leftovers import temporary_folder
-from elastic_harness.cluster.loopback import LoopbackRange
 from elastic_harness.cluster.network_client import NetworkClient
-from elastic_harness.cluster.node_processes import NodeProcesses, list_processes, send_signal
+from elastic_harness.cluster.node.processes import NodeProcesses, list_processes, send_signal
 from elastic_harness.cluster.requests import gateway_request, node_request, process_request
-from elastic_harness.cluster.server_process import ServerProcess
+from elastic_harness.cluster.server.leftovers import temporary_folder
+from elastic_harness.cluster.server.loopback import LoopbackRange
+from elastic_harness.cluster.server.server_process import ServerProcess
 from elastic_harness.conversation import Answer
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError

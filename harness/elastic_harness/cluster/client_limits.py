@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from elastic_harness.cluster.cgroup_layout import GroupReadings
 from elastic_harness.cluster.cluster import Capabilities, ClusterError, Done
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy, policy_to
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy, policy_to
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.conversation import Answer
 
 __all__ = ["LimitOrders"]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from elastic_harness.cluster.cgroup_layout import GroupReadings
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.link_owners import Layers
 from elastic_harness.network.names import NameChange

@@ -14,11 +14,11 @@ import signal
 import sys
 from collections.abc import Callable
 
-from elastic_harness.cluster import cgroup_layout, cgroups
-from elastic_harness.cluster import namespace as ns
-from elastic_harness.cluster.handing_down import hand_down
-from elastic_harness.cluster.node_world import NodePlan, build
-from elastic_harness.cluster.scratch import Scratch
+from elastic_harness.cluster.limits import cgroup_layout, cgroups
+from elastic_harness.cluster.limits.handing_down import hand_down
+from elastic_harness.cluster.node import namespace as ns
+from elastic_harness.cluster.node.world import NodePlan, build
+from elastic_harness.cluster.server.scratch import Scratch
 
 __all__ = ["main", "restrictions"]
 

@@ -12,7 +12,7 @@ from elastic_harness.cluster.cluster import (
     Done,
     NetworkCounters,
 )
-from elastic_harness.cluster.network_reading import read_counters
+from elastic_harness.cluster.server.network_reading import read_counters
 from elastic_harness.conversation import Answer
 from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.link_owners import Layers

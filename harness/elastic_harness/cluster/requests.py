@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from elastic_harness.cluster.cluster import GATEWAY, NodeSpec, ProcessSpec
-from elastic_harness.cluster.leftovers import ENVIRONMENT_MARK
+from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK
 from pytest_elastic.errors import UsageError
 
 __all__ = ["gateway_request", "node_request", "process_request"]

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from elastic_harness.faults.capture import CapturePackets
-from elastic_harness.faults.clock import ClockSkew
 from elastic_harness.faults.command import RunCommand
-from elastic_harness.faults.degrade import Degrade, ResetConnections
-from elastic_harness.faults.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
+from elastic_harness.faults.disks.disk import DiskError, DiskFull, DiskReadOnly, DiskSlow
+from elastic_harness.faults.disks.files import CorruptFile
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.file_limit import LimitFiles
-from elastic_harness.faults.files import CorruptFile
-from elastic_harness.faults.foreign_bytes import ForeignBytes
-from elastic_harness.faults.gpu import AbortNccl, DeviceAssert, GpuSleep
-from elastic_harness.faults.limits import (
+from elastic_harness.faults.links.capture import CapturePackets
+from elastic_harness.faults.links.degrade import Degrade, ResetConnections
+from elastic_harness.faults.links.foreign_bytes import ForeignBytes
+from elastic_harness.faults.links.names import ConfuseNames
+from elastic_harness.faults.links.network import FlapLinks, Partition
+from elastic_harness.faults.links.store import FreezeStore, KillStore, SlowStore
+from elastic_harness.faults.links.toxic import AddToxic, DisableProxy, EnableProxy
+from elastic_harness.faults.nodes.clock import ClockSkew
+from elastic_harness.faults.nodes.limits import (
     LimitCpu,
     LimitMemory,
     LimitProcesses,
     OutOfMemory,
 )
-from elastic_harness.faults.membership import JoinNodes, RebootNode, ReplaceNode
-from elastic_harness.faults.names import ConfuseNames
-from elastic_harness.faults.network import FlapLinks, Partition
-from elastic_harness.faults.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
-from elastic_harness.faults.pause import Pause
-from elastic_harness.faults.stall import HangWorker, SlowWorker
-from elastic_harness.faults.store import FreezeStore, KillStore, SlowStore
-from elastic_harness.faults.toxic import AddToxic, DisableProxy, EnableProxy
-from elastic_harness.faults.worker import (
+from elastic_harness.faults.nodes.membership import JoinNodes, RebootNode, ReplaceNode
+from elastic_harness.faults.nodes.node import CrashNode, CutPower, KillAgent, LeaveNode, PreemptNode
+from elastic_harness.faults.workers.file_limit import LimitFiles
+from elastic_harness.faults.workers.gpu import AbortNccl, DeviceAssert, GpuSleep
+from elastic_harness.faults.workers.pause import Pause
+from elastic_harness.faults.workers.stall import HangWorker, SlowWorker
+from elastic_harness.faults.workers.worker import (
     AbortWorker,
     ExitWorker,
     KillWorker,

@@ -14,9 +14,9 @@ from elastic_harness.faults.context import (
     Steps,
 )
 from elastic_harness.faults.fault import Fault
+from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Select, Text
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
-from elastic_harness.scenario.situation import Situation, Targets
 
 __all__ = ["RunCommand"]
 

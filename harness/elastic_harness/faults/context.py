@@ -23,13 +23,13 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from elastic_harness.faults.evidence import Evidence
-from elastic_harness.faults.resource_context import Resources
+from elastic_harness.faults.links.visits import Visits
+from elastic_harness.faults.nodes.resource_context import Resources
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
-from elastic_harness.faults.visits import Visits
 from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
-from elastic_harness.network.toxiproxy_stream import Direction, Toxic
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.toxiproxy.stream import Direction, Toxic
 
 __all__ = [
     "IN_FORCE",

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 from pydantic import model_validator
 
 from elastic_harness.faults.context import FaultContext, Steps
+from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import ScenarioModel
 from elastic_harness.scenario.selectors import Selector, Term
-from elastic_harness.scenario.situation import Situation, Targets
 from pytest_elastic.errors import UsageError
 
 __all__ = ["LAYERS", "Fault", "with_exclude"]

@@ -9,7 +9,7 @@ from typing import Protocol
 from elastic_harness.faults.context import FaultContext
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.task import FaultTask, Scheduler
-from elastic_harness.scenario.messages import (
+from elastic_harness.scenario.engine.messages import (
     EngineInput,
     FaultFailed,
     FaultInForce,
@@ -18,7 +18,7 @@ from elastic_harness.scenario.messages import (
     Fire,
     Heal,
 )
-from elastic_harness.scenario.situation import Targets
+from elastic_harness.scenario.engine.situation import Targets
 
 __all__ = ["Catalog", "Injector"]
 

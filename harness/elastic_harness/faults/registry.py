@@ -12,7 +12,7 @@ from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.recipe import Recipe
 from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
+from elastic_harness.scenario.engine.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
 from pytest_elastic.errors import UsageError
 
 __all__ = ["FaultRegistry", "built_in_faults"]

@@ -14,7 +14,7 @@ from typing import Final
 
 from elastic_harness.history.events import ProcessExited, WorkerHello
 from elastic_harness.observe.proc import is_same_process
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.events.model import Record, WorkerExited
 
 __all__ = ["ProcessEnds"]

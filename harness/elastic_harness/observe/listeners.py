@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 __all__ = ["find_listeners", "listening_inodes"]
 

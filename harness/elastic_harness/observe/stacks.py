@@ -15,7 +15,7 @@ from typing import Any
 from elastic_harness.history.events import StackSeen, WorkerHello
 from elastic_harness.history.stacks import parse_stacks, place_in_script
 from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.loop import Loop
 
 __all__ = ["StackOffer", "StackSource", "ask_for_stacks"]

@@ -20,7 +20,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from elastic_harness.cluster.namespace import become_subreaper, die_with_parent
+from elastic_harness.cluster.node.namespace import become_subreaper, die_with_parent
 from elastic_harness.cluster.process_table import descendants
 from elastic_harness.ranks.rank_faults import RankFaults, Target
 from elastic_harness.ranks.rank_process import STACKS_SIGNAL, run_rank

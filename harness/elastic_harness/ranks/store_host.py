@@ -7,7 +7,7 @@ import signal
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from elastic_harness.cluster.namespace import die_with_parent
+from elastic_harness.cluster.node.namespace import die_with_parent
 from pytest_elastic.name_servers import without_name_servers
 
 __all__ = ["StoreHost"]

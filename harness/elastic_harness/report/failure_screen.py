@@ -22,7 +22,7 @@ from elastic_harness.report.cause import (
     where_ranks_stand,
 )
 from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
-from elastic_harness.scenario.situation import natural_key
+from elastic_harness.scenario.engine.situation import natural_key
 
 __all__ = ["Place", "UnmetClause", "failure_screen"]
 

@@ -27,7 +27,7 @@ from elastic_harness.history.judge import Judgement
 from elastic_harness.report.timed_lines import LogLine, read_marks, timed_lines
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
-from elastic_harness.scenario.log_clock import LOG_TIMES
+from elastic_harness.scenario.stage.log_clock import LOG_TIMES
 from pytest_elastic.errors import UsageError
 
 __all__ = ["RunDirectory", "create_run_directory", "safe_name", "write_whole"]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elastic_harness.scenario.speakers import WORKER_LOGS
+from elastic_harness.scenario.stage.speakers import WORKER_LOGS
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from elastic_harness.faults.recipe import Recipe
-from elastic_harness.network.proxied import RENDEZVOUS, ProxyPlan
+from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import (
     Listed,
     Mark,
@@ -35,7 +35,6 @@ from elastic_harness.scenario.fields import (
 from elastic_harness.scenario.job_spec import Observe, Rdzv
 from elastic_harness.scenario.proxy_spec import ProxySpec
 from elastic_harness.scenario.selectors import Selector
-from elastic_harness.scenario.situation import Situation, Targets
 from elastic_harness.scenario.triggers import (
     After,
     AtStep,
@@ -46,6 +45,7 @@ from elastic_harness.scenario.triggers import (
     Until,
     When,
 )
+from elastic_harness.toxiproxy.proxied import RENDEZVOUS, ProxyPlan
 
 __all__ = [
     "ENTRY_KEYS",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from elastic_harness.network.proxied import parse_upstream
 from elastic_harness.scenario.fields import ScenarioModel
+from elastic_harness.toxiproxy.proxied import parse_upstream
 from pytest_elastic.errors import UsageError
 
 __all__ = ["ProxySpec"]

@@ -34,23 +34,23 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks
-from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
 from elastic_harness.observe.folder_watch import FolderWatch
 from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
-from elastic_harness.scenario import messages as m
-from elastic_harness.scenario.engine import EngineMachine
-from elastic_harness.scenario.held_writers import HeldWriters
-from elastic_harness.scenario.log_clock import LOG_TIMES, LogClock
-from elastic_harness.scenario.log_watch import FoundLine, LogWatch
+from elastic_harness.scenario.engine import messages as m
+from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.model import ActionCatalog
-from elastic_harness.scenario.pins import PinnedTargets
-from elastic_harness.scenario.planned_clauses import clauses_of
-from elastic_harness.scenario.planner import Plan
-from elastic_harness.scenario.speakers import WORKER
-from elastic_harness.scenario.stage import Stage
-from elastic_harness.scenario.stage_plan import StagePlan
+from elastic_harness.scenario.planning.pins import PinnedTargets
+from elastic_harness.scenario.planning.planned_clauses import clauses_of
+from elastic_harness.scenario.planning.planner import Plan
+from elastic_harness.scenario.stage.held_writers import HeldWriters
+from elastic_harness.scenario.stage.log_clock import LOG_TIMES, LogClock
+from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
+from elastic_harness.scenario.stage.plan import StagePlan
+from elastic_harness.scenario.stage.speakers import WORKER
+from elastic_harness.scenario.stage.stage import Stage
+from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop, Timer

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar
 
 from typing_extensions import assert_never
 
-from elastic_harness.scenario.situation import NodeRef, Situation, WorkerRef, natural_key
+from elastic_harness.scenario.engine.situation import NodeRef, Situation, WorkerRef, natural_key
 from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = [

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.scenario.checks.option_checks import tells_workers_apart
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
-from elastic_harness.scenario.option_checks import tells_workers_apart
-from elastic_harness.scenario.planner import Plan
+from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunSetup
-from elastic_harness.scenario.stage_plan import StagePlan
-from elastic_harness.scenario.working_copy import copy_working_folder
+from elastic_harness.scenario.stage.plan import StagePlan
+from elastic_harness.scenario.stage.working_copy import copy_working_folder
 from pytest_elastic.errors import UsageError
 
 __all__ = ["make_setup"]

@@ -29,7 +29,7 @@ from elastic_harness.scenario.fields import (
     format_duration,
     parse_duration,
 )
-from elastic_harness.scenario.speakers import parse_speaker
+from elastic_harness.scenario.stage.speakers import parse_speaker
 
 __all__ = [
     "CONDITION_KEYS",

@@ -17,8 +17,8 @@ from elastic_harness.checkup.battery import (
 )
 from elastic_harness.checkup.measured import Measured, measure
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.loader import load_text
 from elastic_harness.scenario.model import Scenario
+from elastic_harness.scenario.reading.loader import load_text
 
 from tests.cluster_bench import ROOT
 from tests.unit.checkup.undisturbed import undisturbed

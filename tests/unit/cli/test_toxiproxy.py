@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from elastic_harness.network.toxiproxy import Toxiproxy
-from elastic_harness.network.toxiproxy_client import ToxiproxyClient, ToxiproxyError
+from elastic_harness.toxiproxy.client import ToxiproxyClient, ToxiproxyError
+from elastic_harness.toxiproxy.server import Toxiproxy
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from elastic_harness.cluster import cgroup_layout as layout
-from elastic_harness.cluster.cgroup_layout import GroupReadings, HandingDown, Hierarchy
+from elastic_harness.cluster.limits import cgroup_layout as layout
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, HandingDown, Hierarchy
 
 # A virtual machine of a CI service: systemd, version 2 only, a job below a service.
 CI_MOUNTS = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 
-from elastic_harness.cluster.cgroups import session_tag
-from elastic_harness.cluster.own_mounts import own_mounts
+from elastic_harness.cluster.limits.cgroups import session_tag
+from elastic_harness.cluster.node.own_mounts import own_mounts
 
 HOST = (
     "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",

@@ -15,11 +15,11 @@ from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.network.toxiproxy_stream import Direction, Toxic
-from elastic_harness.scenario.messages import EngineInput, Fire, Heal
-from elastic_harness.scenario.seed import Seed
-from elastic_harness.scenario.situation import NodeRef, ProcessRef, Situation, WorkerRef
-from elastic_harness.scenario.stage_stops import StageStops
+from elastic_harness.scenario.engine.messages import EngineInput, Fire, Heal
+from elastic_harness.scenario.engine.situation import NodeRef, ProcessRef, Situation, WorkerRef
+from elastic_harness.scenario.planning.seed import Seed
+from elastic_harness.scenario.stage.stops import StageStops
+from elastic_harness.toxiproxy.stream import Direction, Toxic
 
 from tests.unit.faults.budget import Budget
 from tests.unit.faults.played_network import PlayedNetwork

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from elastic_harness.cluster.cgroup_layout import GroupReadings
-from elastic_harness.cluster.disk_policy import DiskCounters, DiskPolicy
-from elastic_harness.faults.resource_context import FileLimit, Limited
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
+from elastic_harness.faults.nodes.resource_context import FileLimit, Limited
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 __all__ = ["Budget"]
 

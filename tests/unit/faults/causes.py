@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from elastic_harness.cluster.disk_policy import DiskCounters
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.cluster.disks.policy import DiskCounters
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.unit.faults.bench import World
 

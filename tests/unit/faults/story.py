@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elastic_harness.faults.evidence import Evidence
-from elastic_harness.scenario.messages import (
+from elastic_harness.scenario.engine.messages import (
     EngineInput,
     FaultFailed,
     FaultInForce,

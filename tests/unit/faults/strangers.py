@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from elastic_harness.faults.visits import Visits
-from elastic_harness.scenario.seed import Seed
+from elastic_harness.faults.links.visits import Visits
+from elastic_harness.scenario.planning.seed import Seed
 
 __all__ = ["PlayedStrangers", "Sent"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster import faketime
+from elastic_harness.cluster.node import faketime
 from elastic_harness.faults.registry import built_in_faults
 from pydantic import ValidationError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.cluster.disk_policy import (
+from elastic_harness.cluster.disks.policy import (
     DiskCounters,
     DiskPolicy,
     combine,

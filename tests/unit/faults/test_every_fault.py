@@ -15,8 +15,8 @@ from elastic_harness.faults.fault import LAYERS
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.task import FaultTask
 from elastic_harness.network.link_model import HEALTHY
-from elastic_harness.scenario.messages import FaultProved, Fire
-from elastic_harness.scenario.timeline import OWN_ACTIONS
+from elastic_harness.scenario.engine.messages import FaultProved, Fire
+from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 
 from tests.unit.faults.bench import World
 from tests.unit.faults.examples import EXAMPLES, Example

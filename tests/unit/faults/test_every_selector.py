@@ -12,8 +12,8 @@ from typing import Any
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.scenario.checks.target_checks import check_targets
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.target_checks import check_targets
 
 from tests.unit.faults.bench import World
 from tests.unit.faults.examples import EXAMPLES

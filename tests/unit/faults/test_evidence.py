@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from elastic_harness.faults.evidence import Evidence
-from elastic_harness.faults.worker import name_of_end
-from elastic_harness.scenario.messages import FaultProved
+from elastic_harness.faults.workers.worker import name_of_end
+from elastic_harness.scenario.engine.messages import FaultProved
 
 from tests.unit.faults.bench import World
 from tests.unit.faults.causes import served

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 from elastic_harness.cluster.cluster import Cluster
-from elastic_harness.faults.node_resources import NodeResources
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.faults.nodes.node_resources import NodeResources
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 # Files of a process are limited without the cluster that it runs on.
 NO_CLUSTER = cast("Cluster", None)

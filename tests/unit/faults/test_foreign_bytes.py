@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from elastic_harness.faults.foreign_bytes import WORDS, ForeignBytes
+from elastic_harness.faults.links.foreign_bytes import WORDS, ForeignBytes
 from elastic_harness.faults.registry import built_in_faults
 from pydantic import ValidationError
 

@@ -10,8 +10,8 @@ from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps
 from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
-from elastic_harness.faults.worker import KillWorker, WorkerFault
-from elastic_harness.scenario.situation import Targets
+from elastic_harness.faults.workers.worker import KillWorker, WorkerFault
+from elastic_harness.scenario.engine.situation import Targets
 from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError

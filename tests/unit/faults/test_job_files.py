@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from elastic_harness.faults.job_files import Place, corrupt_newest
+from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.ticket import FaultImpossible
 from pydantic import ValidationError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.faults.stops import Stops
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.faults.workers.stops import Stops
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.unit.faults.bench import World
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
 from pydantic import ValidationError
 
 from tests.unit.faults.bench import World

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.network.proxied import ProxyPlan, Upstream, environ_name, parse_upstream
-from elastic_harness.network.toxiproxy_remote import check_choice
+from elastic_harness.toxiproxy.proxied import ProxyPlan, Upstream, environ_name, parse_upstream
+from elastic_harness.toxiproxy.remote import check_choice
 
 from pytest_elastic.errors import UsageError
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import toxiproxy
-from elastic_harness.network.toxiproxy import serving
-from elastic_harness.network.toxiproxy_client import (
+from elastic_harness.toxiproxy.client import (
     ProxyHandle,
     ToxiproxyClient,
     ToxiproxyConflict,
@@ -21,6 +20,7 @@ from elastic_harness.network.toxiproxy_client import (
     ToxiproxyMissing,
     ToxiproxyStuck,
 )
+from elastic_harness.toxiproxy.server import serving
 
 from pytest_elastic.errors import UsageError
 

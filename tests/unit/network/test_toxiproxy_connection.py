@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from elastic_harness.network.toxiproxy import Toxiproxy
-from elastic_harness.network.toxiproxy_http import Request
+from elastic_harness.toxiproxy.http_wire import Request
+from elastic_harness.toxiproxy.server import Toxiproxy
 
 from pytest_elastic.loop import Loop
 from tests.conformance.toxiproxy_bench import reset

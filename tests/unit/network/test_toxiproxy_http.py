@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from elastic_harness.network.toxiproxy_http import BadRequest, Request, RequestReader, Response
+from elastic_harness.toxiproxy.http_wire import BadRequest, Request, RequestReader, Response
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from elastic_harness.network.toxiproxy_json import (
+from elastic_harness.toxiproxy.go_json import (
     JsonProblem,
     Reading,
     as_float32,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.loop_thread import LoopThread
-from elastic_harness.network.toxiproxy_client import ToxiproxyClient, ToxiproxyError
-from elastic_harness.network.toxiproxy_remote import RemoteToxiproxy
+from elastic_harness.toxiproxy.client import ToxiproxyClient, ToxiproxyError
+from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 
 from pytest_elastic.errors import ElasticError
 

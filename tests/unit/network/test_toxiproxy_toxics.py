@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from elastic_harness.network.toxiproxy_stage import Ending, Item, Stage
-from elastic_harness.network.toxiproxy_stream import Stream, Toxic
-from elastic_harness.network.toxiproxy_toxics import TOXIC_TYPES, slices
+from elastic_harness.toxiproxy.stream import Stream, Toxic
+from elastic_harness.toxiproxy.toxic_stage import Ending, Item, Stage
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, slices
 from hypothesis import given
 from hypothesis import strategies as st
 

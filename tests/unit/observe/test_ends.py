@@ -11,7 +11,7 @@ import pytest
 from elastic_harness.history.events import ProcessExited, WorkerHello
 from elastic_harness.observe.ends import ProcessEnds
 from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.situation import ProcessRef
+from elastic_harness.scenario.engine.situation import ProcessRef
 
 from pytest_elastic.events.model import Event, Record, WorkerExited
 

@@ -18,9 +18,8 @@ from elastic_harness.history.events import (
     WorkerGone,
     WorkerHello,
 )
-from elastic_harness.scenario.engine import EngineMachine
-from elastic_harness.scenario.loader import read_clause, read_entry
-from elastic_harness.scenario.messages import (
+from elastic_harness.scenario.engine.engine import EngineMachine
+from elastic_harness.scenario.engine.messages import (
     ClauseAdded,
     ClausesJudged,
     EndRun,
@@ -43,7 +42,8 @@ from elastic_harness.scenario.messages import (
     WakeAt,
 )
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planner import Plan, make_plan
+from elastic_harness.scenario.planning.planner import Plan, make_plan
+from elastic_harness.scenario.reading.loader import read_clause, read_entry
 
 from pytest_elastic.events.model import Event, Record
 

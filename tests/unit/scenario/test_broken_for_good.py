@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.scenario.messages import EndRun
+from elastic_harness.scenario.engine.messages import EndRun
 
 from tests.unit.scenario.bench import Bench, scenario
 

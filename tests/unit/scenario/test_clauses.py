@@ -7,16 +7,16 @@ import dataclasses
 import pytest
 from elastic_harness.history.events import LogMatched, WorkerGone
 from elastic_harness.history.verdict import Outcome
-from elastic_harness.scenario.clauses import (
+from elastic_harness.scenario.engine.clauses import (
     Bucket,
     ClauseState,
     from_eventually,
     from_expect,
     logs_wanted,
 )
-from elastic_harness.scenario.loader import read_clause
-from elastic_harness.scenario.observed import ObservedRun
-from elastic_harness.scenario.timeline import EntryPhase, EntryState
+from elastic_harness.scenario.engine.observed import ObservedRun
+from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState
+from elastic_harness.scenario.reading.loader import read_clause
 
 from pytest_elastic.events.model import Record
 from tests.unit.scenario.bench import CRASH, scenario

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from elastic_harness.history.events import LogMatched, SamplesDrawn, WriterHeld
-from elastic_harness.scenario.conditions import Watcher, watch
-from elastic_harness.scenario.loader import read_clause
-from elastic_harness.scenario.observed import ObservedRun
+from elastic_harness.scenario.engine.conditions import Watcher, watch
+from elastic_harness.scenario.engine.observed import ObservedRun
+from elastic_harness.scenario.reading.loader import read_clause
 from elastic_harness.scenario.triggers import WritingCondition
 
 from tests.unit.history.story import Story

@@ -6,8 +6,8 @@ from elastic_harness.history.events import (
     FaultIneffective,
     LogMatched,
 )
-from elastic_harness.scenario.holds import HOLD_LIMIT_S
-from elastic_harness.scenario.messages import ArmHold, DisarmHold, WakeAt, WatchLog
+from elastic_harness.scenario.engine.holds import HOLD_LIMIT_S
+from elastic_harness.scenario.engine.messages import ArmHold, DisarmHold, WakeAt, WatchLog
 
 from pytest_elastic.events.model import RoundSealed
 from tests.unit.scenario.bench import CRASH, Bench, running, scenario

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_harness.history.events import ClauseJudged, LogMatched
-from elastic_harness.scenario.messages import WatchLog
+from elastic_harness.scenario.engine.messages import WatchLog
 
 from tests.unit.scenario.bench import CRASH, running
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.scenario.engine import RunPhase
-from elastic_harness.scenario.messages import ArmHold
+from elastic_harness.scenario.engine.engine import RunPhase
+from elastic_harness.scenario.engine.messages import ArmHold
 
 from pytest_elastic.errors import UsageError
 from tests.unit.scenario.bench import CRASH, Bench, running, scenario

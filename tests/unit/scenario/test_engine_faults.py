@@ -12,7 +12,7 @@ from elastic_harness.history.events import (
     FaultHealed,
     FaultIneffective,
 )
-from elastic_harness.scenario.messages import FaultProved
+from elastic_harness.scenario.engine.messages import FaultProved
 
 from pytest_elastic.events.codec import decode_record, encode_record
 from pytest_elastic.events.model import CoordinatorStarted, Record

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.problems import ScenarioError
-from elastic_harness.scenario.schema import json_schema
-from elastic_harness.scenario.timeline import OWN_ACTIONS
-from elastic_harness.scenario.yaml_tree import AstPath
+from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
+from elastic_harness.scenario.reading.problems import ScenarioError
+from elastic_harness.scenario.reading.schema import json_schema
+from elastic_harness.scenario.reading.yaml_tree import AstPath
 
 from pytest_elastic.cli.options import build_parser
 from pytest_elastic.errors import UsageError
@@ -150,7 +150,7 @@ def test_garbage_in_every_parameter_of_every_fault_is_refused() -> None:
 
 def test_known_options_are_those_of_our_own_parser() -> None:
     """The parser may not be asked where scenarios are read."""
-    from elastic_harness.scenario.option_checks import FLAGS, OPTIONS, OWN_OPTIONS
+    from elastic_harness.scenario.checks.option_checks import FLAGS, OPTIONS, OWN_OPTIONS
 
     known = {**dict.fromkeys(OPTIONS, True), **dict.fromkeys(FLAGS, False), **OWN_OPTIONS}
     there = {

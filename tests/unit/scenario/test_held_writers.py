@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from elastic_harness.history.events import WriterHeld
-from elastic_harness.scenario.holds import HOLD_LIMIT_S
-from elastic_harness.scenario.messages import HoldWriting, ReleaseWriting
+from elastic_harness.scenario.engine.holds import HOLD_LIMIT_S
+from elastic_harness.scenario.engine.messages import HoldWriting, ReleaseWriting
 
 from tests.unit.scenario.bench import Bench, running
 

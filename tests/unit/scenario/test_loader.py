@@ -8,8 +8,8 @@ import pytest
 from elastic_harness.faults.recipe import known_draws
 from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.loader import LoadedScenario, load_file, load_text
-from elastic_harness.scenario.problems import ScenarioError
+from elastic_harness.scenario.reading.loader import LoadedScenario, load_file, load_text
+from elastic_harness.scenario.reading.problems import ScenarioError
 from elastic_harness.scenario.triggers import AtStep, RoundCondition
 
 GOOD = """\

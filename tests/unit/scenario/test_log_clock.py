@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from elastic_harness.report.timed_lines import read_marks
-from elastic_harness.scenario.log_clock import LogClock
+from elastic_harness.scenario.stage.log_clock import LogClock
 
 from pytest_elastic.loop import Loop
 

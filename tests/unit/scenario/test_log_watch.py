@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from elastic_harness.scenario.log_watch import FoundLine, LogWatch
+from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 
 from pytest_elastic.loop import Loop
 

@@ -15,9 +15,9 @@ from elastic_harness.scenario.fields import (
     parse_fraction,
     parse_rate,
 )
-from elastic_harness.scenario.loader import read_clause, read_entry
 from elastic_harness.scenario.model import Entry, Scenario
-from elastic_harness.scenario.schema import json_schema
+from elastic_harness.scenario.reading.loader import read_clause, read_entry
+from elastic_harness.scenario.reading.schema import json_schema
 from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 
 import pytest
+from elastic_harness.scenario.checks.option_checks import read_options
 from elastic_harness.scenario.launchers import JobPlan, NodePlan, launcher_named
-from elastic_harness.scenario.option_checks import read_options
-from elastic_harness.scenario.problems import ScenarioError
+from elastic_harness.scenario.reading.problems import ScenarioError
 
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.errors import UsageError

@@ -8,7 +8,11 @@ import pytest
 from elastic_harness.history.checkers import STANDARD
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planned_clauses import clauses_of, planned_checks, planned_clauses
+from elastic_harness.scenario.planning.planned_clauses import (
+    clauses_of,
+    planned_checks,
+    planned_clauses,
+)
 
 from tests.unit.scenario.bench import scenario
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from elastic_harness.scenario.planner import MIN_BETWEEN_S, decode_plan, encode_plan, make_plan
-from elastic_harness.scenario.seed import Seed
+from elastic_harness.scenario.planning.planner import (
+    MIN_BETWEEN_S,
+    decode_plan,
+    encode_plan,
+    make_plan,
+)
+from elastic_harness.scenario.planning.seed import Seed
 
 from pytest_elastic.errors import UsageError
 from tests.unit.scenario.bench import scenario

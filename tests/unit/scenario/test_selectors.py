@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.scenario.seed import Seed
-from elastic_harness.scenario.selectors import (
-    SelectionEmpty,
-    parse_selector,
-    resolve_nodes,
-    resolve_workers,
-)
-from elastic_harness.scenario.situation import (
+from elastic_harness.scenario.engine.situation import (
     NodeRef,
     ProcessRef,
     Situation,
     WorkerRef,
     natural_key,
+)
+from elastic_harness.scenario.planning.seed import Seed
+from elastic_harness.scenario.selectors import (
+    SelectionEmpty,
+    parse_selector,
+    resolve_nodes,
+    resolve_workers,
 )
 
 from pytest_elastic.errors import UsageError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastic_harness.scenario.planner import decode_plan, encode_plan, make_plan
-from elastic_harness.scenario.shrink import keep_of_storm, shrink
+from elastic_harness.scenario.planning.planner import decode_plan, encode_plan, make_plan
+from elastic_harness.scenario.planning.shrink import keep_of_storm, shrink
 from hypothesis import given
 from hypothesis import strategies as st
 

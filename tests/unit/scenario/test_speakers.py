@@ -6,7 +6,7 @@ import re
 
 import pytest
 from elastic_harness.scenario.launchers import launcher_named
-from elastic_harness.scenario.speakers import is_by, parse_speaker, speaker_of
+from elastic_harness.scenario.stage.speakers import is_by, parse_speaker, speaker_of
 
 OURS = re.compile(launcher_named("pytest-elastic").own_lines)
 TORCHS = re.compile(launcher_named("torchrun").own_lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.scenario.messages import TimeStoodStill, WakeAt
+from elastic_harness.scenario.engine.messages import TimeStoodStill, WakeAt
 
 from tests.unit.scenario.bench import Bench, scenario
 

@@ -11,18 +11,18 @@ from elastic_harness.faker_provider import ElasticProvider
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.context import FaultContext, Steps
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.foreign_bytes import WORDS
+from elastic_harness.faults.links.foreign_bytes import WORDS
 from elastic_harness.faults.recipe import Recipe, Sketch, known_draws
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.faults.worker import WorkerFault
+from elastic_harness.faults.workers.worker import WorkerFault
 from elastic_harness.history.events import FaultIneffective
-from elastic_harness.scenario.checks import check_scenario, needed_capabilities
-from elastic_harness.scenario.loader import read_entry
+from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
+from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.model import Entry, Scenario
-from elastic_harness.scenario.pins import PinnedTargets
-from elastic_harness.scenario.planner import decode_plan, encode_plan, make_plan
-from elastic_harness.scenario.situation import Targets
+from elastic_harness.scenario.planning.pins import PinnedTargets
+from elastic_harness.scenario.planning.planner import decode_plan, encode_plan, make_plan
+from elastic_harness.scenario.reading.loader import read_entry
 from faker import Faker
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.checkers import STANDARD
-from elastic_harness.scenario.loader import load_text
 from elastic_harness.scenario.model import Scenario
+from elastic_harness.scenario.reading.loader import load_text
 from elastic_harness.scenario.triggers import CONDITION_KEYS
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elastic_harness.scenario.problems import Problem, ScenarioError
+from elastic_harness.scenario.reading.problems import Problem, ScenarioError
 
 from tests.unit.scenario.test_loader import GOOD, load
 

@@ -7,7 +7,7 @@ keys with garbage; here each value is of the right kind, or nearly so.
 
 from __future__ import annotations
 
-from elastic_harness.scenario.problems import ScenarioError
+from elastic_harness.scenario.reading.problems import ScenarioError
 
 from tests.unit.scenario.test_loader import GOOD, load
 

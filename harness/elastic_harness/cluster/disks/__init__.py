@@ -1,0 +1,1 @@
+"""Disks that are slow, full, read-only or failing: a file system in a process."""

@@ -1,0 +1,115 @@
+"""Whole nodes held still or kept short: by control groups, or by signals where there are none.
+
+Processes are brought into a group when it is first needed, and not when they start: moving one
+costs the kernel a grace period, and most nodes of most tests never need it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import asdict
+
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, Node, NodeTable, relay
+from elastic_harness.conversation import Reply
+from pytest_elastic.channel import JsonObject
+from pytest_elastic.loop import Loop
+
+__all__ = ["NodeLimits"]
+
+# How often a freezer is asked whether it is done: there is nothing to wait on in version 1.
+_POLL_S = 0.001
+
+
+class NodeLimits:
+    """Pause, resume and limit the nodes of a table."""
+
+    def __init__(self, loop: Loop, nodes: NodeTable, *, is_isolated: bool) -> None:
+        self._loop = loop
+        self._nodes = nodes
+        self._is_isolated = is_isolated
+
+    def pause(self, name: str, reply: Reply) -> None:
+        """Stop all processes of a node; answers when none of them runs any more."""
+        node = self._nodes.find(name)
+        if "freeze" not in self._nodes.hierarchies:
+            self._signal_all(node, signal.SIGSTOP, reply)
+            return
+        node.group.make("freeze")
+        self._join(node)
+        node.group.freeze(frozen=True)
+        deadline = self._loop.now() + STEP_LIMIT_S
+
+        def look() -> None:
+            if node.group.is_frozen():
+                reply.done()
+            elif node.is_dying or self._loop.now() > deadline:
+                reply.failed(f"cannot pause node '{name}': its processes do not stand still")
+            else:
+                self._join(node)
+                self._loop.call_at(self._loop.now() + _POLL_S, look)
+
+        look()
+
+    def resume(self, name: str, reply: Reply) -> None:
+        """Let a node go on."""
+        node = self._nodes.find(name)
+        if "freeze" not in self._nodes.hierarchies:
+            self._signal_all(node, signal.SIGCONT, reply)
+            return
+        node.group.freeze(frozen=False)
+        reply.done()
+
+    def limit(self, fields: JsonObject, reply: Reply) -> None:
+        """Limit what a node runs now and will run; answers with the readings before that.
+
+        Memory that processes have already stays charged where it was: the limit is on what they
+        take from now on.
+        """
+        node = self._nodes.find(fields["name"])
+        before = node.group.read()
+        if "cpu" in fields:
+            node.group.limit_cpu(fields["cpu"])
+        if "memory" in fields:
+            node.group.limit_memory(fields["memory"])
+        if "processes" in fields:
+            node.group.limit_processes(fields["processes"])
+        self._join(node)
+        reply.done(asdict(before))
+
+    def read(self, name: str, reply: Reply) -> None:
+        """Say what the kernel has counted in a node's groups; zeros where it has none."""
+        reply.done(asdict(self._nodes.find(name).group.read()))
+
+    def _signal_all(self, node: Node, signum: int, reply: Reply) -> None:
+        assert node.conversation is not None, "a node that runs can be talked to"
+        relay(node.conversation, "signal_all", {"signum": signum}, reply)
+
+    def _join(self, node: Node) -> None:
+        """Bring all processes of a node into its groups, and have later ones start there."""
+        assert node.conversation is not None, "a node that runs can be talked to"
+        new_folders = [folder for folder in node.group.folders if folder not in node.joined]
+        if new_folders:
+            flags = os.O_WRONLY | os.O_CLOEXEC
+            fds = [os.open(f"{folder}/cgroup.procs", flags) for folder in new_folders]
+            # Orders to a node keep their sequence, so nothing is started outside after this.
+            node.conversation.call(
+                "join_cgroups", {}, lambda _: None, timeout_s=STEP_LIMIT_S, fds=fds
+            )
+            for fd in fds:
+                os.close(fd)
+            node.joined.update(new_folders)
+        moved: set[int] = set()
+        while new := [pid for pid in self._members(node) if pid not in moved]:
+            for pid in new:
+                node.group.move(pid)
+                moved.add(pid)
+
+    def _members(self, node: Node) -> list[int]:
+        """List the processes of a node, its init excluded, as this process numbers them."""
+        if self._is_isolated:
+            rows = process_table.processes_in(node.pid_namespace)
+        else:
+            rows = process_table.descendants(node.pid)
+        return [row.pid for row in rows if row.pid != node.pid and row.state != "Z"]

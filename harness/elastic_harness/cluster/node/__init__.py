@@ -1,0 +1,1 @@
+"""What is inside one node: pid 1, its processes, namespaces, devices and clock."""

@@ -1,0 +1,344 @@
+"""The nodes of a cluster server: how each is built, how it ends, and what is asked of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.limits import cgroups
+from elastic_harness.cluster.node.init import NodeSetup
+from elastic_harness.cluster.node.world import NodePlan, disk_path
+from elastic_harness.cluster.server.leftovers import remove_clock_of
+from elastic_harness.cluster.server.scratch import Scratch
+from elastic_harness.conversation import Answer, Conversation, Reply
+from pytest_elastic.boot.role import Role
+from pytest_elastic.channel import JsonObject
+from pytest_elastic.loop import Loop
+
+__all__ = ["STEP_LIMIT_S", "ForkOrder", "Node", "NodeTable", "relay"]
+
+# What a node may take to be built, to answer or to die. Measured: 15, 1 and 5 ms on an idle
+# machine; what is left is for one that is overloaded many times over.
+STEP_LIMIT_S = 10.0
+# Asking a node that is about to be killed must not keep it alive for long.
+_LAST_WORD_LIMIT_S = 0.2
+
+
+class Node:
+    """What the server knows of a node that it is building, running or ending."""
+
+    def __init__(self, name: str, incarnation: int, group: cgroups.NodeGroup) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.group = group
+        self.joined: set[str] = set()  # the folders of groups that new processes start in
+        self.conversation: Conversation | None = None
+        self.setup_pid = 0
+        self.pidfd = -1
+        self.pid = 0
+        self.pid_namespace = 0
+        self.on_built: Callable[[str | None], None] | None = None
+        self.on_gone: list[Callable[[], None]] = []
+        self.is_dying = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOrder:
+    """A child to be forked when no callback is on the stack: it keeps `theirs`, we keep `own`."""
+
+    role: Role
+    own: socket.socket
+    theirs: socket.socket
+    on_forked: Callable[[int], None]
+
+
+class NodeTable:
+    """Build nodes, end them, and notice when they end by themselves."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        scratch: Scratch,
+        *,
+        tag: str,
+        addresses: str,
+        is_isolated: bool,
+        fork: Callable[[ForkOrder], None],
+        tell: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        self._loop = loop
+        self._scratch = scratch
+        self._tag = tag
+        self._addresses = addresses
+        self._is_isolated = is_isolated
+        self._fork = fork
+        self._tell = tell
+        self.switch: Conversation | None = None
+        self.on_killed: Callable[[Node], None] = lambda _: None
+        self.hierarchies = cgroups.find_hierarchies()
+        self._nodes: dict[str, Node] = {}
+        self._incarnations: dict[str, int] = {}
+        self.drops_of_ended = 0
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._nodes.values()))
+
+    def find(self, name: str) -> Node:
+        """Return a running node; raises ProcessLookupError when it has just ended."""
+        node = self._nodes.get(name)
+        if node is None:
+            raise ProcessLookupError(f"node '{name}' has ended")
+        return node
+
+    # --- building -----------------------------------------------------------------------------
+
+    def start(self, fields: JsonObject, reply: Reply) -> None:
+        """Build a node; the answer has its facts and a pidfd of its init."""
+        name = fields["name"]
+        if name in self._nodes:
+            reply.failed(f"cannot start node '{name}': it is running")
+            return
+        incarnation = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        plan = self._plan(fields)
+        group = cgroups.NodeGroup(self._tag, f"{name}-{incarnation}", self.hierarchies)
+        node = self._nodes[name] = Node(name, incarnation, group)
+
+        def on_built(error: str | None) -> None:
+            node.on_built = None
+            if error is not None:
+                reply.failed(f"cannot start node '{name}': {error}")
+                return
+            facts = {
+                "incarnation": incarnation,
+                "pid_namespace": node.pid_namespace,
+                "address": plan.address,
+                "disk": disk_path(plan.shared) if self._is_isolated else plan.disk,
+            }
+            reply.done(facts, [node.pidfd])
+
+        node.on_built = on_built
+        own, theirs = socket.socketpair()
+        node.conversation = Conversation(
+            self._loop,
+            own,
+            on_event=lambda event, told, fds: self._on_event(node, plan, event, told, fds),
+            on_closed=lambda reason: self._on_silent(node, reason),
+        )
+
+        def on_forked(pid: int) -> None:
+            node.setup_pid = pid
+
+        self._fork(ForkOrder(NodeSetup(theirs, plan), own, theirs, on_forked))
+
+    def _plan(self, fields: JsonObject) -> NodePlan:
+        name, index = fields["name"], fields["index"]
+        address = f"{self._addresses}.{index}"
+        self._scratch.add_name(name, address)
+        self._scratch.make_disk(name, keep=fields["keep_disk"])
+        self._scratch.make_temporary(name)
+        return NodePlan(
+            name=name,
+            index=index,
+            address=address,
+            is_isolated=self._is_isolated,
+            hosts=self._scratch.hosts,
+            names=self._scratch.names_folder(name),
+            disk=self._scratch.disk(name),
+            shared=fields["shared"],
+            sysctls=fields["sysctls"],
+        )
+
+    def _on_event(
+        self, node: Node, plan: NodePlan, event: str, told: JsonObject, fds: list[int]
+    ) -> None:
+        match event:
+            case "built":
+                node.pid_namespace = told["pid_namespace"]
+                self._on_built(node, plan, fds)
+            case "build_failed":
+                self._on_build_failed(node, told["error"])
+            case "exited":
+                self._tell("exited", {**told, "node": node.name})
+
+    def _on_built(self, node: Node, plan: NodePlan, fds: list[int]) -> None:
+        node.pidfd = fds.pop()
+        node.pid = process_table.pid_of_pidfd(node.pidfd)
+        if node.is_dying:
+            self.kill(node)
+        if not fds or self.switch is None:
+            if node.on_built is not None:
+                node.on_built(None)
+            return
+
+        def on_attached(answer: Answer) -> None:
+            if node.on_built is not None:
+                node.on_built(answer.error)
+
+        port = {"name": node.name, "octet": plan.index}
+        self.switch.call("attach", port, on_attached, timeout_s=STEP_LIMIT_S, fds=fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _on_build_failed(self, node: Node, error: str) -> None:
+        if self._nodes.get(node.name) is node:
+            del self._nodes[node.name]
+        if node.conversation is not None:
+            node.conversation.close()
+        if node.on_built is not None:
+            node.on_built(error)
+        for callback in node.on_gone:
+            callback()
+
+    def _on_silent(self, node: Node, reason: str) -> None:
+        if node.on_built is not None and node.pidfd < 0:
+            self._on_build_failed(node, reason)
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def end(self, name: str, how: str, reply: Reply) -> None:
+        """End a node: `stop` takes it off the network too, `cut` silences it before it dies."""
+        node = self.find(name)
+
+        def on_gone() -> None:
+            if how == "crash" or self.switch is None:
+                reply.done()
+            else:
+                relay(self.switch, "detach", {"name": name}, reply)
+
+        def on_silenced(answer: Answer) -> None:
+            if answer.error is not None:
+                reply.failed(f"cannot silence node '{name}': {answer.error}")
+            else:
+                self.kill(node)
+
+        def on_last_word(answer: Answer) -> None:
+            self.drops_of_ended += answer.fields.get("dropped", 0)
+            if how == "cut" and self.switch is not None:
+                order = {"name": name}
+                self.switch.call("darken", order, on_silenced, timeout_s=STEP_LIMIT_S)
+            else:
+                self.kill(node)
+
+        node.on_gone.append(on_gone)
+        assert node.conversation is not None, "a node that runs can be talked to"
+        node.conversation.call("count_drops", {}, on_last_word, timeout_s=_LAST_WORD_LIMIT_S)
+
+    def end_all(self, on_gone: Callable[[], None]) -> None:
+        """End every node; calls back when none is left."""
+
+        def on_one_gone() -> None:
+            if not self._nodes:
+                on_gone()
+
+        waiting = list(self._nodes.values())
+        for node in waiting:
+            node.on_gone.append(on_one_gone)
+            self.kill(node)
+        if not waiting:
+            on_gone()
+
+    def set_names(self, fields: JsonObject, reply: Reply) -> None:
+        """Have a node take names for something else; an empty change shows it the truth again.
+
+        `changes` are (address, seconds, owner) by name: None is no address, "" the true one.
+        """
+        node = self.find(fields["name"])
+        served: dict[str, tuple[str | None, float, str]] = {}
+        for name, (given, slow_s, owner) in fields["changes"].items():
+            address = self._scratch.address_of(name) if given == "" else given
+            served[name] = (address, slow_s, owner)
+        self._scratch.change_names(node.name, dict.fromkeys(served))
+        assert node.conversation is not None, "a node that runs can be talked to"
+        relay(node.conversation, "show_names", {"served": served}, reply)
+
+    def forget_names(self) -> None:
+        """Begin anew: the next start of any name is its first."""
+        self._incarnations.clear()
+        self._scratch.clear()
+        self.drops_of_ended = 0
+
+    def kill(self, node: Node) -> None:
+        """Kill all processes of a node; one that is being built dies when it can be named."""
+        node.is_dying = True
+        if node.pidfd < 0:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._is_isolated:
+                signal.pidfd_send_signal(node.pidfd, signal.SIGKILL)
+            else:
+                _kill_tree(node.pid)
+        self.on_killed(node)
+        if node.group.folders and "freeze" in self.hierarchies:
+            node.group.freeze(frozen=False)  # on version 1 what is frozen cannot die
+
+    def on_child(self, pid: int, status: int) -> None:
+        """Take note of a child that was reaped."""
+        for node in self:
+            if node.pid == pid:
+                self._on_gone(node)
+            elif node.setup_pid == pid and status and node.on_built is not None:
+                self._on_build_failed(node, f"its first process ended with status {status}")
+
+    def _on_gone(self, node: Node) -> None:
+        """Forget a node whose init was reaped: by then the kernel has ended all of it."""
+        if self._nodes.get(node.name) is node:
+            del self._nodes[node.name]
+        if not self._is_isolated:
+            self._kill_orphans()
+        os.close(node.pidfd)
+        if node.conversation is not None:
+            node.conversation.close()
+        node.group.remove()
+        if node.on_built is not None:
+            node.on_built("it ended while it was being built")
+        gone = {"node": node.name, "incarnation": node.incarnation, "asked": node.is_dying}
+        self._tell("node_gone", gone)
+        for callback in node.on_gone:
+            callback()
+
+    def _kill_orphans(self) -> None:
+        """End what a node without a pid namespace has left: it is ours now, as the subreaper's."""
+        while True:
+            inits = {pid for node in self for pid in (node.pid, node.setup_pid)}
+            orphans = [
+                row
+                for row in process_table.descendants(os.getpid())
+                if row.ppid == os.getpid() and row.pid not in inits
+            ]
+            if not orphans:
+                return
+            for row in orphans:
+                _kill_tree(row.pid)
+            for row in orphans:
+                os.waitid(os.P_PID, row.pid, os.WEXITED | os.WNOWAIT)
+                remove_clock_of(row.pid)
+                os.waitpid(row.pid, 0)
+
+
+def _kill_tree(root: int) -> None:
+    """Kill a process and its descendants; what they fork meanwhile becomes our child."""
+    for pid in [root, *(row.pid for row in process_table.descendants(root))]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def relay(
+    to: Conversation, op: str, fields: Mapping[str, Any], reply: Reply, fds: Sequence[int] = ()
+) -> None:
+    """Have somebody else answer a request; the descriptors stay the caller's."""
+
+    def on_answer(answer: Answer) -> None:
+        if answer.error is not None:
+            reply.failed(answer.error)
+        else:
+            told = {key: value for key, value in answer.fields.items() if key != "re"}
+            reply.done(told, answer.fds)
+        answer.close_fds()
+
+    to.call(op, fields, on_answer, timeout_s=STEP_LIMIT_S, fds=fds)

@@ -1,0 +1,238 @@
+"""The cluster server: a warm interpreter that makes nodes by forking.
+
+It is pid 1 of the cluster's pid namespace, in mount and ipc namespaces of its own, with a tmpfs as
+scratch; the switch and every node are its descendants. It obeys one connection, pytest's, and ends
+with it. Forks happen in `run`, between two turns of the loop, where no callback is on the stack.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.disks.layers import DiskLayers
+from elastic_harness.cluster.limits.node_limits import NodeLimits
+from elastic_harness.cluster.node import namespace as ns
+from elastic_harness.cluster.node.init import close_all_but, keep_for_ever, watch_children
+from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, ForkOrder, NodeTable, relay
+from elastic_harness.cluster.server.precedence import FirstServed
+from elastic_harness.cluster.server.scratch import Scratch
+from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.network.switch import SwitchRole
+from pytest_elastic.boot import sharing
+from pytest_elastic.boot.role import Program, Role
+from pytest_elastic.channel import JsonObject
+from pytest_elastic.loop import Loop
+
+__all__ = ["ClusterServer", "ServerPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlan:
+    """What a server is told at its start. `addresses` is "10.77.0" or, without networks, "127.x.y".
+
+    `supervisor_fd` is a pidfd: the server ends when that process does.
+    """
+
+    tag: str
+    is_isolated: bool
+    addresses: str
+    supervisor_fd: int
+
+
+class ClusterServer:
+    """Make, break and end nodes as told."""
+
+    def __init__(self, control: socket.socket, plan: ServerPlan) -> None:
+        self._control_socket = control
+        self._plan = plan
+        self._to_fork: deque[ForkOrder] = deque()
+        self._switch: Conversation | None = None
+        self._switch_pid = 0
+
+    # --- the process --------------------------------------------------------------------------
+
+    def run(self) -> Role | Program:
+        """Serve; returns in forked children only, with what they are to be."""
+        plan = self._plan
+        if plan.is_isolated:
+            ns.die_with_parent(signal.SIGKILL)
+            ns.enter_server_namespaces()
+        else:
+            ns.become_subreaper()
+        self._scratch = Scratch(plan.tag, is_isolated=plan.is_isolated)
+        self._loop = Loop()
+        self._loop.watch(plan.supervisor_fd, on_readable=self._end)
+        watch_children(self._loop, self._reap)
+        self._control = Conversation(
+            self._loop,
+            self._control_socket,
+            on_request=self._obey,
+            on_closed=lambda _: self._end(),
+        )
+        self._nodes = NodeTable(
+            self._loop,
+            self._scratch,
+            tag=plan.tag,
+            addresses=plan.addresses,
+            is_isolated=plan.is_isolated,
+            fork=self._to_fork.append,
+            tell=self._control.tell,
+        )
+        self._limits = NodeLimits(self._loop, self._nodes, is_isolated=plan.is_isolated)
+        self._disks = DiskLayers(self._loop, self._nodes, fork=self._to_fork.append)
+        self._nodes.on_killed = lambda node: self._disks.end(node.name, node.incarnation)
+        if plan.is_isolated:
+            self._start_switch()
+        # What a server has imported and made since it was warm stays for good, too.
+        sharing.freeze()
+        while True:
+            if self._to_fork:
+                role = self._fork(self._to_fork.popleft())
+                if role is not None:
+                    return role
+            # One fork a turn: a node that is built already is not to wait for sixty more forks.
+            self._loop.run_once(0.0 if self._to_fork else None)
+
+    def _fork(self, order: ForkOrder) -> Role | None:
+        pid = os.fork()
+        if pid:
+            order.theirs.close()
+            order.on_forked(pid)
+            return None
+        for conversation in self._conversations():
+            conversation.abandon()
+        for other in self._to_fork:
+            other.own.close()
+            other.theirs.close()
+        order.own.close()
+        self._loop.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        close_all_but(order.theirs.fileno())
+        keep_for_ever(self)
+        return order.role
+
+    def _conversations(self) -> list[Conversation]:
+        known = [self._control, self._switch, *(node.conversation for node in self._nodes)]
+        known += self._disks.conversations
+        return [conversation for conversation in known if conversation is not None]
+
+    def _start_switch(self) -> None:
+        own, theirs = socket.socketpair()
+        self._switch = Conversation(self._loop, own, on_closed=lambda _: None)
+        self._nodes.switch = self._switch
+
+        def on_forked(pid: int) -> None:
+            self._switch_pid = pid
+
+        self._to_fork.append(ForkOrder(FirstServed(SwitchRole(theirs)), own, theirs, on_forked))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._switch_pid:
+                self._control.tell("lost", {"reason": f"the switch ended with status {status}"})
+                self._end()
+            self._nodes.on_child(pid, status)
+            self._disks.on_child(pid)
+
+    def _end(self) -> None:
+        """End everything: with a pid namespace the kernel does it, else the supervisor."""
+        os._exit(0)
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def _obey(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
+        try:
+            self._obey_or_raise(op, fields, fds, reply)
+        except OSError as error:
+            reply.failed(f"cannot {op.replace('_', ' ')}: {error}")
+        for fd in fds:
+            os.close(fd)
+
+    def _obey_or_raise(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
+        match op:
+            case "hello":
+                self._greet(reply)
+            case "start_node":
+                self._nodes.start(fields, reply)
+            case "end_node":
+                self._nodes.end(fields["name"], fields["how"], reply)
+            case "node":
+                conversation = self._nodes.find(fields["name"]).conversation
+                assert conversation is not None, "a node that runs can be talked to"
+                relay(conversation, fields["order"], fields["fields"], reply)
+            case "set_names":
+                self._nodes.set_names(fields, reply)
+            case "pause_node":
+                self._limits.pause(fields["name"], reply)
+            case "resume_node":
+                self._limits.resume(fields["name"], reply)
+            case "limit_node":
+                self._limits.limit(fields, reply)
+            case "read_limits":
+                self._limits.read(fields["name"], reply)
+            case "disk":
+                self._disks.obey(fields["order"], fields, reply)
+            case "network":
+                self._ask_switch(fields["order"], fields["fields"], fds, reply)
+            case "drops_of_ended":
+                reply.done({"dropped": self._nodes.drops_of_ended})
+            case "reset":
+                on_all_gone = partial(self._on_all_gone, fields["seed"], reply)
+                self._nodes.end_all(lambda: self._disks.when_empty(on_all_gone))
+            case "close":
+                reply.done()
+                self._loop.call_soon(self._end)
+            case _:
+                reply.failed(f"the cluster server does not know how to '{op}'")
+
+    def _greet(self, reply: Reply) -> None:
+        own = [os.getpid(), *([self._switch_pid] if self._switch_pid else [])]
+        fds = [os.pidfd_open(pid) for pid in own]
+        scratch = leftovers.scratch_folder(self._plan.tag)
+        reply.done({"tag": self._plan.tag, "scratch": scratch}, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _ask_switch(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
+        if self._switch is None:
+            reply.failed("this cluster has no network of its own")
+        else:
+            relay(self._switch, op, fields, reply, fds)
+
+    def _on_all_gone(self, seed: str, reply: Reply) -> None:
+        """Reset what is left when all nodes have ended, and prove that nothing else is."""
+        if self._switch is None:
+            self._prove_clean(Answer(), reply)
+            return
+        self._switch.call(
+            "reset",
+            {"seed": seed},
+            lambda answer: self._prove_clean(answer, reply),
+            timeout_s=STEP_LIMIT_S,
+        )
+
+    def _prove_clean(self, answer: Answer, reply: Reply) -> None:
+        self._nodes.forget_names()
+        pids = [row.pid for row in process_table.descendants(os.getpid())]
+        left = [pid for pid in pids if pid != self._switch_pid]
+        ports = answer.fields.get("ports", [])
+        if answer.error is not None:
+            reply.failed(f"cannot reset the cluster: {answer.error}")
+        elif left or ports:
+            reply.failed(f"cannot reset the cluster: processes {left}, devices {ports} are left")
+        else:
+            reply.done()

@@ -1,0 +1,59 @@
+"""Faults of files that a job has written: torn, cut short, changed in one bit."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator
+
+from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, Steps
+from elastic_harness.faults.fault import Fault
+from elastic_harness.scenario.engine.situation import Situation, Targets
+from elastic_harness.scenario.fields import Select
+from elastic_harness.scenario.selectors import resolve_nodes
+
+__all__ = ["CorruptFile"]
+
+
+def _pattern(value: str) -> str:
+    parts = value.split("/")
+    if not value.strip("/") or ".." in parts:
+        raise ValueError(
+            f"{value!r} is no pattern for files of the job: write for example *.pt (in the "
+            "checkpoint directory) or /tmp/disk/*.pt (on a node's own disk)"
+        )
+    return value
+
+
+class CorruptFile(Fault):
+    """The newest file that matches `file` is damaged: `how` is torn, truncate or flip.
+
+    `file` is a pattern such as `*.pt`, relative to ELASTIC_CHECKPOINT_DIR, or absolute and on a
+    disk of `node`, as it sees it. Only files of the job can be meant. `torn`: the second half is
+    zeros, its size is right; `truncate`: the second half is missing; `flip`: one bit in the middle
+    is the other one. Stands for a crash between write and flush, a file system
+    that lost a tail, a disk that lies. Does not stand for: a write that fails while it is made
+    (that is `disk_full` or `disk_error`).
+    """
+
+    name = "corrupt"
+    layer = "resource"
+    proof = "read back right after it was written: the bytes or the size differ from before"
+    shorthand: ClassVar[str | None] = "file"
+
+    file: Annotated[str, AfterValidator(_pattern)]
+    node: Select | None = None
+    how: Literal["torn", "truncate", "flip"] = "torn"
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        if self.node is None:
+            return Targets()
+        return Targets(nodes=resolve_nodes(self.node, situation, stream=stream))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        damage = context.resources.corrupt
+        done = [damage(node.name, self.file, self.how) for node in targets.nodes]
+        if not targets.nodes:
+            done.append(damage(None, self.file, self.how))
+        yield IN_FORCE
+        return Evidence(text="; ".join(done), facts={"damaged": done})

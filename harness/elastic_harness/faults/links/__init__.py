@@ -1,0 +1,1 @@
+"""Faults of links, names, connections, proxies and stores."""

@@ -1,0 +1,71 @@
+"""Looking at the wire: not a fault, but an action of the timeline like one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from elastic_harness.faults.context import (
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Steps,
+    Wait,
+)
+from elastic_harness.faults.links.link_fault import CLUSTER_S, SomeLinks
+from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.scenario.engine.situation import Targets
+from elastic_harness.scenario.fields import Select
+
+__all__ = ["CapturePackets"]
+
+
+class CapturePackets(SomeLinks):
+    """What passes over links is written into a pcapng file of the run, until this is healed.
+
+    `node` (all links of these) or `from` and `to`; all links if nothing is said. The file is
+    `captures/ID.pcapng` in the run directory, an interface for each link, with what became of
+    each packet as a comment; at most 256 bytes of each, and 64 MiB. Stands for tcpdump on a node.
+    Does not stand for: a look at what never leaves a node (loopback, shared memory).
+    """
+
+    name = "capture"
+    layer = "network"
+    proof = "the switch wrote packets into this capture's file"
+    capability: ClassVar[str | None] = "network"
+    is_healable: ClassVar[bool] = True
+    disturbs: ClassVar[bool] = False
+    shorthand: ClassVar[str | None] = "node"
+
+    from_: Select | None = Field(default=None, alias="from")
+
+    @model_validator(mode="after")
+    def _ends_fit(self) -> CapturePackets:
+        self.check_ends()
+        return self
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        started = context.capture(id, targets.links)
+        yield Settled(ticket=started, within_s=CLUSTER_S, what="beginning a capture")
+        path = started.result()
+
+        def look() -> Generator[Wait, None, int]:
+            counted = context.captured(id)
+            yield Settled(ticket=counted, within_s=CLUSTER_S, what="reading a capture")
+            return counted.result()
+
+        packets = yield from wait_for_proof(context, look)
+        if not packets:
+            raise FaultImpossible("nothing was sent over these links")
+        return Evidence(
+            text=f"{packets} packets so far in {path}", facts={"packets": packets, "file": path}
+        )
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ended = context.end_capture(id)
+        yield Settled(ticket=ended, within_s=CLUSTER_S, what="ending a capture")
+        ended.result()
+        return "nothing is written down any more"

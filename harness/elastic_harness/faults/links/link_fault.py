@@ -1,0 +1,215 @@
+"""What faults of links have in common: a policy laid over links, proven by what it did itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from elastic_harness.cluster.cluster import GATEWAY
+from elastic_harness.faults.context import (
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Steps,
+    Wait,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.proof import PROOF_S, wait_for_proof
+from elastic_harness.network import partitions
+from elastic_harness.network.link_model import LinkPolicy, Pair
+from elastic_harness.network.traffic import CLASSES, check_class, port_class
+from elastic_harness.scenario.engine.situation import Situation, Targets
+from elastic_harness.scenario.fields import Select
+from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
+from pytest_elastic.errors import UsageError
+
+__all__ = [
+    "CLUSTER_S",
+    "LinkFault",
+    "SomeLinks",
+    "TrafficClass",
+    "ends_of",
+    "ends_with",
+    "links_of",
+    "two_sides",
+]
+
+CLUSTER_S: Final = 15.0
+# How far apart the looks at the counters of many links come: this costs nothing with 64 nodes.
+_SLOWEST_LOOK_S: Final = 1.0
+# Classes of traffic that are quiet while steps are taken.
+_STORES: Final = ("rendezvous", "store")
+
+Names = tuple[str, ...]
+
+
+def _traffic(value: object) -> object:
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return port_class(value)
+        if isinstance(value, str):
+            return check_class(value)
+    except UsageError as error:
+        raise ValueError(error.message) from error
+    raise ValueError(f"{value!r} is no traffic: {', '.join(CLASSES)}, or a port")
+
+
+# A class of what passes over links: its name, or a port.
+TrafficClass = Annotated[
+    str,
+    BeforeValidator(_traffic),
+    PlainSerializer(lambda name: name),
+    WithJsonSchema({"type": ["string", "integer"], "examples": [*CLASSES, "port:29400"]}),
+]
+
+
+class LinkFault(Fault):
+    """A policy laid over links for a while."""
+
+    layer = "network"
+    capability: ClassVar[str | None] = "network"
+    is_healable: ClassVar[bool] = True
+    knows_gateway: ClassVar[bool] = True
+    traffic: TrafficClass | None = None
+
+    def policy(self) -> LinkPolicy:
+        """Return what is laid over the links."""
+        raise NotImplementedError
+
+    @property
+    def proof_s(self) -> float:
+        """How long it may take until the job notices."""
+        return PROOF_S
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
+        ticket.result()
+        acted = yield from wait_for_proof(
+            context,
+            lambda: _read(context, targets.links, id),
+            within_s=self.proof_s,
+            slowest_look_s=_SLOWEST_LOOK_S,
+        )
+        if acted:
+            return self._evidence(acted, len(targets.links))
+        what = f"nothing of {self.traffic}" if self.traffic else "nothing"
+        quiet = " (a round talks to its stores while it forms)" if self.traffic in _STORES else ""
+        raise FaultImpossible(
+            f"in force, but {what} that it could act on was sent over these links{quiet}"
+        )
+
+    def _evidence(self, acted: Mapping[str, Mapping[str, int]], links: int) -> Evidence:
+        total: dict[str, int] = {}
+        for kinds in acted.values():
+            for kind, number in kinds.items():
+                total[kind] = total.get(kind, 0) + number
+        what = f" of {self.traffic}" if self.traffic else ""
+        counted = ", ".join(f"{number} {kind}" for kind, number in total.items())
+        return Evidence(
+            text=f"packets{what} on {len(acted)} of {links} links: {counted}",
+            facts={"packets": total, "by_link": {link: dict(each) for link, each in acted.items()}},
+        )
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.lift(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="healing links")
+        ticket.result()
+        return "links as before"
+
+
+def _read(
+    context: FaultContext, links: tuple[Pair, ...], owner: str
+) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+    """Read what the policy of `owner` has done to packets, by link and kind."""
+    ticket = context.counters()
+    yield Settled(ticket=ticket, within_s=CLUSTER_S, what="reading the switch's counters")
+    counts = ticket.result()
+    found = {
+        f"{source}->{target}": dict(counts[source, target].by_owner.get(owner, {}))
+        for source, target in links
+        if (source, target) in counts
+    }
+    return {link: kinds for link, kinds in found.items() if kinds}
+
+
+class SomeLinks(Fault):
+    """Links by their ends: all of some nodes, those from some to others, or every link."""
+
+    knows_gateway: ClassVar[bool] = True
+
+    node: Select | None = None
+    from_: Select | None = None
+    to: Select | None = None
+
+    def check_ends(self) -> None:
+        """Raise ValueError for ends that do not go together."""
+        if (self.from_ is None) != (self.to is None):
+            raise ValueError("`from` and `to` belong together: whose packets to whom")
+        if self.node is not None and self.from_ is not None:
+            raise ValueError("`node` means all links of a node: keep it, or `from` and `to`")
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        links = links_of(situation, stream, node=self.node, source=self.from_, target=self.to)
+        if not links:
+            up = ", ".join(node.name for node in situation.nodes) or "none is"
+            raise SelectionEmpty(
+                f"there is no such link between nodes that are up: {up} (a trigger "
+                "`when: {event: node_started, count: 2}` waits until so many have started)"
+            )
+        return Targets(links=links)
+
+
+def links_of(
+    situation: Situation,
+    stream: str,
+    *,
+    node: Selector | None,
+    source: Selector | None,
+    target: Selector | None,
+) -> tuple[Pair, ...]:
+    """Return all links of some nodes, those from some to others, or every link."""
+    everything = partitions.everything(tuple(each.name for each in situation.nodes))
+    if node is not None:
+        chosen = set(ends_of(node, situation, stream=stream))
+        everything = partitions.everything(ends_with(situation, chosen))
+        return tuple(pair for pair in everything if chosen & set(pair))
+    if source is None or target is None:
+        return everything
+    return partitions.one_way(*two_sides(situation, stream, source, target))
+
+
+def ends_of(
+    selector: Selector, situation: Situation, *, stream: str, apart_from: Names | None = None
+) -> Names:
+    """Return the nodes that are meant, by name, and the gateway; raises SelectionEmpty: nobody."""
+    nodes = selector.without_gateway()
+    found: Names = ()
+    if nodes is not None:
+        chosen = resolve_nodes(nodes, situation, stream=stream, apart_from=apart_from)
+        found = tuple(node.name for node in chosen)
+    return (*found, GATEWAY) if selector.means_gateway else found
+
+
+def ends_with(situation: Situation, named: Collection[str]) -> Names:
+    """Return the ends of all links that a fault is about: nodes, and the gateway if it is named."""
+    nodes = tuple(node.name for node in situation.nodes)
+    return (*nodes, GATEWAY) if GATEWAY in named else nodes
+
+
+def two_sides(
+    situation: Situation, stream: str, left: Selector, right: Selector
+) -> tuple[Names, Names]:
+    """Return the nodes of both sides, either of which may be `others`: other than the other."""
+
+    def names(selector: Selector, side: str, apart_from: Names | None = None) -> Names:
+        return ends_of(selector, situation, stream=f"{stream}:{side}", apart_from=apart_from)
+
+    if any(term.kind == "others" for term in left.terms):
+        others = names(right, "to")
+        return names(left, "from", others), others
+    ones = names(left, "from")
+    return ones, names(right, "to", ones)

@@ -1,0 +1,206 @@
+"""Proxies of the run: toxics for the bytes that go through them, and proxies that are off."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Steps,
+    Wait,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.links.link_fault import CLUSTER_S
+from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.scenario.engine.situation import Situation, Targets
+from elastic_harness.scenario.fields import Fraction, Rate, Seconds
+from elastic_harness.toxiproxy.stream import Toxic
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
+from elastic_harness.toxiproxy.values import checked_attributes
+from pytest_elastic.errors import UsageError
+
+__all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
+
+_BITS_PER_KILOBYTE: Final = 8000
+_MILLI, _MICRO = 1e3, 1e6
+
+
+class AddToxic(Fault):
+    """Connections through one of the run's `proxies` are harmed as a toxic of Toxiproxy harms them.
+
+    `type` is latency (`latency`, `jitter`), bandwidth (`rate`), slow_close (`delay`), timeout
+    (`timeout`: bytes are lost, and after so long without any the connection is closed; 0s: never),
+    slicer (`average_size`, `size_variation`, `delay`), limit_data (`bytes`), reset_peer
+    (`timeout`) or noop. `stream` is the direction, downstream (to the client) or upstream;
+    `toxicity` is the share of connections that are harmed. Stands for a slow, broken or
+    overloaded service and for load balancers and proxies in front of it. Does not stand for: what
+    happens to packets (`degrade` does), connections that do not go through the proxy: only the
+    rendezvous does by itself, everything else must be told to.
+    """
+
+    name = "toxic"
+    layer = "network"
+    proof = "connections that this toxic harms had bytes (slow_close: an end) in its direction"
+    is_healable: ClassVar[bool] = True
+
+    proxy: str
+    type: Literal[
+        "latency",
+        "bandwidth",
+        "slow_close",
+        "timeout",
+        "slicer",
+        "limit_data",
+        "reset_peer",
+        "noop",
+    ]
+    stream: Literal["downstream", "upstream"] = "downstream"
+    toxicity: Fraction = 1.0
+    latency: Seconds | None = None
+    jitter: Seconds | None = None
+    rate: Rate | None = None
+    delay: Seconds | None = None
+    timeout: Seconds | None = None
+    average_size: int | None = Field(default=None, ge=1)
+    size_variation: int | None = Field(default=None, ge=0)
+    bytes: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> AddToxic:
+        if self.toxicity == 0.0:
+            raise ValueError("a toxicity of 0% harms nobody")
+        wanted = {"latency": "latency", "bandwidth": "rate", "slow_close": "delay"}
+        wanted["limit_data"] = "bytes"
+        key = wanted.get(self.type)
+        if key is not None and getattr(self, key) is None:
+            raise ValueError(f"toxic `{self.type}` needs `{key}`")
+        try:
+            checked_attributes(self.type, self._attributes(), all_of_them=True)
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        return self
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        toxic = self._toxic(id)
+        ticket = context.add_toxic(id, self.proxy, toxic)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="adding a toxic")
+        ticket.result()
+
+        def look() -> Generator[Wait, None, int]:
+            yield from ()
+            return context.toxic_met(self.proxy, toxic.name, toxic.direction)
+
+        met = yield from wait_for_proof(context, look)
+        if not met:
+            raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
+        return Evidence(
+            text=f"{met} reads of connections through '{self.proxy}' met the toxic",
+            facts={"met": met, "proxy": self.proxy},
+        )
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.remove_toxics(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="removing a toxic")
+        ticket.result()
+        return "the toxic is gone"
+
+    def _toxic(self, id: str) -> Toxic:
+        complete = dict.fromkeys(TOXIC_TYPES[self.type].attributes, 0)
+        return Toxic(
+            name=id.replace("#", "-"),
+            type=self.type,
+            stream=self.stream,
+            toxicity=self.toxicity,
+            attributes={
+                **complete,
+                **checked_attributes(self.type, self._attributes(), all_of_them=True),
+            },
+        )
+
+    def _attributes(self) -> dict[str, float]:
+        """Return what was said, in the units of Toxiproxy."""
+        unit = _MICRO if self.type == "slicer" else _MILLI
+        said: dict[str, float | None] = {
+            "latency": _in(self.latency, _MILLI),
+            "jitter": _in(self.jitter, _MILLI),
+            "rate": _in(self.rate, 1 / _BITS_PER_KILOBYTE),
+            "delay": _in(self.delay, unit),
+            "timeout": _in(self.timeout, _MILLI),
+            "average_size": self.average_size,
+            "size_variation": self.size_variation,
+            "bytes": self.bytes,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+class _ProxySwitch(Fault):
+    """A proxy of the run that is switched on or off."""
+
+    layer = "network"
+    shorthand: ClassVar[str | None] = "proxy"
+    is_healable: ClassVar[bool] = True
+    _on: ClassVar[bool]
+
+    proxy: str
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if context.is_proxy_on(self.proxy) is self._on:
+            is_so = "accepts connections" if self._on else "is off"
+            raise FaultImpossible(f"the proxy '{self.proxy}' {is_so} already")
+        ticket = context.switch_proxy(id, self.proxy, enabled=self._on)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy")
+        ticket.result()
+        yield IN_FORCE
+        if context.is_proxy_on(self.proxy) is not self._on:
+            raise FaultImpossible(f"another fault has switched the proxy '{self.proxy}'")
+        return Evidence(
+            text=f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}",
+            facts={"proxy": self.proxy, "enabled": self._on},
+        )
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ticket = context.unswitch_proxy(id)
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy back")
+        ticket.result()
+        return f"the proxy '{self.proxy}' as before"
+
+
+class DisableProxy(_ProxySwitch):
+    """One of the run's `proxies` closes its connections and refuses new ones, until it heals.
+
+    Of several that switch one proxy the last holds. Stands for a service that is down, or restarts.
+    Does not stand for: a service that loses what it was told (that behind the proxy runs on), a
+    host that is silent (toxic `timeout`, or `partition` from the gateway).
+    """
+
+    name = "disable_proxy"
+    proof = "it was on before, and nothing listens at its port any more (not: that somebody came)"
+    _on: ClassVar[bool] = False
+
+
+class EnableProxy(_ProxySwitch):
+    """One of the run's `proxies` that was off (`enabled: false`) accepts connections.
+
+    Stands for a service that is there late. Does not stand for: one that answers, but is not ready.
+    """
+
+    name = "enable_proxy"
+    proof = "it was off before, and listens (not: that somebody came)"
+    _on: ClassVar[bool] = True
+
+
+def _in(value: float | None, units: float) -> int | None:
+    return None if value is None else round(value * units)

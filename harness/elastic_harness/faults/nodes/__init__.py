@@ -1,0 +1,1 @@
+"""Faults of whole nodes: killed, powered off, added, limited, with a wrong clock."""

@@ -1,0 +1,162 @@
+"""Nodes that come: new ones, replacements, and those that come back from a reboot."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from elastic_harness.faults.context import (
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    InForce,
+    Settled,
+    Sleep,
+    Steps,
+    Until,
+)
+from elastic_harness.faults.fault import Fault
+from elastic_harness.faults.nodes.node import NodeFault, end_nodes, names_of
+from elastic_harness.scenario.engine.situation import Situation, Targets, natural_key
+from elastic_harness.scenario.fields import Listed, Seconds
+from elastic_harness.scenario.selectors import SelectionEmpty
+
+__all__ = ["JoinNodes", "RebootNode", "ReplaceNode"]
+
+# A node starts in well under a second on a preloaded server; from a cold command in seconds.
+_START_S: Final = 30.0
+_MAX_NODES: Final = 250
+
+
+def _count_or_names(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= _MAX_NODES:
+        raise ValueError(f"1 to {_MAX_NODES} nodes can join, and not {value}")
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        return value
+    for number, name in enumerate(names):
+        if not re.fullmatch(r"n\d{1,3}", str(name)):
+            raise ValueError(f"{name!r} is no name of a node: n4, for example")
+        if name in names[:number]:
+            raise ValueError(f"{name} is named twice")
+    if not names:
+        raise ValueError("no node is to join: how many, or which?")
+    return names
+
+
+class JoinNodes(Fault):
+    """Nodes that were not there start, and their launchers join the job.
+
+    Stands for capacity that comes (back): an autoscaler, a spot market. `nodes` is how many, with
+    fresh names, or a list of names. Does not stand for: a slow image pull, a cold file cache.
+    """
+
+    name = "join"
+    layer = "node"
+    proof = "the cluster started the nodes and their launchers by this order, and they are up"
+    shorthand: ClassVar[str | None] = "nodes"
+
+    nodes: Annotated[
+        Annotated[int, Field(ge=1)] | Listed[str], BeforeValidator(_count_or_names)
+    ] = Field(default=1)
+    stagger: Seconds = 0.0
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        up = {node.name: node for node in situation.nodes}
+        if isinstance(self.nodes, int):
+            used = {*situation.used_names, *up}
+            fresh = (f"n{i}" for i in range(1, _MAX_NODES + 1))
+            names = [name for name in fresh if name not in used][: max(self.nodes, 0)]
+        else:
+            names = sorted(self.nodes, key=natural_key)
+        if there := [name for name in names if name in up]:
+            idle = [name for name in there if up[name].launcher is None]
+            hint = f", without its launcher: `reboot: {idle[0]}` starts that again" if idle else ""
+            raise SelectionEmpty(f"{', '.join(there)} cannot join: it is up already{hint}")
+        if not names:
+            raise SelectionEmpty("no node is to join")
+        return Targets(new_nodes=tuple(names))
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
+        tickets = []
+        for number, name in enumerate(targets.new_nodes):
+            if number:
+                yield Sleep(seconds=self.stagger)
+            tickets.append((name, context.start_node(name, keep_disk=False)))
+        for name, ticket in tickets:
+            yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
+            ticket.result()
+        # Some may be gone again by now, by other faults; not all of them.
+        up = [name for name in targets.new_nodes if context.is_node_up(name)]
+        if not up:
+            raise FaultImpossible(f"none of {', '.join(targets.new_nodes)} is up")
+        return Evidence(text=f"{', '.join(up)} up", facts={"up": up})
+
+
+class ReplaceNode(NodeFault):
+    """A node dies and another one of the same name, with an empty disk, takes its place.
+
+    Stands for a controller that replaces a broken machine or pod (a StatefulSet). `by` is how the
+    old one dies. Does not stand for: a new address under the old name.
+    """
+
+    name = "replace"
+    proof = "the cluster ended the node by this order, and one of its name is up again"
+    sometimes_needs = "network (`by: power_cut`)"
+
+    by: Literal["crash", "power_cut"] = "crash"
+    downtime: Seconds = 0.0
+
+    @property
+    def needs(self) -> str | None:
+        return "network" if self.by == "power_cut" else None
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        end = context.crash_node if self.by == "crash" else context.power_cut
+        yield from end_nodes(context, targets.nodes, end)
+        return (yield from _start_again(context, targets, self.downtime, keep_disk=False))
+
+
+class RebootNode(NodeFault):
+    """A node dies and comes back with what was on its disks.
+
+    Stands for a crash with a reboot, an unattended kernel upgrade. Does not stand for: a disk that
+    loses what was not written out, a machine whose address changes.
+    """
+
+    name = "reboot"
+    proof = "the cluster ended the node by this order, and it is up again"
+
+    downtime: Seconds = 1.0
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield from end_nodes(context, targets.nodes, context.crash_node)
+        return (yield from _start_again(context, targets, self.downtime, keep_disk=True))
+
+
+def _start_again(
+    context: FaultContext, targets: Targets, downtime_s: float, *, keep_disk: bool
+) -> Steps:
+    yield InForce.NEEDS_JOB  # the old one is gone: what is left takes a while
+    yield Sleep(seconds=downtime_s)
+    tickets = [
+        (node.name, context.start_node(node.name, keep_disk=keep_disk)) for node in targets.nodes
+    ]
+    for name, ticket in tickets:
+        yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name} again")
+        ticket.result()
+    yield Until(
+        condition=lambda: all(context.is_node_up(name) for name, _ in tickets),
+        within_s=_START_S,
+        otherwise=lambda: (
+            "did not come back: "
+            + ", ".join(name for name, _ in tickets if not context.is_node_up(name))
+        ),
+    )
+    return Evidence(
+        text=f"{names_of(targets.nodes)} gone and back",
+        facts={"ended": [name for name, _ in tickets], "up": [name for name, _ in tickets]},
+    )

@@ -1,0 +1,291 @@
+"""Faults of whole nodes and of their agents: killed, crashed, cut off from power, reclaimed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    InForce,
+    Proved,
+    Settled,
+    Sleep,
+    Steps,
+    Ticket,
+    Until,
+    Wait,
+)
+from elastic_harness.faults.fault import Fault, with_exclude
+from elastic_harness.faults.workers.worker import name_of_end, signal_and_watch, told_end
+from elastic_harness.scenario.engine.situation import NodeRef, ProcessRef, Situation, Targets
+from elastic_harness.scenario.fields import Seconds, Select
+from elastic_harness.scenario.selectors import resolve_nodes
+
+__all__ = [
+    "CrashNode",
+    "CutPower",
+    "KillAgent",
+    "LeaveNode",
+    "NodeFault",
+    "PreemptNode",
+    "end_nodes",
+    "is_all_down",
+    "names_of",
+]
+
+# The cluster's own deadline for one operation is shorter: this is for a cluster that is stuck.
+CLUSTER_S: Final = 15.0
+_DEATH_S: Final = 5.0
+_LOOK_S: Final = 0.05
+
+
+class NodeFault(Fault):
+    """A fault that hits nodes: `node` says which, `exclude` which not."""
+
+    layer = "node"
+    shorthand: ClassVar[str | None] = "node"
+
+    node: Select
+    exclude: Select | None = None
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        chosen = with_exclude(self.node, self.exclude)
+        return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes)
+
+
+class KillAgent(NodeFault):
+    """A node's launcher is killed (SIGKILL); its workers are not touched.
+
+    Stands for an agent killed by the out-of-memory killer or by `kill -9`. Does not stand for: the
+    end of a whole container, where the kernel takes the workers along.
+    """
+
+    name = "kill_agent"
+    layer = "agent"
+    proof = "SIGKILL was delivered, and the launcher has ended by it"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        killed = _signal_launchers(context, targets.nodes, signal.SIGKILL)
+        yield IN_FORCE
+        yield Until(
+            condition=lambda: not any(context.is_alive(each) for each in killed.values()),
+            within_s=_DEATH_S,
+            otherwise=lambda: (
+                "SIGKILL did not end the launcher on "
+                + " and ".join(name for name, each in killed.items() if context.is_alive(each))
+            ),
+        )
+        for name, launcher in killed.items():
+            code = yield from told_end(context, launcher)
+            if code not in (None, -signal.SIGKILL):
+                raise FaultImpossible(f"the launcher on {name} ended with {name_of_end(code)}")
+        return Evidence(
+            text=f"launcher on {names_of(targets.nodes)} gone",
+            facts={"delivered": "SIGKILL", "nodes": list(killed)},
+        )
+
+
+class CrashNode(NodeFault):
+    """All processes of a node die at once; its kernel lives on, and closes their connections.
+
+    Stands for a container or cgroup that is killed, a reset by the platform with a clean network
+    end. Does not stand for: the silence of a power cut, a disk that loses what was not written out.
+    """
+
+    name = "crash"
+    proof = "the cluster ended the node by this order, and it is not up"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ended = yield from end_nodes(context, targets.nodes, context.crash_node)
+        yield IN_FORCE
+        return Evidence(text=f"{', '.join(ended)} gone, sockets closed", facts={"ended": ended})
+
+
+class CutPower(NodeFault):
+    """A node goes silent, then dies: no FIN, no RST, nobody tells the others.
+
+    Stands for a power failure, a kernel panic, a pulled cable that never comes back. Does not stand
+    for: ARP entries that expire, a switch port that reports its link down.
+    """
+
+    name = "power_cut"
+    capability = "network"
+    proof = "the cluster silenced its links and ended it by this order, and it is not up"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
+        yield IN_FORCE
+        return Evidence(text=f"{', '.join(ended)} gone, in silence", facts={"ended": ended})
+
+
+class PreemptNode(NodeFault):
+    """A node's launcher gets SIGTERM, and `notice` later the node loses power, whatever it does.
+
+    Stands for a spot instance that is reclaimed, a job that is pre-empted. Does not stand for: a
+    platform that tells the program by an HTTP endpoint only.
+    """
+
+    name = "preempt"
+    capability = "network"
+    proof = (
+        "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
+        "was up until then, and the cluster ended it by this order"
+    )
+
+    notice: Seconds = 30.0
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        yield InForce.NEEDS_JOB  # to leave in order, workers take steps
+        over_at = context.now() + self.notice
+        while (left_s := over_at - context.now()) > 0:
+            if _have_left(context, launchers):
+                codes = yield from _how_they_left(context, launchers)
+                if None not in codes.values():
+                    # The run may end before the power goes: a launcher that left has obeyed.
+                    yield Proved(evidence=_evidence_of_leaving(codes))
+            yield Sleep(seconds=min(left_s, _LOOK_S))
+        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
+        return Evidence(
+            text=f"{', '.join(ended)} gone, {self.notice:g} s after SIGTERM",
+            facts={"delivered": "SIGTERM", "ended": ended},
+        )
+
+
+class LeaveNode(NodeFault):
+    """A node's launcher gets SIGTERM and is given time to end; the node itself stays up.
+
+    Stands for an operator or a scheduler that scales a job down with care. Does not stand for: a
+    platform that takes the machine away afterwards (that is `preempt`).
+    """
+
+    name = "leave"
+    layer = "agent"
+    proof = "SIGTERM was delivered, and the launcher has ended, by no other signal"
+
+    within: Seconds = Field(default=40.0, gt=0)
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        found = super().resolve(situation, stream=stream)
+        names = {node.name for node in found.nodes}
+        workers = tuple(each for each in situation.workers if each.node in names)
+        return replace(found, peers=workers)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        yield InForce.NEEDS_JOB  # to leave in order, workers take steps
+        yield Until(
+            condition=lambda: _have_left(context, launchers),
+            within_s=self.within,
+            otherwise=lambda: self._who_stayed(context, targets),
+        )
+        return _evidence_of_leaving((yield from _how_they_left(context, launchers)))
+
+    def _who_stayed(self, context: FaultContext, targets: Targets) -> str:
+        """Say which launchers stayed, what they seem to wait for, and what can be done."""
+        stayed = [node for node in targets.nodes if context.launcher_of(node.name) is not None]
+        text = f"the launcher on {names_of(tuple(stayed))} had not ended {self.within:g} s after "
+        names = {node.name for node in stayed}
+        busy = [
+            str(worker)
+            for worker in targets.peers
+            if worker.node in names and context.is_alive(worker.process)
+        ]
+        if not busy:
+            return f"{text}SIGTERM, though its workers had: its own log says what it waits for"
+        return (
+            f"{text}SIGTERM, and neither had {', '.join(busy)}: a worker that ignores SIGTERM is "
+            "killed when the launcher's --shutdown-timeout (30 s) is over, so give that less or "
+            "`within` more"
+        )
+
+
+def _how_they_left(
+    context: FaultContext, launchers: Mapping[str, ProcessRef]
+) -> Generator[Wait, None, Mapping[str, int | None]]:
+    """Return how launchers have ended that were told to leave, by node, as far as it is known.
+
+    Raises FaultImpossible for one that something else has ended.
+    """
+    codes: dict[str, int | None] = {}
+    for name, launcher in launchers.items():
+        code = codes[name] = yield from told_end(context, launcher)
+        if code not in (None, -signal.SIGTERM) and code < 0:
+            raise FaultImpossible(
+                f"the launcher on {name} was told to leave, but it ended with {name_of_end(code)}"
+            )
+    return codes
+
+
+def _evidence_of_leaving(codes: Mapping[str, int | None]) -> Evidence:
+    ends = ", ".join(f"{name} with {name_of_end(code)}" for name, code in codes.items())
+    return Evidence(
+        text=f"launcher ended after SIGTERM: {ends}",
+        facts={"delivered": "SIGTERM", "exit_codes": codes},
+    )
+
+
+def names_of(nodes: tuple[NodeRef, ...]) -> str:
+    """Return the nodes' names as text."""
+    return ", ".join(node.name for node in nodes)
+
+
+def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
+    """Tell whether none of the nodes runs."""
+    return not any(context.is_node_up(node.name) for node in nodes)
+
+
+def end_nodes(
+    context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Ticket[None]]
+) -> Generator[Wait, None, list[str]]:
+    """End nodes with `end`, all at once, wait until they are gone, and return their names.
+
+    Raises FaultImpossible for one that something else has ended before.
+    """
+    gone = tuple(node for node in nodes if not context.is_node_up(node.name))
+    tickets = [(node.name, end(node.name)) for node in nodes if node not in gone]
+    if not tickets:
+        raise FaultImpossible(f"{names_of(nodes)}: no such node is up any more")
+    for name, ticket in tickets:
+        yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"ending {name}")
+        ticket.result()
+    yield Until(
+        condition=lambda: is_all_down(context, nodes),
+        within_s=_DEATH_S,
+        otherwise=lambda: (
+            "still up: " + names_of(tuple(node for node in nodes if context.is_node_up(node.name)))
+        ),
+    )
+    if gone:
+        raise FaultImpossible(f"{names_of(gone)} had gone before, by something else")
+    return [name for name, _ in tickets]
+
+
+def _signal_launchers(
+    context: FaultContext, nodes: tuple[NodeRef, ...], signum: int
+) -> dict[str, ProcessRef]:
+    """Send a signal to the launchers of nodes, and return them."""
+    told = {}
+    for node in nodes:
+        launcher = context.launcher_of(node.name)
+        if launcher is None:
+            raise FaultImpossible(f"no launcher runs on {node.name}")
+        if not signal_and_watch(context, launcher, signum):
+            raise FaultImpossible(f"the launcher on {node.name} had ended already")
+        told[node.name] = launcher
+    return told
+
+
+def _have_left(context: FaultContext, launchers: Mapping[str, ProcessRef]) -> bool:
+    return all(context.launcher_of(name) is None for name in launchers)

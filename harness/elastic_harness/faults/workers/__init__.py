@@ -1,0 +1,1 @@
+"""Faults of single processes: ended, frozen, stalled, short of descriptors."""

@@ -1,0 +1,106 @@
+"""Freezing: a worker, an agent or a whole node stands still for a while, and then goes on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from elastic_harness.faults.context import (
+    IN_FORCE,
+    Evidence,
+    FaultContext,
+    FaultImpossible,
+    Settled,
+    Steps,
+)
+from elastic_harness.faults.fault import Fault, with_exclude
+from elastic_harness.faults.nodes.node import CLUSTER_S, names_of
+from elastic_harness.faults.workers.stall import Running, running_of, stop_and_see
+from elastic_harness.scenario.engine.situation import Situation, Targets
+from elastic_harness.scenario.fields import Select
+from elastic_harness.scenario.selectors import resolve_nodes, resolve_workers
+
+__all__ = ["Pause"]
+
+
+class Pause(Fault):
+    """A worker, an agent or a node stops between two instructions; healing lets it go on.
+
+    Exactly one of `worker`, `agent` and `node`. Stands for a hang, a debugger, a live migration, a
+    stop-the-world pause, swapping. Does not stand for: slowness (it is all or nothing), time that
+    passes unseen (a paused process sees its clocks jump).
+    """
+
+    name = "pause"
+    sometimes_needs = "pause (`node`)"
+    layer = "worker"
+    proof = (
+        "state T after this SIGSTOP, and not before; a node: the cluster's answer to this order "
+        "(the freezer says so, or every process was signalled)"
+    )
+    shorthand: ClassVar[str | None] = "worker"
+    is_healable: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
+
+    worker: Select | None = None
+    agent: Select | None = None
+    node: Select | None = None
+    exclude: Select | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Pause:
+        given = [key for key in ("worker", "agent", "node") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"`pause` has exactly one of worker, agent and node: found {found}")
+        return self
+
+    @property
+    def needs(self) -> str | None:
+        return "pause" if self.node is not None else None
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        if self.worker is not None:
+            chosen = with_exclude(self.worker, self.exclude)
+            return Targets(workers=resolve_workers(chosen, situation, stream=stream))
+        place = self.agent or self.node
+        assert place is not None, "a pause has a target"
+        chosen = with_exclude(place, self.exclude)
+        return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
+
+    def excuses(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes)
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if self.node is not None:
+            for node in targets.nodes:
+                ticket = context.pause_node(id, node.name)
+                yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"pausing {node.name}")
+                ticket.result()
+            yield IN_FORCE
+            return Evidence(
+                text=f"every process of {names_of(targets.nodes)} stopped",
+                facts={"paused": [node.name for node in targets.nodes]},
+            )
+        running = self._running(context, targets)
+        if not running:
+            raise FaultImpossible(f"no launcher runs on {names_of(targets.nodes)}")
+        return (yield from stop_and_see(context, running, owner=id))
+
+    def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        if self.node is not None:
+            for node in targets.nodes:
+                if context.is_node_up(node.name):
+                    ticket = context.resume_node(id, node.name)
+                    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"resuming {node.name}")
+                    ticket.result()
+            return f"{names_of(targets.nodes)} goes on"
+        context.let_go_on(id)
+        return "continued"
+
+    def _running(self, context: FaultContext, targets: Targets) -> list[Running]:
+        if self.worker is not None:
+            return running_of(targets.workers)
+        launchers = [(node.name, context.launcher_of(node.name)) for node in targets.nodes]
+        return [(name, launcher) for name, launcher in launchers if launcher is not None]

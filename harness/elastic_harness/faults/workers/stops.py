@@ -1,0 +1,91 @@
+"""Several faults that stop one process or one node: it goes on when the last of them is healed.
+
+Pure: who has stopped what, and what follows from it. A paused node may be one whose every process
+was sent SIGSTOP, so that a process of it is continued only after the node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elastic_harness.scenario.engine.situation import ProcessRef
+
+__all__ = ["Stops"]
+
+
+@dataclass(slots=True)
+class _Stopped:
+    process: ProcessRef
+    node: str
+    owners: set[str] = field(default_factory=set)
+
+    def may_be(self, other: ProcessRef) -> bool:
+        """Tell whether this is that process, as far as their start times are known."""
+        times = {self.process.start_time, other.start_time}
+        return len(times) == 1 or 0 in times
+
+
+class Stops:
+    """Who keeps what from running; an owner that is named twice counts once."""
+
+    def __init__(self) -> None:
+        # By pid: one process may be known with its start time to one fault, without to another.
+        self._processes: dict[int, _Stopped] = {}
+        self._nodes: dict[str, set[str]] = {}
+        self._waiting: dict[str, list[ProcessRef]] = {}  # to go on with their node, in order
+
+    def stop(self, owner: str, node: str, process: ProcessRef) -> None:
+        """Take note that `owner` stops a process of a node."""
+        known = self._processes.get(process.pid)
+        if known is None or not known.may_be(process):
+            known = self._processes[process.pid] = _Stopped(process, node)
+        known.owners.add(owner)
+
+    def owners_of(self, node: str, process: ProcessRef) -> tuple[str, ...]:
+        """Return who stops a process of a node, or pauses the node."""
+        known = self._processes.get(process.pid)
+        own = known.owners if known is not None and known.may_be(process) else set()
+        return tuple(sorted(own | self._nodes.get(node, set())))
+
+    def release(self, owner: str) -> tuple[ProcessRef, ...]:
+        """Take back all that `owner` has stopped; return what is to go on now."""
+        free = []
+        for stopped in [each for each in self._processes.values() if owner in each.owners]:
+            stopped.owners.remove(owner)
+            if stopped.owners:
+                continue
+            del self._processes[stopped.process.pid]
+            if stopped.node in self._nodes:
+                self._waiting.setdefault(stopped.node, []).append(stopped.process)
+            else:
+                free.append(stopped.process)
+        return tuple(free)
+
+    def pause(self, owner: str, node: str) -> None:
+        """Take note that `owner` pauses a node."""
+        self._nodes.setdefault(node, set()).add(owner)
+
+    def resume(self, owner: str, node: str) -> bool:
+        """Take that back; tell whether the node is to go on now."""
+        owners = self._nodes.get(node, set())
+        if owner not in owners:
+            return False
+        owners.remove(owner)
+        if not owners:
+            del self._nodes[node]
+        return not owners
+
+    def after_resume(self, node: str) -> tuple[tuple[ProcessRef, ...], tuple[ProcessRef, ...]]:
+        """Return what goes on with a node that was resumed, and what stays stopped there."""
+        if node in self._nodes:
+            return (), ()
+        released = self._waiting.pop(node, [])
+        held = tuple(each.process for each in self._processes.values() if each.node == node)
+        return tuple(each for each in released if each.pid not in self._processes), held
+
+    def forget(self, node: str) -> None:
+        """Take note that a node is gone, with all that was stopped there."""
+        self._nodes.pop(node, None)
+        self._waiting.pop(node, None)
+        for pid in [pid for pid, each in self._processes.items() if each.node == node]:
+            del self._processes[pid]

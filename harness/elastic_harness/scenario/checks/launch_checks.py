@@ -1,0 +1,101 @@
+"""What no launcher would take: options, settings of the rendezvous and variables that cannot be.
+
+Pure. Options have a file of their own (`option_checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from elastic_harness.scenario.checks.finding import Finding
+from elastic_harness.scenario.checks.option_checks import check_options
+from elastic_harness.scenario.launchers import launcher_named
+from elastic_harness.scenario.model import Job, Scenario
+from elastic_harness.scenario.reading.yaml_tree import AstPath
+from pytest_elastic.errors import UsageError
+from pytest_elastic.rdzv_conf import parse_rdzv_conf
+from pytest_elastic.rendezvous.settings import settings_of
+
+__all__ = ["check_launch"]
+
+# What every launcher tells each worker, whatever was there before.
+_TOLD_BY_LAUNCHERS: Final = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+_OURS: Final = "pytest-elastic"
+_KNOWN_LAUNCHERS: Final = frozenset({_OURS, "torchrun", "torchrun-best"})
+
+
+def check_launch(scenario: Scenario) -> Iterator[Finding]:
+    """Yield what no launcher would take; one that is not pinned may be any of those known."""
+    job = scenario.job
+    if job.launcher is not None:
+        try:
+            launcher_named(job.launcher)
+        except UsageError as error:
+            yield Finding(
+                path=("job", "launcher"), message=error.message, suggestion=error.hint or None
+            )
+            return
+    yield from _check_environ(job)
+    if job.launcher is None or job.launcher in _KNOWN_LAUNCHERS:
+        yield from check_options(scenario)
+        yield from _check_static(scenario)
+    if job.rdzv.backend == "c10d":  # others' settings are their own business
+        yield from _check_conf(scenario)
+
+
+def _check_environ(job: Job) -> Iterator[Finding]:
+    for name, value in job.env.items():
+        path: AstPath = ("job", "env", name)
+        if not name or "=" in name or "\0" in name + value:
+            yield Finding(path=path, message=f"no variable can be called {name!r}, or be {value!r}")
+        elif name in _TOLD_BY_LAUNCHERS:
+            yield Finding(
+                path=path,
+                message=f"{name} is what the launcher tells each worker: it cannot be given",
+                is_key=True,
+            )
+
+
+def _check_static(scenario: Scenario) -> Iterator[Finding]:
+    """Find a fixed set of several nodes: each would have to be told its number."""
+    if scenario.job.rdzv.backend == "static" and scenario.nodes.max > 1:
+        yield Finding(
+            path=("job", "rdzv", "backend"),
+            message="a static rendezvous numbers its nodes, and all are given the same options "
+            "here: each would be node 0 (`c10d` needs no numbers)",
+        )
+
+
+def _check_conf(scenario: Scenario) -> Iterator[Finding]:
+    job = scenario.job
+    is_wrong = False
+    for key, value in job.rdzv.conf.items():
+        try:
+            parse_rdzv_conf(f"{key}={value}")
+        except UsageError as error:
+            is_wrong = True
+            yield _about_conf(("job", "rdzv", "conf", key), error)
+    if is_wrong or not job.rdzv.conf or job.launcher not in {None, _OURS}:
+        return
+    conf = {**launcher_named(_OURS).conf, **job.rdzv.conf}
+    try:
+        settings_of(
+            parse_rdzv_conf(",".join(f"{key}={conf[key]}" for key in sorted(conf))),
+            run_id="any",
+            min_nodes=scenario.nodes.min,
+            max_nodes=scenario.nodes.max,
+            max_restarts=job.max_restarts,
+            shutdown_timeout_s=1.0,
+            failure_grace_s=1.0,
+            endpoints=scenario.endpoint_hosts,
+        )
+    except UsageError as error:
+        yield _about_conf(("job", "rdzv", "conf"), error)
+
+
+def _about_conf(path: AstPath, error: UsageError) -> Finding:
+    return Finding(path=path, message=error.message.replace("--rdzv-conf", "`conf`", 1))

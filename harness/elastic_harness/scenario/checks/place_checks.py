@@ -1,0 +1,71 @@
+"""Which directories are the job's: disks are harmed there, and files damaged, and nowhere else.
+
+Pure. The job's are what each node has for itself (/tmp, /dev/shm), what lies below the folders that
+the harness shares with the nodes, and the absolute paths that the job is told in its arguments or
+its environment.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from elastic_harness.cluster.cluster import PRIVATE_TREES
+from elastic_harness.scenario.checks.finding import Finding
+from elastic_harness.scenario.model import Job, PlannedAction, Scenario
+
+__all__ = ["check_places"]
+
+# The kernel's own, whoever names them; /dev/shm is a disk like any other.
+_NO_DISKS: Final = ("/proc", "/sys", "/dev")
+# Parameters that are a directory of a node, or a pattern for files.
+_PLACES: Final = ("path", "file")
+
+
+def check_places(
+    scenario: Scenario, actions: Sequence[PlannedAction | None], folders: Collection[str]
+) -> Iterator[Finding]:
+    """Yield absolute paths that are none of the job's; `folders` are those shared with nodes."""
+    own = [*PRIVATE_TREES, *map(posixpath.normpath, folders)]
+    told = _told(scenario.job)
+    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+        for parameter in _PLACES:
+            value = getattr(action, parameter, None)
+            if not isinstance(value, str) or not value.startswith("/"):
+                continue
+            place = _literal(value) if parameter == "file" else posixpath.normpath(value)
+            if any(_is_in(place, folder) for folder in own) or _is_told(place, told):
+                continue
+            yield Finding(
+                path=("timeline", index, entry.action.name, parameter),
+                message=(
+                    f"{value!r} is outside of the job's directories: expected below "
+                    f"{', '.join(dict.fromkeys(own))}, or a path that the job is told in its "
+                    "`args` or `env`"
+                ),
+            )
+
+
+def _told(job: Job) -> tuple[str, ...]:
+    """Return the absolute paths in a job's words: `--out=/data`, `/data`, `CHECKPOINTS: /data`."""
+    words = (*job.args, *(job.command or ()), *job.env.values())
+    paths = [word if word.startswith("/") else word.partition("=")[2] for word in words]
+    return tuple(posixpath.normpath(path) for path in paths if path.startswith("/"))
+
+
+def _is_told(place: str, told: Collection[str]) -> bool:
+    """Tell whether a place is, holds directly, or lies below a path that the job is told."""
+    if place == "/" or any(_is_in(place, tree) for tree in _NO_DISKS):
+        return False
+    return any(_is_in(place, path) or place == posixpath.dirname(path) for path in told)
+
+
+def _literal(pattern: str) -> str:
+    """Return the folder of a pattern, as far as it is no pattern itself."""
+    return posixpath.normpath(posixpath.dirname(re.split(r"[*?\[]", pattern, maxsplit=1)[0]) or "/")
+
+
+def _is_in(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip('/')}/")

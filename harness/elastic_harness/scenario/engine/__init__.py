@@ -1,0 +1,1 @@
+"""The machine that fires faults and judges clauses while a job runs. Pure."""

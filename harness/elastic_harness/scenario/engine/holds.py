@@ -1,0 +1,102 @@
+"""Ranks that wait in their step hook until the fault pinned to that step is known to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from elastic_harness.history.worlds import WorkerView, World
+from elastic_harness.scenario.engine.timeline import EntryState
+from elastic_harness.scenario.triggers import AtStep
+
+__all__ = ["HOLD_LIMIT_S", "HeldRank", "Holds", "why_past"]
+
+# A rank is not held longer than this, whatever its fault does: a collective that waits for it must
+# not run into its own timeout (15 s is the shortest in use), which would be a fault of ours.
+HOLD_LIMIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRank:
+    """A rank that waits, since when."""
+
+    pid: int
+    rank: int
+    step: int
+    since: float
+
+
+def why_past(
+    world: World, worker: WorkerView, pinned: AtStep, held: int, *, asked_at: tuple[int, int] | None
+) -> str | None:
+    """Say why a rank that is held after a step is held too late; None if it is in time.
+
+    `asked_at` is which worker (pid) had that rank when the step was asked for, and how many steps
+    it had done; None if there was none. In time is the first step from the asked one on that the
+    worker reports, or, of a worker to which the order had to be sent, the one after it: the order
+    may have been on its way as the step ended.
+    """
+    rank, step = pinned.rank, pinned.step
+    was_there = asked_at is not None and asked_at[0] == worker.pid
+    if asked_at is not None and was_there and asked_at[1] >= step:
+        return f"rank {rank} was at step {asked_at[1]} already when step {step} was asked for"
+    numbers = [each.count if each.step is None else each.step for each in worker.steps]
+    done = [number for number in numbers if number < held]
+    passed = [number for number in done if number >= step]
+    if len(passed) > was_there:
+        return (
+            f"rank {rank} had done step {passed[-1]} before the order to hold it after step {step} "
+            "reached it"
+        )
+    if held > step and not done and (worker.resumed_at_step or 0) >= step:
+        return (
+            f"rank {rank} began round {world.ordinal} after step {worker.resumed_at_step}: step "
+            f"{step} was past"
+        )
+    return None
+
+
+class Holds:
+    """Who is held, and who may go."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, HeldRank] = {}
+
+    def add(self, held: HeldRank) -> None:
+        """Note that a worker waits."""
+        self._held[held.pid] = held
+
+    def forget(self, pid: int) -> None:
+        """Note that a worker waits no more, or is dead."""
+        self._held.pop(pid, None)
+
+    def shift(self, seconds: float) -> None:
+        """Hold everybody for so much longer: time stood still."""
+        for pid, held in self._held.items():
+            self._held[pid] = replace(held, since=held.since + seconds)
+
+    def release(
+        self, entries: Iterable[EntryState], now: float
+    ) -> tuple[tuple[HeldRank, tuple[str, ...]], ...]:
+        """Let go whom no entry needs any more; return each with the entries it was too long for."""
+        entries = list(entries)
+        released: list[tuple[HeldRank, tuple[str, ...]]] = []
+        for held in list(self._held.values()):
+            needed_by = tuple(
+                entry.id
+                for entry in entries
+                if entry.holds_rank
+                and entry.step is not None
+                and entry.step.rank == held.rank
+                and entry.step.step <= held.step
+            )
+            if not needed_by or now >= held.since + HOLD_LIMIT_S:
+                del self._held[held.pid]
+                released.append((held, needed_by))
+        return tuple(released)
+
+    def deadline(self) -> float | None:
+        """Return when the longest held rank must go at the latest."""
+        starts = [held.since for held in self._held.values()]
+        return min(starts) + HOLD_LIMIT_S if starts else None

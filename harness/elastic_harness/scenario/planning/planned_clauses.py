@@ -1,0 +1,113 @@
+"""What is to hold in a run: invariants that are on by default, and the scenario's own clauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.history.events import ClausePlanned
+from elastic_harness.scenario.engine.timeline import CHECK_ACTION
+from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario, read_check
+from elastic_harness.scenario.triggers import LogCondition
+
+__all__ = [
+    "NEED_NO_WORKERS",
+    "NO_WORKERS",
+    "clauses_of",
+    "planned_checks",
+    "planned_clauses",
+    "text_of",
+]
+
+# Asked for, there is nothing that a clause about workers could be judged by, and nothing to miss.
+NO_WORKERS: Final = "no_workers"
+# What is judged in any case.
+NEED_NO_WORKERS: Final = frozenset({
+    NO_WORKERS, "no_survivors", "faults_effective", "ends_in_time", "switch_clean", "job",
+    "exit_codes", "log_contains", "consistent",
+})  # fmt: skip
+# One of these says how the job is to end; without any, it has to succeed.
+_SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})
+
+
+def clauses_of(scenario: Scenario) -> list[Clause]:
+    """Return every clause that a checker judges, in `expect` and in the timeline."""
+    expect = scenario.expect
+    witnesses = [each for each in (*expect.never, *expect.sometimes) if isinstance(each, Clause)]
+    checks = [
+        clause
+        for entry in scenario.timeline
+        if entry.action.name == CHECK_ACTION
+        for clause in read_check(entry.action.value)
+    ]
+    return [*expect.always, *expect.finally_, *witnesses, *checks]
+
+
+def planned_clauses(
+    scenario: Scenario, registry: Registry, *, is_open: bool = False
+) -> Iterator[ClausePlanned]:
+    """Yield everything that is to hold in a run of a scenario, save the `check`s of its timeline.
+
+    `is_open`: a test decides what to make of the job's end, so that nothing is asked of that.
+    """
+    expect = scenario.expect
+    off = [clause.name for clause in expect.always if clause.is_off]
+    asked = {clause.name for clause in (*expect.always, *expect.finally_) if not clause.is_off}
+    for number, check in enumerate(registry.default_checks(without=off)):
+        if NO_WORKERS not in asked or check.name in NEED_NO_WORKERS:
+            yield ClausePlanned(
+                key=f"default[{number}]", bucket="default", text=check.text, checker=check.name
+            )
+    if not is_open and not asked & _SAY_HOW_IT_ENDS:
+        yield _planned(
+            "default[job]", "default", Clause(name="job", expected="succeeded"), registry
+        )
+    yield from _by_bucket(expect, registry)
+
+
+def _by_bucket(expect: Expect, registry: Registry) -> Iterator[ClausePlanned]:
+    for index, clause in enumerate(expect.always):
+        if not clause.is_off:
+            yield _planned(f"always[{index}]", "always", clause, registry)
+    for bucket, witnesses in (("never", expect.never), ("sometimes", expect.sometimes)):
+        for index, witness in enumerate(witnesses):
+            key = f"{bucket}[{index}]"
+            if isinstance(witness, Clause):
+                yield _planned(key, bucket, witness, registry)
+            else:
+                log = witness.log if isinstance(witness, LogCondition) else ""
+                yield ClausePlanned(key=key, bucket=bucket, text=str(witness), log=log)
+    for index, eventually in enumerate(expect.eventually):
+        condition = eventually.condition
+        log = condition.log if isinstance(condition, LogCondition) else ""
+        yield ClausePlanned(
+            key=f"eventually[{index}]", bucket="eventually", text=str(eventually), log=log
+        )
+    for index, clause in enumerate(expect.finally_):
+        yield _planned(f"finally[{index}]", "finally", clause, registry)
+
+
+def planned_checks(id: str, entry: Entry, registry: Registry) -> Iterator[ClausePlanned]:
+    """Yield the clauses of a `check` in the timeline: they are judged when its moment comes."""
+    for index, clause in enumerate(read_check(entry.action.value)):
+        text = text_of(clause, registry)
+        yield ClausePlanned(
+            key=f"{id}[{index}]", bucket="check", text=text, is_optional=entry.optional
+        )
+
+
+def text_of(clause: Clause, registry: Registry) -> str:
+    """Return a clause as a person writes it."""
+    return registry.bind(clause.name, clause.expected).text
+
+
+def _planned(key: str, bucket: str, clause: Clause, registry: Registry) -> ClausePlanned:
+    return ClausePlanned(
+        key=key,
+        bucket=bucket,
+        text=text_of(clause, registry),
+        checker=clause.name,
+        expected=clause.expected,
+        is_negated=bucket == "never",
+    )

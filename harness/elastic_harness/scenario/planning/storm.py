@@ -1,0 +1,91 @@
+"""A storm: the faults of a scenario that chance draws, as entries of its timeline.
+
+The drawing itself is the Faker provider's (`elastic_harness.faker_provider`), so that a scenario, a
+Python test and a user's own `faker` draw alike. Everything is drawn before the run, down to the
+rank and the node: what cannot be hit when its moment comes (a rank that an earlier fault has taken
+away) is left out then, and said.
+
+The first entry waits for the job's first step and asks whether the job is in order; the others
+follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from elastic_harness.faults.recipe import Recipe, Sketch
+from elastic_harness.faults.recipes import RECIPES
+from elastic_harness.scenario.model import Entry, Scenario, Storm
+from elastic_harness.scenario.planning.seed import Seed
+
+__all__ = ["STORM_ID", "draw_entries", "draw_storm", "sketch_of"]
+
+STORM_ID: Final = "storm"
+_STORE_HOST: Final = "store host"
+
+
+def draw_storm(
+    scenario: Scenario, seed: Seed, recipes: Sequence[Recipe] = RECIPES
+) -> tuple[Entry, ...]:
+    """Return the entries of a scenario's storm; none if it has no storm."""
+    if scenario.storm is None:
+        return ()
+    return draw_entries(scenario.storm, scenario, seed, recipes=recipes)
+
+
+def sketch_of(storm: Storm, scenario: Scenario) -> Sketch:
+    """Return what a storm may aim at in a job."""
+    spared = _spared(storm, scenario)
+    return Sketch(
+        ranks=scenario.nodes.initial * scenario.job.nproc_per_node,
+        nodes=tuple(name for name in scenario.initial_nodes if name not in spared),
+        all_nodes=tuple(scenario.initial_nodes),
+        proxies=tuple(scenario.proxies),
+    )
+
+
+def draw_entries(
+    storm: Storm,
+    scenario: Scenario,
+    seed: Seed,
+    *,
+    name: str = STORM_ID,
+    recipes: Sequence[Recipe] = RECIPES,
+) -> tuple[Entry, ...]:
+    """Draw the entries of a storm that is called `name`; raises UsageError for unknown kinds."""
+    from faker import Generator
+
+    from elastic_harness.faker_provider import ElasticProvider
+
+    generator = Generator()
+    chosen = seed if storm.seed is None else Seed(value=storm.seed)
+    generator.random = chosen.stream(name)
+    provider = ElasticProvider(generator)
+    provider.recipes = recipes
+    drawn = provider.fault_plan(
+        nodes=scenario.nodes.initial,
+        nproc=scenario.job.nproc_per_node,
+        seconds=storm.over,
+        steps=storm.steps,
+        max_faults=storm.max,
+        faults=storm.faults,
+        exclude=_spared(storm, scenario),
+        proxies=tuple(scenario.proxies),
+    )
+    return tuple(Entry.model_validate(each) for each in _as_timeline(drawn, name))
+
+
+def _spared(storm: Storm, scenario: Scenario) -> list[str]:
+    return [scenario.store_host if each == _STORE_HOST else each for each in storm.exclude]
+
+
+def _as_timeline(drawn: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    begin = {"id": name, "when": {"progress": {"steps": 1}}, "check": ["ranks", "agreement"]}
+    entries: list[dict[str, Any]] = [begin]
+    for number, entry in enumerate(drawn, start=1):
+        data = {"id": f"{name}-{number}", **entry, "optional": True}
+        if isinstance(data.get("at"), str):
+            data["after"] = f"{name} + {data.pop('at')}"
+        entries.append(data)
+    return entries

@@ -1,0 +1,1 @@
+"""From a scenario file to a scenario: YAML, schema, and mistakes shown where they stand."""
