@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,6 +122,21 @@ _OPTIONS = (
         changes_runs=False,
     ),
     _Option(
+        name="keep-runs",
+        default="200",
+        metavar="N",
+        help="when a session ends, remove the oldest runs of earlier sessions, but for the newest "
+        "N and what was written in the last hour; 0: keep all",
+        changes_runs=False,
+    ),
+    _Option(
+        name="keep-size",
+        default="2GB",
+        metavar="SIZE",
+        help="and keep no more of them than have this size together (100MB, 2GB); 0: no limit",
+        changes_runs=False,
+    ),
+    _Option(
         name="toxiproxy",
         default="embedded",
         metavar="WHICH",
@@ -156,7 +172,7 @@ _GROUPS = {
     "jobs of tests": ("nodes", "nproc", "launcher", "toxiproxy", "patience"),
     "the cluster in this machine": ("cluster", "cluster-scope", "preload", "leak-check"),
     "chance, and runs again": ("seed", "shrink", "replay"),
-    "what runs leave": ("artifacts", "keep"),
+    "what runs leave": ("artifacts", "keep", "keep-runs", "keep-size"),
 }
 
 
@@ -179,6 +195,8 @@ class ElasticOptions:
     patience: float
     artifacts: str
     keep: str
+    keep_runs: int
+    keep_bytes: int
     leak_check: str
     toxiproxy: str
     shrink: int
@@ -255,6 +273,8 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         patience=_factor("patience", values["patience"]),
         artifacts=artifacts,
         keep=values["keep"],
+        keep_runs=_number("keep-runs", values["keep-runs"], at_least=0),
+        keep_bytes=_bytes("keep-size", values["keep-size"]),
         leak_check=values["leak-check"],
         toxiproxy=_check_toxiproxy(values["toxiproxy"]),
         shrink=_number("shrink", values["shrink"], at_least=0),
@@ -329,6 +349,14 @@ def _number(name: str, text: str, *, at_least: int) -> int:
             f"--elastic-{name}={text}: expected a whole number of at least {at_least}"
         )
     return number
+
+
+def _bytes(name: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise pytest.UsageError(f"--elastic-{name}={text}: expected a size such as 100MB or 2GB")
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(found[1]) * int(1000**power)
 
 
 def _factor(name: str, text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,7 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
 
     Where GitHub wants a summary it gets one.
     """
+    from elastic_harness.report.retention import remove_old_runs
     from elastic_harness.report.run_directory import write_whole
     from elastic_harness.report.session_page import RunSummary, counts_of, session_html
 
@@ -98,12 +100,20 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
     path = os.path.join(folder, "index.html")
     if summary_file := os.environ.get("GITHUB_STEP_SUMMARY"):
         _add_to_step_summary(summary_file, summaries)
+    removed = remove_old_runs(
+        folder,
+        now=time.time(),
+        newest=options_of(config).keep_runs,
+        max_bytes=options_of(config).keep_bytes,
+        spared={run.directory for run in summaries},
+    )
+    less = f"; removed {removed} of earlier sessions" if removed else ""
     try:
         os.makedirs(folder, exist_ok=True)
         write_whole(path, session_html(summaries, folder=folder))
     except OSError as error:
         return f"{counts_of(summaries)}; {path} cannot be written: {error.strerror}"
-    return f"{counts_of(summaries)}: {shown_path(path, config)}"
+    return f"{counts_of(summaries)}: {shown_path(path, config)}{less}"
 
 
 def _add_to_step_summary(path: str, runs: Sequence[RunSummary]) -> None:

@@ -254,7 +254,7 @@ PURE = (
         holds="elastic_simulation",
         drivers=("__main__", "cluster", "ledger", "run", "stage"),
     ),
-    Pure(holds="elastic_harness.report", drivers=("html", "run_directory")),
+    Pure(holds="elastic_harness.report", drivers=("retention", "run_directory")),
 )
 
 # What a pure file does not import, and the names of it that are harmless all the same.

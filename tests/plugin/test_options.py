@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.plugin.place import Place
+from tests.plugin.place import Place, scenario
 
 NAMES = ("nodes", "nproc", "launcher", "cluster", "preload", "seed", "artifacts", "keep", "replay")
 
@@ -157,3 +159,23 @@ def test_patience_stretches_what_a_test_waits_for(place: Place) -> None:
     overruled = patient.pytest(*options, "--elastic-patience=1")
     assert overruled.code == 1
     assert "--elastic-patience=1" in overruled.out.rpartition("\nagain ")[2]
+
+
+def test_old_runs_go_when_a_session_ends(place: Place) -> None:
+    """But for the newest ones; the session's line says so, and a size that is none is refused."""
+    place.add_scripts()
+    place.add("some.elastic.yaml", scenario("plain"))
+    old = place.folder / ".elastic" / "old"
+    old.mkdir(parents=True)
+    for name in ("plan.json", "history.jsonl"):
+        (old / name).touch()
+        os.utime(old / name, (0, 0))
+    options = ("-o", "elastic_cluster=process", "--elastic-keep=all")
+    assert "removed" not in place.pytest(*options).out
+    again = place.pytest(*options, "--elastic-keep-runs=1")
+    assert not old.exists()
+    assert "index.html; removed 1 of earlier sessions" in again.out
+    assert len(place.runs) == 2, "the first one was written in the last hour"
+    refused = place.pytest(*options, "--elastic-keep-size=much")
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    assert "--elastic-keep-size=much: expected a size such as 100MB or 2GB" in refused.out

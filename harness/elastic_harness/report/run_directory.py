@@ -9,7 +9,8 @@
         timeline.html     the run at a glance, self-contained
         trace.json        the same for Perfetto and chrome://tracing
 
-Nothing here ever deletes a directory or a file: a run whose name is taken gets a number.
+Nothing here ever deletes a directory or a file (`report.retention` does): a run whose name is taken
+gets a number.
 """
 
 from __future__ import annotations
