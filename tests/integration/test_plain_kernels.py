@@ -10,7 +10,7 @@ import pytest
 # Hides the kernel's settings from itself, as a kernel that does not have them.
 _PROGRAM = """
 import os
-from elastic_harness.cluster import namespace as ns
+from elastic_harness.cluster.node import namespace as ns
 
 try:
     if os.geteuid() != 0:

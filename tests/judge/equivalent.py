@@ -195,55 +195,55 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
         why="only the order counts",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if (deadline := self.deadline) is None or self.base is None:",
         new="if (deadline := self.deadline) is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if deadline is None or self.base is None or self.within_s is None:",
         new="if self.base is None or self.within_s is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if deadline is None or self.base is None or self.within_s is None:",
         new="if deadline is None or self.within_s is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if deadline is None or self.base is None or self.within_s is None:",
         new="if deadline is None or self.base is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if deadline is None or self.base is None or self.within_s is None:",
         new="if deadline is None or self.base is None and self.within_s is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if deadline is None or self.base is None or self.within_s is None:",
         new="if deadline is None and self.base is None or self.within_s is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if until is None or self.base is None or now < until or self.watcher is None:",
         new="if until is None or now < until or self.watcher is None:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="if until is None or self.base is None or now < until or self.watcher is None:",
         new="if until is None or self.base is None or now < until:",
         why="what the type checker asks for has been seen to hold before",
     ),
     Equivalent(
-        file="scenario/clauses",
+        file="scenario/engine/clauses",
         old="elif self.base is None or self.watcher is None:",
         new="elif self.base is None:",
         why="what has begun has a watcher",
@@ -278,16 +278,16 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
         )
         for file, old in (
             ("faults/proof", "while not is_last and context.now() < deadline:"),
-            ("faults/stall", "while context.now() < deadline:"),
+            ("faults/workers/stall", "while context.now() < deadline:"),
             (
-                "faults/worker",
+                "faults/workers/worker",
                 (
                     "while (code := context.exit_code_of(process)) is None and "
                     "context.now() < deadline:"
                 ),
             ),
             (
-                "faults/foreign_bytes",
+                "faults/links/foreign_bytes",
                 (
                     "while context.visits(id).closed < context.visits(id).wanted and "
                     "context.now() < until:"
@@ -296,13 +296,13 @@ EQUIVALENT: Final[tuple[Equivalent, ...]] = (
         )
     ),
     Equivalent(
-        file="faults/stall",
+        file="faults/workers/stall",
         old="if turns < _TURNS:",
         new="if turns <= _TURNS:",
         why="after the third turn the fault is proven, and what is said then is not told",
     ),
     Equivalent(
-        file="faults/toxic",
+        file="faults/links/toxic",
         old="**checked_attributes(self.type, self._attributes(), all_of_them=True),",
         new="**checked_attributes(self.type, self._attributes(), all_of_them=False),",
         why="what goes together was checked when the file was read",

@@ -75,13 +75,17 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/registry": (*_JUDGE, f"{_HISTORY}/test_final_state.py"),
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
-    "scenario/clauses": _CLAUSES,
-    "scenario/planned_clauses": _CLAUSES,
-    "scenario/conditions": _CLAUSES,
+    "scenario/engine/clauses": _CLAUSES,
+    "scenario/planning/planned_clauses": _CLAUSES,
+    "scenario/engine/conditions": _CLAUSES,
     **{f"faults/{name}": _FAULTS for name in (
-        "capture", "clock", "command", "degrade", "disk", "evidence", "file_limit", "files",
-        "foreign_bytes", "gpu", "limits", "link_fault", "membership", "names", "network", "node",
-        "pause", "proof", "stall", "stops", "store", "toxic", "worker",
+        "command", "evidence", "proof",
+        "disks/disk", "disks/files",
+        "links/capture", "links/degrade", "links/foreign_bytes", "links/link_fault",
+        "links/names", "links/network", "links/store", "links/toxic",
+        "nodes/clock", "nodes/limits", "nodes/membership", "nodes/node",
+        "workers/file_limit", "workers/gpu", "workers/pause", "workers/stall", "workers/stops",
+        "workers/worker",
     )},
 }  # fmt: skip
 

@@ -154,7 +154,7 @@ def find_victims(pytest_pid: int) -> dict[str, int]:
 
 
 def _is_of_a_cluster(pid: int) -> bool:
-    return any("cluster.supervisor" in word for word in process_table.command_of(pid))
+    return any("cluster.server.supervisor" in word for word in process_table.command_of(pid))
 
 
 def _wait_for_the_end(
