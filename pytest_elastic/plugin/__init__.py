@@ -122,6 +122,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     keep_replayed(config, items)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401
+    """Have the time of pytest-timeout end the ranks of a test, with their stacks."""
+    return ranks.set_timer(item, settings)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fork the server of the tests on several ranks while nothing has run in this process yet."""
     ranks.begin(session)

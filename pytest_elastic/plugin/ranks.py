@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import sys
+import time
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +34,16 @@ if TYPE_CHECKING:
     from pytest_elastic.plugin.ranks_report import MergedReport
 
 
-__all__ = ["MARKER", "begin", "chaos_of_rank", "end", "merge_into", "rank", "world_size"]
+__all__ = [
+    "MARKER",
+    "begin",
+    "chaos_of_rank",
+    "end",
+    "merge_into",
+    "rank",
+    "set_timer",
+    "world_size",
+]
 
 MARKER = (
     "ranks(4, limit='60s', backend='gloo'): run the test on so many ranks of a process group; the "
@@ -41,10 +51,14 @@ MARKER = (
 )
 _LIMIT = "60s"
 _MOST = 256
+# The server needs up to two seconds for the stacks of overdue ranks, and five to collect the ranks.
+_TIMEOUT_LATER_S = 15.0
 _OF_JOBS = ("elastic_job", "elastic_history", "elastic_jobs", "elastic_cluster")
 
 _server_key: pytest.StashKey[RankServer] = pytest.StashKey()
 _merged_key: pytest.StashKey[MergedReport] = pytest.StashKey()
+# When pytest-timeout would end the test, on this process's monotonic clock; and after how long.
+_timeout_key: pytest.StashKey[tuple[float, float]] = pytest.StashKey()
 
 
 @pytest.fixture
@@ -119,9 +133,20 @@ def _run(item: pytest.Item, server: RankServer) -> None:
     from pytest_elastic.plugin.ranks_report import merge
 
     size, limit_s, backend = _settings(item)
+    limit_of = ""
+    if (timeout := item.stash.get(_timeout_key, None)) is not None:
+        ends_at, timeout_s = timeout
+        if (left_s := ends_at - time.monotonic()) < limit_s:
+            limit_s, limit_of = left_s, f"the {timeout_s:g} s of pytest-timeout are over"
     folder = _folder(item)
     ends = server.run(
-        RankTask(size=size, limit_s=limit_s, backend=backend, payload=(item.nodeid, folder))
+        RankTask(
+            size=size,
+            limit_s=limit_s,
+            limit_of=limit_of,
+            backend=backend,
+            payload=(item.nodeid, folder),
+        )
     )
     merged = merge(item, size, ends)
     records = [end.result for end in ends if end.result is not None]
@@ -129,6 +154,20 @@ def _run(item: pytest.Item, server: RankServer) -> None:
     give_coverage([record["coverage"] for record in records if record["coverage"]])
     item.stash[_merged_key] = merged
     merged.raise_as_outcome()
+
+
+def set_timer(item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401 (pytest-timeout's)
+    """Have the ranks' server keep pytest-timeout's time, which can show where the ranks are.
+
+    pytest-timeout's own timer, by signal or thread, is set for later: it ends a server that hangs.
+    """
+    timeout: Any = item.config.pluginmanager.getplugin("timeout")
+    if item.get_closest_marker("ranks") is None or settings.timeout <= 0:
+        return None
+    item.stash[_timeout_key] = (time.monotonic() + settings.timeout, settings.timeout)
+    later = settings._replace(timeout=settings.timeout + _TIMEOUT_LATER_S)
+    timeout.pytest_timeout_set_timer(item, later)
+    return True
 
 
 def _settings(item: pytest.Item) -> tuple[int, float, str]:

@@ -253,6 +253,38 @@ def test_workers_of_xdist_have_servers_of_their_own(place: Place) -> None:
     assert "rank 1: assert 1 == 0" in called.out
 
 
+@pytest.mark.parametrize("method", ["signal", "thread"])
+def test_pytest_timeout_shows_where_the_ranks_are(place: Place, method: str) -> None:
+    """Who is missing from the collective comes first; the session goes on, and nothing is left."""
+    place.add(
+        "test_some.py",
+        """
+        import subprocess, sys, time
+        import pytest, torch.distributed as dist
+
+        @pytest.mark.ranks(3)
+        @pytest.mark.timeout(4)
+        def test_hangs(rank):
+            if rank == 2:
+                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "late"])
+                time.sleep(1000)
+            dist.barrier()
+
+        @pytest.mark.ranks(2)
+        def test_next(rank):
+            dist.barrier()
+        """,
+    )
+    called = place.pytest("-rA", f"--timeout-method={method}", "--timeout=60")
+    assert called.outcomes == {"test_hangs": "FAILED", "test_next": "PASSED"}, called.out
+    said = called.about("test_hangs")
+    assert said.startswith("rank 2 did not come to where ranks 0, 1 waited, in barrier")
+    assert "the 4 s of pytest-timeout are over" in said
+    assert said.index("  rank 2 of 3 _") < said.index("  ranks 0, 1 of 3 _")
+    commands = [process_table.command_of(pid) for pid in process_table.processes()]
+    assert not [command for command in commands if "late" in command[-1:]]
+
+
 def test_an_interrupt_ends_the_ranks(place: Place) -> None:
     """Ctrl-C in the middle of a test: pytest says so, and nothing is left."""
     place.add(

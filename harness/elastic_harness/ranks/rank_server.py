@@ -164,7 +164,7 @@ class _Run:
         self._left_s = task.limit_s
         self.is_stopped = False
         self._has_begun = False
-        self._why = f"the limit of {task.limit_s:g} s is over"
+        self._why = task.limit_of or f"the limit of {task.limit_s:g} s is over"
         self._faults = RankFaults(task.size, self._present)
         self._ranks = [self._fork(number, work, store_port) for number in range(task.size)]
 

@@ -16,11 +16,13 @@ __all__ = ["RankEnd", "RankTask", "ServerLink", "Work"]
 class RankTask:
     """One call of the work on `size` ranks, of at most `limit_s` seconds.
 
+    `limit_of` says why the ranks are ended then, where it is not the test's own limit.
     `payload` is what the work is told (picklable), the same on every rank.
     """
 
     size: int
     limit_s: float
+    limit_of: str = ""
     backend: str = ""
     payload: Any = None
 
