@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.scenario.fields import (
     format_duration,
     parse_duration,
@@ -117,6 +118,29 @@ def test_the_json_schema_names_every_fault_and_its_parameters() -> None:
     text = json.dumps(schema)
     for name in {part.split('"')[0] for part in text.split("#/$defs/")[1:]}:
         assert name in schema["$defs"], name
+
+
+def test_an_editor_completes_the_clauses_of_finally_and_of_check() -> None:
+    """Every checker's name, and beside it `within`, wherever clauses may stand."""
+    schema = json_schema(built_in_faults())
+    definitions = schema["$defs"]
+    for bucket in ("always", "never", "sometimes", "finally"):
+        items = definitions["Expect"]["properties"][bucket]["items"]
+        assert _offered(items, definitions) >= {*STANDARD.names, "within"}, bucket
+    check = definitions["Entry"]["properties"]["check"]
+    assert _offered(check, definitions) >= {*STANDARD.names, "within"}
+    (several,) = (form for form in check["anyOf"] if form.get("type") == "array")
+    assert _offered(several["items"], definitions) >= {*STANDARD.names, "within"}
+
+
+def _offered(schema: dict[str, Any], definitions: dict[str, Any]) -> set[str]:
+    """Return the keys that an editor offers where a schema holds."""
+    if "$ref" in schema:
+        return _offered(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return set(schema.get("properties", ())).union(
+        *(_offered(each, definitions) for each in choices)
+    )
 
 
 def test_importing_the_package_costs_nothing() -> None:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Checker, Registry
 from elastic_harness.history.parameters import Seconds
+from elastic_harness.scenario.engine.timeline import CHECK_ACTION
 from elastic_harness.scenario.model import TRIGGER_KEYS, ActionCatalog, Scenario
 
 __all__ = ["json_schema"]
@@ -23,6 +24,13 @@ def json_schema(catalog: ActionCatalog, checkers: Registry = STANDARD) -> dict[s
     for action in actions.values():
         for part in (action, *action.get("anyOf", ())):
             definitions.update(part.pop("$defs", {}))
+    clause = {"$ref": "#/$defs/Clause"}
+    if CHECK_ACTION in actions:
+        several = {"type": "array", "items": clause}
+        actions[CHECK_ACTION] = {
+            "description": actions[CHECK_ACTION]["description"],
+            "anyOf": [clause, several],
+        }
     definitions["Entry"] = _entry_schema(definitions["Entry"], actions)
     definitions["Eventually"] = _eventually_schema(definitions["Eventually"], definitions)
     definitions["Clause"] = _clause_schema(checkers, definitions["Clause"]["description"])
