@@ -47,6 +47,9 @@ _runs_seen: list[dict[str, object]] = []
 _page_said: list[str] = []
 # How many workers of jobs were started cold, by reason.
 _cold_seen: dict[str, int] = {}
+# For how many seconds tests on ranks have waited for their servers, in each process that has one.
+_waits_seen: list[float] = []
+_WORTH_SAYING_S = 0.5
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check", "rank", "world_size"}
 
 
@@ -133,6 +136,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ranks.begin(session)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: before anybody's time begins
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Charge no test with the start of the server of the tests on several ranks."""
+    ranks.await_server(item)
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what we say belongs to the test's call
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Judge a test's jobs as part of the test, or show what they did if it has failed."""
@@ -200,6 +210,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     for reason, count in getattr(report, "elastic_cold", {}).items():
         _cold_seen[reason] = _cold_seen.get(reason, 0) + count
     _runs_seen.extend(getattr(report, "elastic_runs", ()))
+    if waited := getattr(report, "elastic_ranks_waited", 0.0):
+        _waits_seen.append(float(waited))
     seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
     if seed is not None and worker is not None:
         _seeds_seen.setdefault(int(seed), {})[str(worker)] = None
@@ -223,6 +235,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         were = "1 worker was" if count == 1 else f"{count} workers were"
         terminalreporter.write_line(f"elastic: {were} started cold (slower): {reason}")
     _cold_seen.clear()
+    if max(_waits_seen, default=0.0) >= _WORTH_SAYING_S:
+        terminalreporter.write_line(
+            f"elastic: the first test on ranks waited {max(_waits_seen):.1f} s for torch's import, "
+            "which its duration does not contain"
+        )
+    _waits_seen.clear()
     for line in _page_said:
         terminalreporter.write_line(f"elastic: {line}")
     _page_said.clear()

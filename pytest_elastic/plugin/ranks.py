@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MARKER",
+    "await_server",
     "begin",
     "chaos_of_rank",
     "end",
@@ -57,6 +58,8 @@ _OF_JOBS = ("elastic_job", "elastic_history", "elastic_jobs", "elastic_cluster")
 
 _server_key: pytest.StashKey[RankServer] = pytest.StashKey()
 _merged_key: pytest.StashKey[MergedReport] = pytest.StashKey()
+# For how many seconds a test has waited for the server to start, before it was timed.
+_waited_key: pytest.StashKey[float] = pytest.StashKey()
 # When pytest-timeout would end the test, on this process's monotonic clock; and after how long.
 _timeout_key: pytest.StashKey[tuple[float, float]] = pytest.StashKey()
 
@@ -117,6 +120,17 @@ def end(config: pytest.Config) -> None:
     if (server := config.stash.get(_server_key, None)) is not None:
         server.close()
         del config.stash[_server_key]
+
+
+def await_server(item: pytest.Item) -> None:
+    """Before a test on ranks begins, and is timed: wait for the server to have imported torch."""
+    server = item.config.stash.get(_server_key, None)
+    if server is None or item.get_closest_marker("ranks") is None:
+        return
+    from pytest_elastic.errors import InternalError
+
+    with contextlib.suppress(InternalError):  # the test itself meets it again, and fails by it
+        item.stash[_waited_key] = server.wait_until_ready()
 
 
 def _nothing() -> None:
@@ -212,6 +226,7 @@ def merge_into(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
     merged = item.stash.get(_merged_key, None)
     if merged is not None and call.when == "call":
         merged.complete(report)
+        report.elastic_ranks_waited = item.stash.get(_waited_key, 0.0)  # type: ignore[attr-defined]
         del item.stash[_merged_key]
 
 

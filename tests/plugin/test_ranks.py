@@ -285,6 +285,27 @@ def test_pytest_timeout_shows_where_the_ranks_are(place: Place, method: str) -> 
     assert not [command for command in commands if "late" in command[-1:]]
 
 
+def test_the_first_test_is_not_charged_with_the_start_of_the_server(place: Place) -> None:
+    """Its duration is a test's own; what it waited for is said once, and torch says nothing."""
+    place.add(
+        "test_some.py",
+        """
+        import pytest, torch.distributed as dist
+
+        @pytest.mark.ranks(2)
+        @pytest.mark.parametrize("number", range(2))
+        def test_some(rank, number):
+            dist.barrier()
+        """,
+    )
+    called = place.pytest("--durations=0", "-vv")
+    took = [float(each) for each in re.findall(r"(\d+\.\d+)s call .*test_some", called.out)]
+    assert len(took) == 2
+    assert max(took) < 1.0, called.out
+    assert called.out.count("for torch's import") == 1
+    assert "hostname of the client socket" not in called.out
+
+
 def test_an_interrupt_ends_the_ranks(place: Place) -> None:
     """Ctrl-C in the middle of a test: pytest says so, and nothing is left."""
     place.add(

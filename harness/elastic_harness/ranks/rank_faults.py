@@ -82,7 +82,7 @@ class RankFaults:
         orders = {rank: self._waiting[rank] for rank in ranks}
         self._waiting.clear()
         if len(set(orders.values())) > 1:
-            each = "; ".join(f"rank {rank}: {order}" for rank, order in orders.items())
+            each = "; ".join(f"rank {rank}: {order}" for rank, order in sorted(orders.items()))
             self._answer(ranks, f"here() means the same fault on every rank, but {each}")
         elif orders:
             self._answer(ranks, self._perform(orders[ranks[0]]))

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
+from elastic_harness.ranks.lookups import without_lookups
 from elastic_harness.ranks.task import RankTask, ServerLink, Work
-from pytest_elastic.name_servers import without_name_servers
 
 __all__ = ["STACKS_SIGNAL", "run_rank"]
 
@@ -68,7 +68,7 @@ def _process_group(backend: str) -> Iterator[None]:
     has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= size
     if has_devices:
         torch.cuda.set_device(rank)
-    with without_name_servers():  # a query that gets no answer would cost the test five seconds
+    with without_lookups():  # a query that gets no answer would cost the test five seconds
         dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if has_devices else "gloo"))
     yield
     # The test may have ended it, and a peer that failed leaves nothing to wait for.

@@ -38,7 +38,9 @@ _AFTER_FAILURE_S = 5.0
 # How long a rank may take to show its stacks; one that is stopped shows none.
 _STACKS_S = 2.0
 _LOOK_AGAIN_S = 0.01
-_STOP = "stop"
+_STOP, _READY = "stop", "ready"
+# Of importing torch, on a busy machine with a slow disk.
+_START_S = 300.0
 
 
 class RankServer:
@@ -47,11 +49,31 @@ class RankServer:
     def __init__(self, work: Work, *, prepare: Callable[[], None]) -> None:
         """Fork the server, which calls `prepare` once: what that imports, no rank has to."""
         self._conn, other = Pipe()
+        self._is_ready = False
         self._pid = os.fork()
         if self._pid == 0:
             self._conn.close()
             _serve(other, work, prepare)
         other.close()
+
+    def wait_until_ready(self) -> float:
+        """Wait until the server has imported torch; return for how many seconds, 0 the next time.
+
+        Raises InternalError if it cannot.
+        """
+        if self._is_ready:
+            return 0.0
+        began = time.monotonic()
+        if not self._conn.poll(_START_S):
+            raise InternalError(f"the rank server has not started within {_START_S:g} s")
+        try:
+            said = self._conn.recv()
+        except (EOFError, OSError) as error:
+            raise InternalError(f"the rank server has ended: {self._end()}") from error
+        if said != _READY:
+            raise InternalError(f"the rank server cannot go on: {said}")
+        self._is_ready = True
+        return time.monotonic() - began
 
     def run(self, task: RankTask) -> Sequence[RankEnd]:
         """Run the work on all ranks of a task and return how each ended, by rank.
@@ -59,6 +81,7 @@ class RankServer:
         What interrupts the wait (Ctrl-C, a time-out) ends the ranks. Raises InternalError if the
         server has died.
         """
+        self.wait_until_ready()
         try:
             self._conn.send(task)
             ends = self._conn.recv()
@@ -121,6 +144,7 @@ def _serve(conn: Connection, work: Work, prepare: Callable[[], None]) -> NoRetur
         store = StoreHost()
         gc.collect()
         gc.freeze()  # a rank's collector does not write into every object that it shares
+        conn.send(_READY)
         _obey(conn, work, store)
         code = 0
     except BaseException as error:  # noqa: BLE001 (pytest hears of it)

@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from elastic_harness.cluster.node.namespace import die_with_parent
-from pytest_elastic.name_servers import without_name_servers
+from elastic_harness.ranks.lookups import without_lookups
 
 __all__ = ["StoreHost"]
 
@@ -42,7 +42,7 @@ def _host(conn: Connection) -> None:
     while True:
         conn.recv()
         del store
-        with without_name_servers():
+        with without_lookups():
             store = dist.TCPStore(  # type: ignore[attr-defined]
                 "127.0.0.1", 0, is_master=True, wait_for_workers=False
             )
