@@ -39,7 +39,7 @@ def test_ranks_agree(rank):
     assert tensor.tolist() == [1, 1, 1]
 '''
 _SCENARIO = """\
-# A spot machine is reclaimed: SIGTERM, and five seconds later its power is gone.
+# A spot machine is reclaimed: SIGTERM, and five seconds later all its processes are killed.
 version: 1
 id: preempted
 title: A preempted node leaves in time, and the job goes on without it
@@ -51,7 +51,7 @@ job:
 nodes: {{initial: 3, min: 2, max: 3}}
 timeline:
   - at: {{step: {step}, rank: 2}}
-    preempt: {{node: n3, notice: 5s}}
+    preempt: {{node: n3, notice: 5s, by: crash}}
 expect:
   finally:
     - job: succeeded

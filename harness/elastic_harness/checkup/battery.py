@@ -309,9 +309,9 @@ BATTERY: Sequence[FaultTest] = (
     ),
     FaultTest(
         name="preempted",
-        title="A node is preempted: SIGTERM, and the power is cut 5 s later",
+        title="A node is preempted: SIGTERM, and all its processes are killed 5 s later",
         stands_for="A spot machine that is reclaimed, a scheduler that needs the node.",
-        make=_on_last_node("preempt", notice="5s"),
+        make=_on_last_node("preempt", notice="5s", by="crash"),
         is_fixed=False,
         allows=lambda _: 1,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -132,18 +132,24 @@ class CutPower(NodeFault):
 class PreemptNode(NodeFault):
     """A node's launcher gets SIGTERM, and `notice` later the node loses power, whatever it does.
 
-    Stands for a spot instance that is reclaimed, a job that is pre-empted. Does not stand for: a
+    Stands for a spot instance that is reclaimed, a job that is pre-empted. `by` is how the node
+    ends: `crash` kills all its processes, and closes their connections. Does not stand for: a
     platform that tells the program by an HTTP endpoint only.
     """
 
     name = "preempt"
-    capability = "network"
+    sometimes_needs = "network (`by: power_cut`)"
     proof = (
         "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
         "was up until then, and the cluster ended it by this order"
     )
 
     notice: Seconds = 30.0
+    by: Literal["crash", "power_cut"] = "power_cut"
+
+    @property
+    def needs(self) -> str | None:
+        return "network" if self.by == "power_cut" else None
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
@@ -156,7 +162,8 @@ class PreemptNode(NodeFault):
                     # The run may end before the power goes: a launcher that left has obeyed.
                     yield Proved(evidence=_evidence_of_leaving(codes))
             yield Sleep(seconds=min(left_s, _LOOK_S))
-        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
+        end = context.crash_node if self.by == "crash" else context.power_cut
+        ended = yield from end_nodes(context, targets.nodes, end)
         return Evidence(
             text=f"{', '.join(ended)} gone, {self.notice:g} s after SIGTERM",
             facts={"delivered": "SIGTERM", "ended": ended},
