@@ -27,12 +27,20 @@
 
   // What the page drew for the whole run, in seconds.
   const number = (item, name) => Number(item.getAttribute(name));
-  const boxes = [...svg.querySelectorAll("#plot rect")].map((item) => {
-    const text = item.nextElementSibling?.tagName === "text" ? item.nextElementSibling : null;
+  const shapes = [...svg.querySelectorAll("#plot rect")];
+  // Names of ranks are drawn after all boxes, so that no step hides them.
+  const lanes = shapes.filter((item) => !item.matches(".round, .fault"));
+  const named = new Map();
+  for (const text of svg.querySelectorAll("#plot text[data-box]")) {
+    named.set(lanes[Number(text.dataset.box)], text);
+  }
+  const boxes = shapes.map((item) => {
+    const next = item.nextElementSibling;
+    const text = named.get(item) ?? (next?.matches("text:not([data-box])") ? next : null);
     const start = timeOf(number(item, "x"));
     const end = timeOf(number(item, "x") + number(item, "width"));
     const least = item.classList.contains("step") ? 0.5 : 2;
-    const room = text?.dataset.room ? Number(text.dataset.room) : 0;
+    const room = named.has(item) ? 44 : 0;
     return { item, text, start, end, least, room };
   });
 

@@ -45,6 +45,8 @@ _MAX_STEPS = 800
 _MAX_MOMENTS = 400
 _MAX_RECORDS_BYTES = 90_000
 _MAX_RECORD_BYTES = 2_000
+# Above the drawing; the others are in the list of verdicts, so that the drawing is in sight.
+_MAX_WORST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ def timeline_html(
         rounds=titles,
         places=rows,
         judgements=shown,
+        worst=unmet(judgements)[:_MAX_WORST],
         moments=[(f"{each.at - history.start:.3f}", each.node, each.text) for each in told],
         records=records,
         left_out=len(history) - len(records),

@@ -110,6 +110,22 @@ def test_the_cause_stands_at_the_top_as_text() -> None:
     assert "<pre>rank 0 on n1: train.py:88 in &lt;module&gt;</pre>" in page
 
 
+def test_the_worst_clauses_stand_above_the_drawing() -> None:
+    """Why a run failed is on the first screen: up to three clauses, invalid before unknown."""
+    found = [
+        judgement("seen", valid("all <fine>")),
+        judgement("unseen", unknown("too little")),
+        *(judgement(f"late {n}", invalid("by 3 s")) for n in range(3)),
+    ]
+    top = timeline_html(small(), found).partition("<svg")[0]
+    assert re.findall(r'<p class="worst"><span class="(\w+)">.*?<b>(.*?)</b>', top) == [
+        ("invalid", f"late {n}") for n in range(3)
+    ]
+    top = timeline_html(small(), found[:2]).partition("<svg")[0]
+    assert '<span class="unknown">unknown</span> <b>unseen</b>: too little' in top
+    assert 'class="worst"' not in timeline_html(small(), found[:1])
+
+
 def test_the_drawing_of_a_small_run_shown_whole() -> None:
     """Ticks, the round's band, the lanes, the worker's life and its step, the fault."""
     page = timeline_html(small())
