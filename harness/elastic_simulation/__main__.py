@@ -1,9 +1,9 @@
 """The simulator's command: `python -m elastic_simulation`.
 
-    --seed 812 --trace        one storm, told again with a column for each node
-    --seeds 0..10000 -j 2     many storms; one line for each that breaks a promise, one for all
+    --seed 812 --trace        one run, told again with a column for each node
+    --seeds 0..10000 -j 2     many runs; one line for each that breaks a promise, one for all
     --swarm                   each seed has fault kinds of its own; without it, all may come
-    --brisk --ledger FILE     a campaign of short storms, that can be stopped and goes on
+    --brisk --ledger FILE     a campaign of short runs, that can be stopped and goes on
     ledger FILE...            what campaigns have come to, a line for each kind
     crowd --nodes 10000       one round of many nodes: time, and messages for each node
     explore --depth 6         every order of things in small worlds, up to so many choices
@@ -21,13 +21,19 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elastic_simulation.campaign import AGENTS, Finding, Tally, complaint_of, run_seeds
-from elastic_simulation.campaign import shrink as shrink_plan
 from elastic_simulation.crowd import form_crowd
 from elastic_simulation.explorer import SITUATIONS, explore, play
-from elastic_simulation.ledger import Entry, Ledger, shown_seeds, summary
-from elastic_simulation.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
-from elastic_simulation.storm import Storm
+from elastic_simulation.random_faults.campaign import (
+    AGENTS,
+    Finding,
+    Tally,
+    finding_of,
+    run_seeds,
+)
+from elastic_simulation.random_faults.campaign import shrink as shrink_plan
+from elastic_simulation.random_faults.ledger import Entry, Ledger, shown_seeds, summary
+from elastic_simulation.random_faults.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
+from elastic_simulation.random_faults.plan_run import PlanRun
 from elastic_simulation.thawed import thawed
 from elastic_simulation.trace import told_again
 from pytest_elastic.errors import UsageError
@@ -54,23 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=_PROGRAM, description="Storms over the launcher's machines, in virtual time."
+        prog=_PROGRAM,
+        description="Random fault schedules over the launcher's machines, in virtual time.",
     )
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("storms", "crowd", "explore", "ledger"),
-        default="storms",
-        help="default: storms",
+        choices=("runs", "crowd", "explore", "ledger"),
+        default="runs",
+        help="default: runs",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="ledgers to be summed up")
-    parser.add_argument("--seed", type=int, metavar="N", help="one storm (default: 0)")
-    parser.add_argument("--seeds", metavar="A..B", help="the storms from A up to, not with, B")
+    parser.add_argument("--seed", type=int, metavar="N", help="one run (default: 0)")
+    parser.add_argument("--seeds", metavar="A..B", help="the runs from A up to, not with, B")
     parser.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--swarm", action="store_true", help="few fault kinds for each seed")
-    parser.add_argument("--brisk", action="store_true", help="short storms, most of which count")
+    parser.add_argument("--brisk", action="store_true", help="short runs, most of which count")
     parser.add_argument(
-        "--aimed", action="store_true", help="and blows to whoever decides, as it decides"
+        "--aimed",
+        action="store_true",
+        help="add faults that hit a coordinator as it decides",
     )
     parser.add_argument("--ledger", metavar="FILE", type=Path, help="go on where FILE ends")
     parser.add_argument("--quiet", action="store_true", help="with --seeds: only the totals")
@@ -87,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--situation", choices=tuple(SITUATIONS), help="default: each of them")
     parser.add_argument("--choices", metavar="0,2,1", help="one execution of a situation")
-    parser.add_argument("--trace", action="store_true", help="tell the storm again")
+    parser.add_argument("--trace", action="store_true", help="print what happened, node by node")
     parser.add_argument("--shrink", action="store_true", help="leave out what is not needed")
     return parser
 
@@ -136,7 +145,7 @@ def _repeat(given: argparse.Namespace, seed: int) -> str:
 
 
 def _words(given: argparse.Namespace) -> list[str]:
-    """Return the options that say which storms are drawn, as a command has them."""
+    """Return the options that say which runs are drawn, as a command has them."""
     words = [f"--nodes {given.nodes}"] if given.nodes else []
     words += [f"--quorum {given.quorum}"] if given.quorum else []
     words += [f"--endpoints {given.endpoints}"] if given.endpoints > 1 else []
@@ -148,7 +157,7 @@ def _words(given: argparse.Namespace) -> list[str]:
     return words
 
 
-# --- one storm -----------------------------------------------------------------------------------
+# --- one run -----------------------------------------------------------------------------------
 
 
 def _one(given: argparse.Namespace) -> int:
@@ -157,25 +166,25 @@ def _one(given: argparse.Namespace) -> int:
     plan = draw_plan(seed, _options(given))
 
     def is_broken(smaller: Plan) -> bool:
-        return isinstance(complaint_of(smaller, agent_class), Finding)
+        return isinstance(finding_of(smaller, agent_class), Finding)
 
     if given.shrink and is_broken(plan):
         plan = shrink_plan(plan, is_broken)
-    storm = Storm(plan, agent_class=agent_class, keeps_messages=given.trace)
+    plan_run = PlanRun(plan, agent_class=agent_class, keeps_messages=given.trace)
     problem: Exception | None = None
     try:
-        outcome = storm.run()
+        outcome = plan_run.run()
     except Exception as error:  # noqa: BLE001 (said below, with the trace before it)
         problem = error
     if given.trace:
-        _say("\n".join(told_again(storm.world, storm.said)))
+        _say("\n".join(told_again(plan_run.world, plan_run.said)))
     if problem is not None:
         kind = "" if isinstance(problem, AssertionError) else f"{type(problem).__name__}: "
         _say(f"seed {seed}: BROKEN: {kind}{problem}")
         _say(f"repeat: {_repeat(given, seed)}")
         return 1
     _say(
-        f"seed {seed}: kept, {outcome.blows} blows, {outcome.rounds} rounds, {outcome.ending}, "
+        f"seed {seed}: kept, {outcome.faults} faults, {outcome.rounds} rounds, {outcome.ending}, "
         f"{outcome.virtual_s:.1f} s of virtual time"
     )
     return 0
@@ -196,7 +205,7 @@ def _campaign(given: argparse.Namespace) -> int:
     for entry in _entries(ledger.missing(kind, chunks), _options(given), given, kind):
         ledger.add(entry)
         for finding in entry.tally.findings:
-            _say(f"seed {finding.seed}: BROKEN: {finding.complaint} ({finding.where})")
+            _say(f"seed {finding.seed}: BROKEN: {finding.message} ({finding.where})")
     entries = ledger.of(kind)
     if not given.quiet:
         _say(_described(entries, time.monotonic() - began_s))
@@ -213,13 +222,13 @@ def _described(entries: Sequence[Entry], wall_s: float) -> str:
         tally.merge(entry.tally)
         cpu_s += entry.cpu_s
     endings = ", ".join(f"{count} {ending}" for ending, count in sorted(tally.endings.items()))
-    kept = max(tally.storms - len(tally.findings), 1)
+    kept = max(tally.runs - len(tally.findings), 1)
     return (
-        f"{tally.storms} storms, {len(tally.findings)} broken: {tally.counted} schedules with a "
+        f"{tally.runs} runs, {len(tally.findings)} broken: {tally.counted} schedules with a "
         f"fault and two rounds, {kept - tally.counted} without ({endings})\n"
         f"{tally.counted / cpu_s:.0f} schedules a second of processor time "
-        f"({tally.storms / cpu_s:.0f} storms; {cpu_s:.1f} s used, {wall_s:.1f} s passed); a storm "
-        f"has {tally.blows / kept:.1f} blows, {tally.rounds / kept:.1f} rounds and "
+        f"({tally.runs / cpu_s:.0f} runs; {cpu_s:.1f} s used, {wall_s:.1f} s passed); a run "
+        f"has {tally.faults / kept:.1f} faults, {tally.rounds / kept:.1f} rounds and "
         f"{tally.virtual_s / kept:.1f} s"
     )
 
@@ -269,7 +278,7 @@ def _entry(kind: str, seeds: range, result: tuple[Tally, float]) -> Entry:
 def _chunk(job: _Job) -> tuple[Tally, float]:
     before_s = time.process_time()
     seeds, options, agent = job
-    # Worlds are full of circles: one collection after some storms is cheaper than one every now and
+    # Worlds are full of circles: one collection after some runs is cheaper than one every now and
     # then, and cheapest if it looks at nothing else.
     gc.collect()
     gc.freeze()
@@ -301,7 +310,7 @@ def _explore(given: argparse.Namespace) -> int:
         took_s = time.process_time() - before_s
         for found in result.found:
             choices = ",".join(map(str, found.choices))
-            _say(f"{name} [{choices}]: BROKEN: {found.complaint}")
+            _say(f"{name} [{choices}]: BROKEN: {found.message}")
             broken.append(f"{_PROGRAM} explore --situation {name} --choices {choices}")
         _say(
             f"{name} ({SITUATIONS[name].what}): {result.states} states in {result.executions} "
@@ -314,10 +323,10 @@ def _explore(given: argparse.Namespace) -> int:
 
 
 def _play(name: str, choices: Sequence[int]) -> int:
-    world, said, complaint = play(SITUATIONS[name], choices)
+    world, said, message = play(SITUATIONS[name], choices)
     _say("\n".join(told_again(world, said)))
-    _say(f"{name} {list(choices)}: {'BROKEN: ' + complaint if complaint else 'kept'}")
-    return 1 if complaint else 0
+    _say(f"{name} {list(choices)}: {'BROKEN: ' + message if message else 'kept'}")
+    return 1 if message else 0
 
 
 # --- a crowd -------------------------------------------------------------------------------------

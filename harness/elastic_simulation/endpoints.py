@@ -139,7 +139,7 @@ class Endpoints:
             case f.Founded():
                 process.feed("coordinator", v.JobFounded())
                 if process.coordinator is not None:
-                    world.doors.watch_endpoint_of(process)
+                    world.inquiries.watch_endpoint_of(process)
             case v.Emit():
                 world.perform_member(process, command)
 
@@ -208,11 +208,11 @@ class Endpoints:
             record = self._records.get(held)
             if record is not None and record.claim is None and record.place.term >= place.term:
                 if record.place.term > place.term:
-                    world.doors.hear_of(process, record.place)
+                    world.inquiries.hear_of(process, record.place)
                 continue
             self._swap(host, held, text)
             if record is not None and record.place.incarnation != place.incarnation:
-                world.doors.announce_to(process, record.place.incarnation, place)
+                world.inquiries.announce_to(process, record.place.incarnation, place)
 
 
 def place_under(node: Node, term: int) -> m.Place:

@@ -1,4 +1,4 @@
-"""Every order of things in a small world: what storms draw by chance, tried one by one.
+"""Every order of things in a small world: what runs draw by chance, tried one by one.
 
 An execution is a sequence of choices. Whenever more than one thing may come next (things that are
 due within a moment of each other: a message on each connection, a timer, a vote, a worker that
@@ -22,9 +22,9 @@ from functools import partial
 from types import FunctionType, MethodType
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.health import health_of, seems_over
 from elastic_simulation.process import Direction, Pipe, Process
-from elastic_simulation.storm import finish_what_is_done
+from elastic_simulation.random_faults.health import health_of, seems_over
+from elastic_simulation.random_faults.plan_run import finish_what_is_done
 from elastic_simulation.world import World, settings
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
@@ -62,7 +62,7 @@ class Found:
     """A sequence of choices that broke a promise."""
 
     choices: tuple[int, ...]
-    complaint: str
+    message: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class _Chosen(World):
         number = self._choose(len(due) + len(faults))
         if number >= len(due):
             self._faults_left -= 1
-            self._strike(*faults[number - len(due)])
+            self._inject(*faults[number - len(due)])
             return
         self._queue.remove(due[number])
         heapq.heapify(self._queue)
@@ -150,7 +150,7 @@ class _Chosen(World):
             (what, name) for what, name in self._situation.faults if self.processes[name].is_alive
         ]
 
-    def _strike(self, what: str, name: str) -> None:
+    def _inject(self, what: str, name: str) -> None:
         self.said.append((self.time, f"{what} {name}"))
         getattr(self, what)(name)
 
@@ -302,9 +302,9 @@ def explore(
         choices = frontier.pop()
         result.executions += 1
         world = _Chosen(situation, choices, depth=depth, keeps=False, is_new=is_new)
-        complaint = _execute(world, situation)
-        if complaint:
-            result.found.append(Found(choices=choices, complaint=complaint))
+        message = _execute(world, situation)
+        if message:
+            result.found.append(Found(choices=choices, message=message))
         if deviations is not None and sum(each > 0 for each in choices) >= deviations:
             continue
         for place in range(len(choices), len(world.trail)):

@@ -1,6 +1,6 @@
 """The agent's own machine in a played world, with a played keeper below it.
 
-The `PlayedAgent` says what any agent is expected to do; here the real one does it, so that a storm
+The `PlayedAgent` says what any agent is expected to do; here the real one does it, so that a run
 also shrinks the distance between the two. What is played is the keeper: it starts, signals and
 kills processes that are nothing but a number each, and holds the deadline of the lease.
 """

@@ -37,7 +37,7 @@ class PlayedAgent:
         self._is_held = False
         self.is_stopping = False  # exits from here on are the agent's doing
         self.is_ordered = False  # the rendezvous knows that the round is over here
-        self.is_mourned = True  # its keeper lives, and will say so
+        self.keeper_alive = True  # its keeper lives, and will say so
         self.over: ports.JobOver | None = None
         self.lease_until: float | None = None
         self.has_lease_notice = False
@@ -337,6 +337,6 @@ class PlayedAgent:
     def die(self, how: str | None) -> None:
         """Everything on the node is gone."""
         if how != "its agent was killed":
-            self.is_mourned = False
+            self.keeper_alive = False
         if self.is_running:
             self._end(how)

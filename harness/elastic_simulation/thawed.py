@@ -1,11 +1,11 @@
-"""Values that are not frozen, and enumerations without a hook, while many storms are run.
+"""Values that are not frozen, and enumerations without a hook, while many plans are run.
 
 A frozen dataclass sets each of its fields through `object.__setattr__`, and building values takes
-an eighth of a storm's time. That nothing changes a value is checked by mypy, and by every storm of
+an eighth of a run's time. That nothing changes a value is checked by mypy, and by every run of
 the suite, in which they are frozen; a campaign runs the same classes without.
 
 Before Python 3.12, classes of `enum` have a `__getattr__` for names that are no attributes. Members
-are, and yet each `Link.JOINED` takes four times as long where a class has one: a storm looks at
+are, and yet each `Link.JOINED` takes four times as long where a class has one: a run looks at
 3 000, which was a tenth of its instructions.
 """
 

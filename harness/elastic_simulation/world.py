@@ -17,13 +17,13 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
-from elastic_simulation.dials import Dials
-from elastic_simulation.doors import Doors, place_of
+from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
+from elastic_simulation.inquiries import Inquiries, place_of
 from elastic_simulation.marks import Marks
 from elastic_simulation.played_agent import PlayedAgent
 from elastic_simulation.process import Direction, Pipe, Process
-from elastic_simulation.sights import Sights
+from elastic_simulation.queries import WorldQueries
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
@@ -81,7 +81,7 @@ def settings(
     )
 
 
-class World(Sights):
+class World(WorldQueries):
     """All of it. `processes` holds the newest start of each node."""
 
     def __init__(
@@ -113,8 +113,8 @@ class World(Sights):
         self.draw: Callable[[], float] = random.Random(0).random
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
-        self.doors = Doors(self, KEEPER_S)
-        self.dials = Dials(self, KEEPER_S)
+        self.inquiries = Inquiries(self, KEEPER_S)
+        self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
         self.endpoints = Endpoints(self, names) if names else None
@@ -228,7 +228,7 @@ class World(Sights):
         reason = "the endpoint is an address of this node"
         process.coordinate(self._terms, reason, mark=self.marks.open(process))
         process.set_alarm("coordinator")
-        self.doors.publish_first(process)
+        self.inquiries.publish_first(process)
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
@@ -432,22 +432,22 @@ class World(Sights):
                 if isinstance(notice, ports.JobOver):
                     self.marks.part(process)
             case v.Probe():
-                self.dials.probe(process, command, "member")
+                self.connections.probe(process, command, "member")
             case v.Emit(event=event):
                 self.state(process, event)
             case v.FindCoordinator(peers=peers):
                 self.later(self.draw_latency_s(), self._found, process)
                 if peers:
-                    self.doors.perform(process, command)
+                    self.inquiries.perform(process, command)
             case v.Dial():
-                self.dials.dial(process, command)
+                self.connections.dial(process, command)
             case v.Hangup():
-                self.dials.hang_up(process)
+                self.connections.hang_up(process)
             case v.Released():
                 process.is_released = True
                 self.later(2 * KEEPER_S, self.leave, process)
             case _:
-                self.doors.perform(process, command)
+                self.inquiries.perform(process, command)
 
     def _found(self, process: Process) -> None:
         if process.coordinator is not None:
@@ -462,7 +462,7 @@ class World(Sights):
         if host is None or not (is_served and (is_near or not self.is_apart(process, host))):
             process.feed("member", v.CoordinatorNotFound(reason="the endpoint did not answer"))
             return
-        place = self.doors.published
+        place = self.inquiries.published
         assert place is not None, "whoever hosts the endpoint publishes who decides"
         self._tell_found(process, place)
 
@@ -516,7 +516,7 @@ class World(Sights):
                 if pipe is not None:
                     self.close(pipe.down, pipe.up, "closed by the coordinator")
             case v.Probe():
-                self.dials.probe(process, command, "coordinator")
+                self.connections.probe(process, command, "coordinator")
             case v.Emit(event=event):
                 self.state(process, event)
             case v.Finished(result=result):

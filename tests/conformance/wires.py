@@ -25,7 +25,7 @@ from elastic_harness.network.link_model import (
     LinkPolicy,
 )
 from elastic_harness.network.traffic import port_class
-from elastic_simulation.network import SimulatedNetwork
+from elastic_simulation.scenarios.network import SimulatedNetwork
 from elastic_simulation.world import World, settings
 
 from tests.cluster_bench import LIMIT_S, Bench

@@ -250,10 +250,9 @@ PURE = (
     Pure(holds="elastic_harness.faults.recipe"),
     Pure(holds="elastic_harness.faults.recipes"),
     Pure(holds="elastic_harness.history"),
-    Pure(
-        holds="elastic_simulation",
-        drivers=("__main__", "cluster", "ledger", "run", "stage"),
-    ),
+    Pure(holds="elastic_simulation.random_faults", drivers=("ledger",)),
+    Pure(holds="elastic_simulation.scenarios", drivers=("cluster", "run", "stage")),
+    Pure(holds="elastic_simulation", drivers=("__main__",)),
     Pure(holds="elastic_harness.report", drivers=("retention", "run_directory")),
 )
 

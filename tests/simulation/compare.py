@@ -19,7 +19,7 @@ from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.planning.planner import Plan, make_plan
 from elastic_harness.scenario.reading.loader import load_file
 from elastic_harness.session import HarnessSession
-from elastic_simulation.run import SimulatedRun, why_not
+from elastic_simulation.scenarios.run import SimulatedRun, why_not
 
 __all__ = ["CATALOG", "NOT_COMPARED", "SCENARIOS", "plans", "real_rounds", "simulated_rounds"]
 

@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from elastic_simulation.campaign import Finding, complaint_of
 from elastic_simulation.checks import Violation
-from elastic_simulation.plan import Plan, draw_plan
-from elastic_simulation.storm import run_storm
+from elastic_simulation.random_faults.campaign import Finding, finding_of
+from elastic_simulation.random_faults.plan import Plan, draw_plan
+from elastic_simulation.random_faults.plan_run import run_plan
 from elastic_simulation.thawed import thawed
 
 from tests.simulation.planted_faults import PLANTED
@@ -32,14 +32,14 @@ def _plan(name: str, seed: int) -> Plan:
 
 
 def finds(name: str, seed: int) -> str:
-    """Return which promise the storm of a seed finds broken when a fault is planted, "" for none.
+    """Return which promise the run of a seed finds broken when a fault is planted, "" for none.
 
     Only what the fault is to break counts; a machine that stops at an assertion of its own has
     broken none. Any other exception is one of the fault itself, and goes up.
     """
     with PLANTED[name].planted():
         try:
-            run_storm(_plan(name, seed))
+            run_plan(_plan(name, seed))
         except Violation as broken:
             return str(broken) if re.search(PLANTED[name].breaks, str(broken)) else ""
         except AssertionError:
@@ -48,20 +48,20 @@ def finds(name: str, seed: int) -> str:
 
 
 def _is_clean(name: str, seed: int) -> bool:
-    """Tell whether the storm finds nothing without the fault, its guards there or not."""
+    """Tell whether the run finds nothing without the fault, its guards there or not."""
     plan = _plan(name, seed)
     with PLANTED[name].unguarded():
-        if isinstance(complaint_of(plan), Finding):
+        if isinstance(finding_of(plan), Finding):
             return False
-    return not isinstance(complaint_of(plan), Finding)
+    return not isinstance(finding_of(plan), Finding)
 
 
 def find(name: str, seeds: range) -> tuple[int, str] | None:
     """Return the first seed that finds a planted fault, and nothing without it, and what."""
     for seed in seeds:
-        complaint = finds(name, seed)
-        if complaint and _is_clean(name, seed):
-            return seed, complaint
+        message = finds(name, seed)
+        if message and _is_clean(name, seed):
+            return seed, message
     return None
 
 
@@ -80,8 +80,8 @@ def main(arguments: Sequence[str]) -> int:
             found = find(name, seeds)
         took_s = time.process_time() - began
         missed += found is None
-        seed, complaint = found or ("none", "not found")
-        line = f"{name:24} seed {seed!s:>6}  {took_s:6.1f} s  {complaint[:100]}"
+        seed, message = found or ("none", "not found")
+        line = f"{name:24} seed {seed!s:>6}  {took_s:6.1f} s  {message[:100]}"
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     return 1 if missed else 0

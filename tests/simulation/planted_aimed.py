@@ -1,10 +1,10 @@
-"""The planted faults that aimed storms find: what becomes of the voices of those who have left."""
+"""The planted faults that aimed runs find: what becomes of the voices of those who have left."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from elastic_simulation.plan import Options
+from elastic_simulation.random_faults.plan import Options
 
 from pytest_elastic.rendezvous.candidate import Candidate
 from tests.simulation.planting import Planted, after

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from elastic_simulation.doors import Doors
+from elastic_simulation.inquiries import Inquiries
 from elastic_simulation.marks import Marks
-from elastic_simulation.plan import Options
 from elastic_simulation.played_agent import PlayedAgent
 from elastic_simulation.process import Process
+from elastic_simulation.random_faults.plan import Options
 
 from pytest_elastic.backends import granted_registry
 from pytest_elastic.rendezvous import budget, candidate, founding, mandate, membership, sealing
@@ -118,8 +118,8 @@ def _greet_unless_finished(machine: CoordinatorMachine, *given: object) -> None:
         _on_hello(machine, *given)  # type: ignore[arg-type]  # what it is given
 
 
-def _forget_elder(doors: Doors, process: Process, *_: object) -> None:
-    doors._elders.pop(process.node.incarnation, None)
+def _forget_elder(inquiries: Inquiries, process: Process, *_: object) -> None:
+    inquiries._elders.pop(process.node.incarnation, None)
 
 
 def _endorsed_by_nobody(gathering: Gathering, roster: Sequence[Peer]) -> Sequence[Peer] | None:
@@ -148,7 +148,9 @@ _SUCCESSION = Options(
 )
 
 # Of two under one term the one that was published first stays, and hears nothing of the other.
-_ONE_IS_PUBLISHED = ((Doors, "gives_way", lambda _, published, place: published.term < place.term),)
+_ONE_IS_PUBLISHED = (
+    (Inquiries, "gives_way", lambda _, published, place: published.term < place.term),
+)
 
 # The endpoint's host comes back, and new nodes with it.
 _HOST_IS_BACK = drawn("back", "join", "kill", "isolate", nodes=3)
@@ -314,8 +316,8 @@ PLANTED: dict[str, Planted] = {
         what="who was published before a successor is told once, and never looks there itself",
         breaks=_STUCK,
         patches=(
-            (Doors, "_announce", before(Doors._announce, _forget_elder)),
-            (Doors, "hear_of", nothing),
+            (Inquiries, "_announce", before(Inquiries._announce, _forget_elder)),
+            (Inquiries, "hear_of", nothing),
         ),
         options=drawn("reject", nodes=3, is_brisk=False),
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from unittest import mock
 
-from elastic_simulation.plan import Options
+from elastic_simulation.random_faults.plan import Options
 
 __all__ = ["Patch", "Planted", "after", "before", "drawn", "nobody", "nothing"]
 
@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """One fault: what is wrong, what is replaced by what, and which storms may find it.
+    """One fault: what is wrong, what is replaced by what, and which runs may find it.
 
     `breaks` is what the judge says then, as a regular expression: nothing else counts as found.
-    `guards` are other rules that would catch it, taken away with it: the storm that finds the fault
+    `guards` are other rules that would catch it, taken away with it: the run that finds the fault
     must find nothing when they alone are missing.
     """
 
@@ -53,7 +53,7 @@ def _replaced(patches: Sequence[Patch]) -> Iterator[None]:
 
 
 def drawn(*kinds: str, nodes: int, quorum: str = "majority", is_brisk: bool = True) -> Options:
-    """Return storms of a few kinds of faults, all of which may come: what finds a rare thing."""
+    """Return runs of a few kinds of faults, all of which may come: what finds a rare thing."""
     return Options(quorum=quorum, nodes=nodes, is_swarm=False, is_brisk=is_brisk, kinds=kinds)
 
 

@@ -21,10 +21,10 @@ from elastic_harness.cluster.cluster import (
     ProcessSpec,
 )
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
-from elastic_simulation.cluster import SimulatedCluster
-from elastic_simulation.job_world import JobWorld
 from elastic_simulation.process import Process
-from elastic_simulation.training import Script
+from elastic_simulation.scenarios.cluster import SimulatedCluster
+from elastic_simulation.scenarios.job_world import JobWorld
+from elastic_simulation.scenarios.training import Script
 from elastic_simulation.world import settings
 
 from pytest_elastic.errors import UsageError

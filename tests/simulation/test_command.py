@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from elastic_simulation.__main__ import main
-from elastic_simulation.campaign import run_seeds
-from elastic_simulation.ledger import Ledger
-from elastic_simulation.plan import Options
+from elastic_simulation.random_faults.campaign import run_seeds
+from elastic_simulation.random_faults.ledger import Ledger
+from elastic_simulation.random_faults.plan import Options
 
 from tests.simulation.planted import PLANTED
 
 
-def test_one_storm_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """What became of it, and how much happened."""
     assert main(["--seed", "3", "--swarm"]) == 0
     [line] = capsys.readouterr().out.splitlines()
@@ -21,13 +21,13 @@ def test_one_storm_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_trace_has_a_column_for_each_node(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same storm, told again."""
+    """The same run, told again."""
     main(["--seed", "3", "--swarm", "--nodes", "3", "--trace"])
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "time"
     assert {"n1", "n2", "n3"} <= set(head.split())
     assert any("* round_sealed round=1" in line for line in lines)
-    assert any("--- calm" in line for line in lines)
+    assert any("--- healed" in line for line in lines)
 
 
 def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
@@ -46,18 +46,18 @@ def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     assert ": BROKEN: " in capsys.readouterr().out
 
 
-def test_a_broken_storm_is_shrunk_to_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Blows that have nothing to do with it are left out."""
+def test_a_broken_run_is_shrunk_to_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Faults that have nothing to do with it are left out."""
     with PLANTED["connection-not-noticed"].planted():
         assert main(["--seed", "39", "--swarm", "--trace", "--shrink"]) == 1
-    blows = [line for line in capsys.readouterr().out.splitlines() if "--- " in line]
-    assert 1 <= len([line for line in blows if "calm" not in line]) <= 3
+    faults = [line for line in capsys.readouterr().out.splitlines() if "--- " in line]
+    assert 1 <= len([line for line in faults if "healed" not in line]) <= 3
 
 
 def test_jobs_share_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many storms as with one process, counted together."""
+    """As many runs as with one process, counted together."""
     assert main(["--seeds", "0..150", "--swarm", "-j", "2"]) == 0
-    assert "150 storms, 0 broken" in capsys.readouterr().out
+    assert "150 runs, 0 broken" in capsys.readouterr().out
 
 
 def test_a_campaign_goes_on_where_its_ledger_ends(
@@ -99,14 +99,14 @@ def test_a_ledger_names_the_seeds_that_broke_a_promise(
     assert repeat == f"repeat: python -m elastic_simulation --seed {seed} --swarm --trace"
 
 
-def test_brisk_storms_are_short_and_most_of_them_count() -> None:
+def test_brisk_runs_are_short_and_most_of_them_count() -> None:
     """What campaigns are made of."""
     plain, brisk = (
         run_seeds(range(60), Options(quorum="majority", nodes=5, is_brisk=is_brisk))
         for is_brisk in (False, True)
     )
     assert brisk.virtual_s < plain.virtual_s
-    assert brisk.counted > max(plain.counted, brisk.storms / 2)
+    assert brisk.counted > max(plain.counted, brisk.runs / 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from elastic_simulation.__main__ import main
-from elastic_simulation.plan import AIMED, KINDS
+from elastic_simulation.random_faults.plan import AIMED, KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ python -m elastic_simulation (.*)$", PAGE, re.MULTILINE)

@@ -24,10 +24,10 @@ def test_a_planted_fault_is_found_in_some_order() -> None:
     with PLANTED["reports-not-repeated"].planted():
         found = explore(situation, depth=4).found
         assert found
-        *_, complaint = play(situation, found[0].choices)
-        assert complaint
-    *_, complaint = play(situation, found[0].choices)
-    assert not complaint
+        *_, message = play(situation, found[0].choices)
+        assert message
+    *_, message = play(situation, found[0].choices)
+    assert not message
 
 
 def test_few_deviations_go_deep() -> None:

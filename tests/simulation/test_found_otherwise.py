@@ -1,18 +1,18 @@
-"""Storms that once broke a promise, and need no fault planted to be kept: each with a sentence."""
+"""Runs that once broke a promise, and need no fault planted to be kept: each with a sentence."""
 
 from __future__ import annotations
 
 import pytest
 from elastic_simulation.machine_agent import MachineAgent
-from elastic_simulation.plan import Options, draw_plan
 from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.storm import run_storm
+from elastic_simulation.random_faults.plan import Options, draw_plan
+from elastic_simulation.random_faults.plan_run import run_plan
 
 from tests.simulation.planting import drawn
 
 _BRISK_GRANTED = Options(quorum="granted", is_swarm=True, is_brisk=True)
 
-# What storms found that was no fault of the machines, or that another mend has hidden since.
+# What runs found that was no fault of the machines, or that another mend has hidden since.
 _BRISK = Options(quorum="majority", is_swarm=True, is_brisk=True)
 _FROZEN_SURVIVORS = drawn("freeze", "join", "suspend", "lose host", nodes=4)
 FOUND_OTHERWISE = {
@@ -53,7 +53,7 @@ FOUND_OTHERWISE = {
         Options(quorum="majority", endpoints=3, is_swarm=True, is_brisk=True, is_aimed=True),
         PlayedAgent,
     ),
-    "who stays out of reach is out of reach of those, too, that come back in the calm": (
+    "who stays out of reach is out of reach of those, too, that come back in the quiet period": (
         260011995,
         Options(quorum="majority", endpoints=3, is_swarm=True, is_brisk=True, is_aimed=True),
         PlayedAgent,
@@ -240,7 +240,7 @@ FOUND_OTHERWISE = {
 
 
 @pytest.mark.parametrize("sentence", FOUND_OTHERWISE)
-def test_what_a_storm_once_found_elsewhere_is_mended(sentence: str) -> None:
+def test_what_a_run_once_found_elsewhere_is_mended(sentence: str) -> None:
     """See `FOUND_OTHERWISE`."""
     seed, options, agent_class = FOUND_OTHERWISE[sentence]
-    run_storm(draw_plan(seed, options), agent_class)
+    run_plan(draw_plan(seed, options), agent_class)

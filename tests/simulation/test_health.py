@@ -1,11 +1,11 @@
-"""The judge of the calm: what it excuses, and that it excuses no more than the rules say."""
+"""The judge once all is healed: what it exempts, and that it exempts no more than the rules say."""
 
 from __future__ import annotations
 
 from unittest import mock
 
 import pytest
-from elastic_simulation.health import Excuse, health_of
+from elastic_simulation.random_faults.health import Exemption, health_of
 from elastic_simulation.world import World, formed, settings
 
 from pytest_elastic.rendezvous.candidate import Candidate
@@ -32,9 +32,9 @@ def two_leave_and_one_is_lost(world: World) -> World:
 
 
 def test_a_job_that_runs_is_well() -> None:
-    """Nothing is wrong, and nothing had to be excused."""
+    """Nothing is wrong, and nothing had to be exempt."""
     health = health_of(five())
-    assert (health.problem, health.excuse) == (None, None)
+    assert (health.problem, health.exemption) == (None, None)
 
 
 def test_a_minority_need_not_go_on() -> None:
@@ -43,7 +43,7 @@ def test_a_minority_need_not_go_on() -> None:
     for name in ("n1", "n2", "n3"):
         world.crash(name)
     world.run(10.0)
-    assert health_of(world).excuse is Excuse.MINORITY
+    assert health_of(world).exemption is Exemption.MINORITY
 
 
 def test_fewer_than_the_fewest_need_not_go_on() -> None:
@@ -52,7 +52,7 @@ def test_fewer_than_the_fewest_need_not_go_on() -> None:
     for name in ("n3", "n4", "n5"):
         world.crash(name)
     world.run(10.0)
-    assert health_of(world).excuse is Excuse.TOO_FEW
+    assert health_of(world).exemption is Exemption.TOO_FEW
 
 
 def test_two_of_five_go_on_where_two_have_left_in_order() -> None:
@@ -79,7 +79,7 @@ def test_it_is_a_stall_if_a_majority_elects_nobody() -> None:
     assert health_of(world).problem == "[] of ['n2', 'n3', 'n4', 'n5'] go on, 4 nodes should"
 
 
-@pytest.mark.parametrize("excuse", Excuse)
-def test_each_excuse_says_its_rule(excuse: Excuse) -> None:
+@pytest.mark.parametrize("exemption", Exemption)
+def test_each_exemption_says_its_rule(exemption: Exemption) -> None:
     """By its number in docs/rendezvous.md."""
-    assert excuse.value.startswith("R")
+    assert exemption.value.startswith("R")

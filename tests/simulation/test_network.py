@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
-from elastic_simulation.network import SimulatedNetwork
+from elastic_simulation.scenarios.network import SimulatedNetwork
 
 from tests.unit.faults.virtual_time import VirtualTime
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hypothesis
 import hypothesis.strategies as st
-from elastic_simulation.campaign import Finding, complaint_of, shrink
-from elastic_simulation.plan import KINDS, Blow, Plan, draw_plan
+from elastic_simulation.random_faults.campaign import Finding, finding_of, shrink
+from elastic_simulation.random_faults.plan import KINDS, InjectedFault, Plan, draw_plan
 
 from pytest_elastic.rendezvous.model import Settings
 from tests.simulation.planted import PLANTED
 
 BLOWS = st.lists(
     st.builds(
-        Blow,
+        InjectedFault,
         after_s=st.floats(0.0, 1.5),
         kind=st.sampled_from(KINDS),
         who=st.integers(0, 63),
@@ -47,9 +47,9 @@ def plans(draw: st.DrawFn) -> Plan:
         jitter_s=draw(st.sampled_from([0.0, 0.02])),
         arrivals_s=tuple(draw(st.floats(0.0, 0.5)) for _ in range(nodes)),
         clock_rates=tuple(draw(st.floats(0.93, 1.07)) for _ in range(nodes)),
-        calm_before_s=draw(st.sampled_from([1.0, 0.0])),
+        quiet_before_s=draw(st.sampled_from([1.0, 0.0])),
         damage=draw(st.sampled_from(["", "apart"])),
-        blows=tuple(draw(BLOWS)),
+        faults=tuple(draw(BLOWS)),
     )
 
 
@@ -59,19 +59,19 @@ def plans(draw: st.DrawFn) -> Plan:
 @hypothesis.given(plan=plans())
 def test_no_plan_breaks_a_promise(plan: Plan) -> None:
     """Whatever Hypothesis thinks of."""
-    result = complaint_of(plan)
-    assert not isinstance(result, Finding), result.complaint
+    result = finding_of(plan)
+    assert not isinstance(result, Finding), result.message
 
 
 def test_our_own_shrinking_keeps_what_is_broken() -> None:
-    """A storm from a seed, left with what it needs."""
+    """A run from a seed, left with what it needs."""
 
     def is_broken(plan: Plan) -> bool:
-        return isinstance(complaint_of(plan), Finding)
+        return isinstance(finding_of(plan), Finding)
 
     with PLANTED["connection-not-noticed"].planted():
         plan = draw_plan(39)
         smaller = shrink(plan, is_broken)
         assert is_broken(smaller)
-    assert 1 <= len(smaller.blows) <= 3 < len(plan.blows)
-    assert sum(b.after_s for b in smaller.blows) <= sum(b.after_s for b in plan.blows)
+    assert 1 <= len(smaller.faults) <= 3 < len(plan.faults)
+    assert sum(b.after_s for b in smaller.faults) <= sum(b.after_s for b in plan.faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from elastic_simulation.plan import Options
+from elastic_simulation.random_faults.plan import Options
 
 from pytest_elastic.rendezvous.sealing import Sealing
 from tests.simulation.planted import PLANTED, finds

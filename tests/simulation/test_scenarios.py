@@ -12,7 +12,7 @@ from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.model import Expect
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import HarnessSession
-from elastic_simulation.run import SimulatedRun, why_not
+from elastic_simulation.scenarios.run import SimulatedRun, why_not
 
 from pytest_elastic.errors import UsageError
 from tests.simulation.compare import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elastic_simulation.plan import QUORUMS, Options, draw_plan
-from elastic_simulation.storm import run_storm
+from elastic_simulation.random_faults.plan import QUORUMS, Options, draw_plan
+from elastic_simulation.random_faults.plan_run import run_plan
 
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
@@ -53,7 +53,7 @@ def _member_step_twice(
 def _run(quorum: str) -> None:
     for seed in SEEDS:
         for is_brisk in (False, True):
-            run_storm(draw_plan(seed, Options(quorum=quorum, is_brisk=is_brisk)))
+            run_plan(draw_plan(seed, Options(quorum=quorum, is_brisk=is_brisk)))
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)

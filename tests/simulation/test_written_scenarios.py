@@ -9,7 +9,7 @@ from elastic_harness.history.judge import unmet
 from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.scenario.reading.loader import load_file
 from elastic_harness.scenario.runner import RunResult
-from elastic_simulation.run import SimulatedRun
+from elastic_simulation.scenarios.run import SimulatedRun
 
 from pytest_elastic.events.model import CoordinatorStarted
 from tests.simulation.compare import CATALOG
@@ -113,9 +113,9 @@ def test_one_side_may_be_expected_to_go_on_and_the_other_to_be_lost(tmp_path: Pa
 
 def test_a_job_of_which_a_part_is_lost_has_not_succeeded(tmp_path: Path) -> None:
     """`job` asks every launcher that no fault has ended, and says how each has, and what to ask."""
-    (complaint,) = _complaints(_ran(tmp_path, TIE + "    - job: succeeded\n"))
-    assert "n1 0, n2 0, n3 3, n4 3" in complaint
-    assert "`exit_codes` says it node by node" in complaint
+    (message,) = _complaints(_ran(tmp_path, TIE + "    - job: succeeded\n"))
+    assert "n1 0, n2 0, n3 3, n4 3" in message
+    assert "`exit_codes` says it node by node" in message
 
 
 def test_a_scenario_may_wait_for_whoever_decides_next(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_scenario_may_wait_for_whoever_decides_next(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_was_killed_is_brought_back_by_a_reboot(tmp_path: Path) -> None:
-    """As the complaint about a `join` says."""
+    """As the message about a `join` says."""
     assert _complaints(_ran(tmp_path, BACK)) == []
 
 
@@ -151,5 +151,5 @@ def test_that_a_job_never_begins_may_be_what_is_asked_for(tmp_path: Path) -> Non
     complaints = _complaints(_ran(tmp_path, TOO_FEW))
     assert {each.partition(":")[0] for each in complaints} >= {"ranks", "workers_observed"}
     assert all("`no_workers`" in each for each in complaints), complaints
-    (complaint,) = _complaints(_ran(tmp_path, ANEW.partition("expect")[0] + ASKS_FOR_NONE))
-    assert complaint.startswith("no_workers: workers of n")
+    (message,) = _complaints(_ran(tmp_path, ANEW.partition("expect")[0] + ASKS_FOR_NONE))
+    assert message.startswith("no_workers: workers of n")

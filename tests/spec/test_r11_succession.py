@@ -103,10 +103,10 @@ def test_r11_a_forged_record_of_a_higher_term_costs_one_election() -> None:
     """Whoever follows asks for more than was forged at once, and the round goes on."""
     world = led("n1", "n2", "n3")
     forged = m.Place(term=900, name="x", incarnation="x/1", address="n3", port=1000)
-    world.doors.published = forged
+    world.inquiries.published = forged
     world.run(5.0)
     assert elections(world) == 2  # one candidate asks two others
-    assert world.doors.published.term == 901
+    assert world.inquiries.published.term == 901
     assert world.all_run("n1", "n2", "n3")
     assert coordinators(world) == [(1, "n1")]  # no other round
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elastic_simulation.process import Process
     from elastic_simulation.world import World
 
-__all__ = ["Doors", "place_of"]
+__all__ = ["Inquiries", "place_of"]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Call:
     tell: Callable[[m.Answer | None, v.Outcome], None]
 
 
-class Doors:
+class Inquiries:
     """Questions, answers and announcements between the processes of one world."""
 
     def __init__(self, world: World, keeper_s: float) -> None:
@@ -118,7 +118,7 @@ class Doors:
             return
         world, target = self._world, call.target
         outcome = world.outcome(call.caller, target)
-        if outcome is v.Outcome.REFUSED and target.agent.is_mourned and patience_s:
+        if outcome is v.Outcome.REFUSED and target.agent.keeper_alive and patience_s:
             # The keeper holds the port and answers once it is done.
             world.later(patience_s, self._arrive, number, question, 0.0)
         elif outcome is v.Outcome.ALIVE or (target.is_alive and target.is_frozen):

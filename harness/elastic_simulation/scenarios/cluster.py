@@ -34,9 +34,9 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
 from elastic_harness.network.link_owners import Layers
 
-from elastic_simulation.job_world import JobWorld
-from elastic_simulation.lacking import Lacking
 from elastic_simulation.process import Process
+from elastic_simulation.scenarios.job_world import JobWorld
+from elastic_simulation.scenarios.lacking import Lacking
 from pytest_elastic.errors import UsageError
 
 __all__ = ["SIMULATED", "SimulatedCluster"]

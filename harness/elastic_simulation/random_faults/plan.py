@@ -1,8 +1,8 @@
 """What happens to a simulated job, as values: drawn from a seed, written by hand, or shrunk.
 
-A plan names no node: `Blow.who` counts through whoever there is when it falls, and `Blow.how`
-chooses among what its kind can do. So a plan stays meaningful when blows are taken out of it, which
-is what shrinking does.
+A plan names no node: `InjectedFault.who` counts through the nodes that exist when it is injected,
+and `InjectedFault.how` chooses among what its kind can do. So a plan stays meaningful when faults
+are taken out of it, which is what shrinking does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["AIMED", "KINDS", "QUORUMS", "Blow", "Options", "Plan", "draw_plan"]
+__all__ = ["AIMED", "KINDS", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
 
 # What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
 # disturb what follows from that.
@@ -47,7 +47,7 @@ _PACES = {
     "coordinator": ((0.25, 1.2), (0.5, 1.2), (0.5, 2.0), (1.0, 2.5)),
     "majority": ((0.25, 1.2), (0.4, 1.25), (0.5, 2.0), (0.8, 2.5)),
 }
-# Mostly as few beats for a lease as there may be: beats are what a storm's time goes into.
+# Mostly as few beats for a lease as there may be: beats are what a run's time goes into.
 _BRISK_PACES = ((0.25, 1.2), (0.4, 1.25), (0.4, 1.25), (0.6, 1.9), (0.6, 1.9), (0.8, 2.5))
 _PACES["granted"] = _PACES["coordinator"]
 QUORUMS: tuple[str, ...] = tuple(_PACES)
@@ -71,12 +71,12 @@ WELL_S = 2.0
 
 # What ends a round for certain.
 _LAST = ("crash", "drain", "fail", "kill", "power")
-# Of brisk storms, so many leave enough nodes: a job that only waits has not much to be judged by.
+# Of brisk runs, so many leave enough nodes: a job that only waits has not much to be judged by.
 _LEFT_ENOUGH = 0.875
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blow:
+class InjectedFault:
     """One fault: `after_s` since the one before, `who` and `how` as its kind understands them.
 
     `how` is from 0 (included) to 1 (excluded).
@@ -97,9 +97,9 @@ class Plan:
     when everything else is healed: a node that is "deaf" (hears nothing of the host), "mute" or
     "apart"; the others must go on without it.
 
-    `last` is the kind of one more blow, which comes once a round runs, if no other has ended one.
-    With `keeps_enough`, a blow that would leave too few nodes for another round does nothing. A
-    job that was well for `well_s` in the calm is believed to stay so.
+    `last` is the kind of one more fault, which comes once a round runs, if no other has ended one.
+    With `keeps_enough`, a fault that would leave too few nodes for another round does nothing. A
+    job that was well for `well_s` in the quiet period is believed to stay so.
     """
 
     seed: int
@@ -108,17 +108,17 @@ class Plan:
     jitter_s: float
     arrivals_s: Sequence[float]
     clock_rates: Sequence[float]
-    calm_before_s: float
+    quiet_before_s: float
     damage: str = ""
     last: str = ""
     keeps_enough: bool = False
     well_s: float = WELL_S
-    blows: Sequence[Blow]
+    faults: Sequence[InjectedFault]
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of its blows."""
-        return frozenset(blow.kind for blow in self.blows)
+        """The kinds of its faults."""
+        return frozenset(fault.kind for fault in self.faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +126,10 @@ class Options:
     """What a draw may choose from; None leaves it to the seed.
 
     Without `is_swarm` every kind of `kinds` may come in every plan; with it, each plan has a few.
-    `is_brisk` is for campaigns: short storms, most of which leave enough nodes for another round.
+    `is_brisk` is for campaigns: short runs, most of which leave enough nodes for another round.
     Of several `endpoints`, one is on each of the first nodes; then two groups of nodes may be large
-    enough for a job. With `is_aimed`, blows of the kinds `AIMED` are added to what is drawn without
-    them, some of which is left out.
+    enough for a job. With `is_aimed`, faults of the kinds `AIMED` are added to what is drawn
+    without them, some of which is left out.
     """
 
     nodes: int | None = None
@@ -159,7 +159,7 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
     latency_s = draw.choice([0.0005, 0.005, 0.05])
     jitter_s = draw.choice([0.0, latency_s, 0.05])
     damage = draw.choice(["", "", "", "", "", "deaf", "mute", "apart"])
-    calm_before_s = draw.choice([0.0, 0.5, 1.0] if options.is_brisk else [0.0, 0.5, 2.0])
+    quiet_before_s = draw.choice([0.0, 0.5, 1.0] if options.is_brisk else [0.0, 0.5, 2.0])
     arrivals_s = tuple(draw.choice([0.0, draw.random()]) for _ in range(count))
     clock_rates = tuple(draw.uniform(0.93, 1.07) for _ in range(count))
     kinds = list(options.kinds)
@@ -167,12 +167,12 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         enders = [kind for kind in kinds if kind in _ENDS_A_ROUND] or kinds
         wanted = draw.sample(kinds, min(draw.randint(0, 5), len(kinds)))
         kinds = sorted({draw.choice(enders), *wanted})
-    # Some storms are short and thick, some long enough for every deadline of the protocol.
+    # Some runs are short and thick, some long enough for every deadline of the protocol.
     length_s = draw.choice([0.5, 1.0, 2.0, 3.0] if options.is_brisk else [1.0, 2.0, 3.0, 5.0, 10.0])
     pause_s = draw.choice([0.1, 0.3] if options.is_brisk else [0.1, 0.3, 1.0])
-    blows: list[Blow] = []
+    faults: list[InjectedFault] = []
     while (length_s := length_s - (after_s := draw.expovariate(1 / pause_s))) > 0:
-        blows.append(_draw_blow(draw, after_s, kinds))
+        faults.append(_draw_fault(draw, after_s, kinds))
     well_s = WELL_S
     if options.is_brisk:
         well_s = max(2 * settings.beat_interval_s, settings.min_round_s)
@@ -185,43 +185,45 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         latency_s=latency_s,
         jitter_s=jitter_s,
         damage=damage,
-        calm_before_s=calm_before_s,
+        quiet_before_s=quiet_before_s,
         arrivals_s=arrivals_s,
         clock_rates=clock_rates,
-        blows=tuple(blows),
+        faults=tuple(faults),
     )
     return _aim(plan) if options.is_aimed else plan
 
 
 def _aim(plan: Plan) -> Plan:
-    """Return a plan with aimed blows among the others, and time for what is armed."""
+    """Return a plan with aimed faults among the others, and time for what is armed."""
     draw = random.Random(f"{plan.seed} aimed")
     others = [kind for kind in AIMED if kind not in {"beset", "lull"}]
     kinds = ["beset", "beset", *draw.sample(others, draw.randint(0, 4))]
     share = draw.choice([0.0, 0.0, 0.3, 1.0])
-    timed: list[tuple[float, Blow]] = []
+    timed: list[tuple[float, InjectedFault]] = []
     at = 0.0
-    for blow in plan.blows:
-        at += blow.after_s
+    for fault in plan.faults:
+        at += fault.after_s
         if draw.random() < share:
-            timed.append((at, blow))
+            timed.append((at, fault))
     length_s = draw.choice([1.0, 2.0, 4.0])
     for _ in range(draw.randint(1, 6)):
         at = length_s * draw.random()
-        timed.append((at, _draw_blow(draw, 0.0, kinds)))
+        timed.append((at, _draw_fault(draw, 0.0, kinds)))
     timed.sort(key=lambda each: each[0])
     end = max(length_s, timed[-1][0]) + draw.choice([0.5, 2.0, 4.0])
-    timed.append((end, Blow(after_s=0.0, kind="lull")))
+    timed.append((end, InjectedFault(after_s=0.0, kind="lull")))
     moments = [0.0, *(at for at, _ in timed)]
-    blows = [
-        replace(blow, after_s=at - before)
-        for before, (at, blow) in zip(moments, timed, strict=False)
+    faults = [
+        replace(fault, after_s=at - before)
+        for before, (at, fault) in zip(moments, timed, strict=False)
     ]
-    return replace(plan, blows=tuple(blows))
+    return replace(plan, faults=tuple(faults))
 
 
-def _draw_blow(draw: random.Random, after_s: float, kinds: Sequence[str]) -> Blow:
-    return Blow(after_s=after_s, kind=draw.choice(kinds), who=draw.randrange(64), how=draw.random())
+def _draw_fault(draw: random.Random, after_s: float, kinds: Sequence[str]) -> InjectedFault:
+    return InjectedFault(
+        after_s=after_s, kind=draw.choice(kinds), who=draw.randrange(64), how=draw.random()
+    )
 
 
 def _draw_settings(draw: random.Random, count: int, quorum: str, *, is_brisk: bool) -> Settings:

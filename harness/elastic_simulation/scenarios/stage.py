@@ -15,7 +15,7 @@ from elastic_harness.faults.ticket import FaultImpossible
 from elastic_harness.scenario.engine.situation import ProcessRef
 from elastic_harness.scenario.stage.stage import Stage
 
-from elastic_simulation.training import Training
+from elastic_simulation.scenarios.training import Training
 
 __all__ = ["SimulatedProbes", "SimulatedStage"]
 

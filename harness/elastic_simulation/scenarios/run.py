@@ -32,11 +32,11 @@ from elastic_harness.scenario.stage.plan import StagePlan
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from typing_extensions import assert_never
 
-from elastic_simulation.cluster import SimulatedCluster
-from elastic_simulation.job_world import JobWorld
 from elastic_simulation.process import Process
-from elastic_simulation.stage import SimulatedProbes, SimulatedStage
-from elastic_simulation.training import Script
+from elastic_simulation.scenarios.cluster import SimulatedCluster
+from elastic_simulation.scenarios.job_world import JobWorld
+from elastic_simulation.scenarios.stage import SimulatedProbes, SimulatedStage
+from elastic_simulation.scenarios.training import Script
 from pytest_elastic.config import DEFAULT_FAILURE_GRACE_S, DEFAULT_SHUTDOWN_TIMEOUT_S
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.events.model import Event, Record

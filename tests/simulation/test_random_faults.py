@@ -1,4 +1,4 @@
-"""Storms from seeds: whatever happens, in whatever order, the promises hold.
+"""Runs from seeds: whatever happens, in whatever order, the promises hold.
 
 To look for more: `python -m elastic_simulation --seeds A..B`. A seed that breaks a promise
 is mended, planted (`planted.py`) and written into `seeds.txt`.
@@ -10,10 +10,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from elastic_simulation.campaign import AGENTS
 from elastic_simulation.machine_agent import MachineAgent
-from elastic_simulation.plan import Blow, Options, draw_plan
-from elastic_simulation.storm import run_storm, weather
+from elastic_simulation.random_faults.campaign import AGENTS
+from elastic_simulation.random_faults.plan import InjectedFault, Options, draw_plan
+from elastic_simulation.random_faults.plan_run import run_plan, run_seed
 
 from tests.simulation.planted import PLANTED, finds
 from tests.simulation.planting import drawn
@@ -27,13 +27,13 @@ def _read_seeds() -> list[tuple[int, str]]:
 
 FOUND = _read_seeds()
 
-# What storms around the real agent's machine have found.
+# What runs around the real agent's machine have found.
 FOUND_AROUND_THE_AGENT = {
     104057: "workers that are held were continued when their leaders' grace was over",
     114203: "workers that are held were continued, while another round ran elsewhere",
 }
 
-# What storms have found in the simulator itself: a judge that was wrong, or what nobody promises.
+# What runs have found in the simulator itself: a judge that was wrong, or what nobody promises.
 _MAJORITY = Options(quorum="majority", is_brisk=True)
 _SWARM = Options(quorum="majority", is_swarm=True, is_brisk=True)
 _GRANTED = Options(quorum="granted", is_brisk=True)
@@ -84,11 +84,11 @@ FOUND_IN_THE_SIMULATOR = {
 
 
 @pytest.mark.parametrize("tens", range(20))
-def test_the_promises_hold_in_every_storm(tens: int) -> None:
-    """Safety at every moment; progress, or an end with a reason, once it is calm."""
+def test_the_promises_hold_in_every_run(tens: int) -> None:
+    """Safety at every moment; progress, or an end with a reason, once it is quiet."""
     for seed in range(10 * tens, 10 * tens + 10):
         try:
-            weather(seed)
+            run_seed(seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -98,7 +98,7 @@ def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
     """What the played agent does is what the real one does, as far as promises go."""
     for seed in range(10 * tens, 10 * tens + 10):
         try:
-            weather(seed, MachineAgent)
+            run_seed(seed, MachineAgent)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -109,7 +109,7 @@ def test_the_promises_hold_where_a_coordinator_is_followed_by_another(tens: int)
     options = Options(quorum="majority")
     for seed in range(10 * tens, 10 * tens + 10):
         try:
-            run_storm(draw_plan(seed, options))
+            run_plan(draw_plan(seed, options))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -120,22 +120,22 @@ def test_the_promises_hold_where_somebody_outside_says_who_decides(tens: int) ->
     options = Options(quorum="granted", is_brisk=True)
     for seed in range(10 * tens, 10 * tens + 10):
         try:
-            run_storm(draw_plan(seed, options), AGENTS["machine" if seed % 2 else "played"])
+            run_plan(draw_plan(seed, options), AGENTS["machine" if seed % 2 else "played"])
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
 @pytest.mark.parametrize("seed", FOUND_AROUND_THE_AGENT)
-def test_what_a_storm_once_found_in_the_agent_is_mended(seed: int) -> None:
+def test_what_a_run_once_found_in_the_agent_is_mended(seed: int) -> None:
     """See `FOUND_AROUND_THE_AGENT`."""
-    weather(seed, MachineAgent)
+    run_seed(seed, MachineAgent)
 
 
 @pytest.mark.parametrize("seed", FOUND_IN_THE_SIMULATOR)
-def test_what_a_storm_once_found_in_the_simulator_is_mended(seed: int) -> None:
+def test_what_a_run_once_found_in_the_simulator_is_mended(seed: int) -> None:
     """See `FOUND_IN_THE_SIMULATOR`."""
     options, _ = FOUND_IN_THE_SIMULATOR[seed]
-    run_storm(draw_plan(seed, options))
+    run_plan(draw_plan(seed, options))
 
 
 def test_one_of_a_first_round_that_was_given_up_may_be_left_over() -> None:
@@ -144,25 +144,25 @@ def test_one_of_a_first_round_that_was_given_up_may_be_left_over() -> None:
     n3 acknowledged the first round of n1, n2 was cut off before it could. n1 comes back, and begins
     with n2, as n3 alone can elect nobody; nor can it join, for as long as it lives.
     """
-    blows = (
-        Blow(after_s=0.3914, kind="isolate", who=4, how=0.57),
-        Blow(after_s=0.8223, kind="lose host", how=0.54),
-        Blow(after_s=0.95, kind="succeed"),
+    faults = (
+        InjectedFault(after_s=0.3914, kind="isolate", who=4, how=0.57),
+        InjectedFault(after_s=0.8223, kind="lose host", how=0.54),
+        InjectedFault(after_s=0.95, kind="succeed"),
     )
     options, _ = FOUND_IN_THE_SIMULATOR[19300095]
-    outcome = run_storm(dataclasses.replace(draw_plan(19300095, options), blows=blows))
-    assert (outcome.blows, outcome.ending) == (2, "runs")
+    outcome = run_plan(dataclasses.replace(draw_plan(19300095, options), faults=faults))
+    assert (outcome.faults, outcome.ending) == (2, "runs")
 
 
 @pytest.mark.parametrize(("seed", "planted"), FOUND)
-def test_what_a_storm_once_found_is_found_again_and_mended(seed: int, planted: str) -> None:
+def test_what_a_run_once_found_is_found_again_and_mended(seed: int, planted: str) -> None:
     """Each seed breaks a promise with its fault planted, and none without it, guarded or not."""
     assert finds(planted, seed)
     with PLANTED[planted].unguarded():
-        run_storm(draw_plan(seed, PLANTED[planted].options))
-    run_storm(draw_plan(seed, PLANTED[planted].options))
+        run_plan(draw_plan(seed, PLANTED[planted].options))
+    run_plan(draw_plan(seed, PLANTED[planted].options))
 
 
 def test_every_planted_fault_has_a_seed() -> None:
-    """No fault is planted that no storm of the suite finds."""
+    """No fault is planted that no run of the suite finds."""
     assert {planted for _, planted in FOUND} == set(PLANTED)

@@ -1,8 +1,8 @@
-"""Blows that are aimed: at whoever decides, within milliseconds of what it has just decided.
+"""Faults that are aimed: at whoever decides, within milliseconds of what it has just decided.
 
 An armed one waits for the next moment of its kind (`_MOMENTS`), and then does a few things in a
-row, each a drawn while after the one before. What it does follows from `Blow.who` and `Blow.how`,
-as everything else about a blow. "beset" does the same at once.
+row, each a drawn while after the one before. What it does follows from `InjectedFault.who` and
+`InjectedFault.how`, as everything else about a fault. "beset" does the same at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from elastic_simulation.aimed_acts import (
+from elastic_simulation.process import Process
+from elastic_simulation.random_faults.aimed_acts import (
     ACTS,
     CHANGES,
     KILLS_S,
@@ -27,9 +28,8 @@ from elastic_simulation.aimed_acts import (
     slow_kill,
     swap,
 )
-from elastic_simulation.plan import AIMED, Blow
-from elastic_simulation.process import Process
-from elastic_simulation.target import Target
+from elastic_simulation.random_faults.plan import AIMED, InjectedFault
+from elastic_simulation.random_faults.target import Target
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 
@@ -47,21 +47,21 @@ _Step = tuple[float | None, Act]
 """What is done so long after the one before; None: when somebody stops deciding."""
 
 
-def _draw(blow: Blow) -> random.Random:
-    return random.Random(f"{blow.who} {blow.how!r}")
+def _draw(fault: InjectedFault) -> random.Random:
+    return random.Random(f"{fault.who} {fault.how!r}")
 
 
 # --- moments -------------------------------------------------------------------------------------
 
 
-def _arm(kinds: tuple[type[object], ...], word: str, target: Target, blow: Blow) -> str:
+def _arm(kinds: tuple[type[object], ...], word: str, target: Target, fault: InjectedFault) -> str:
     """Wait for a moment; whoever it is of is hit."""
-    draw, world = _draw(blow), target.world
+    draw, world = _draw(fault), target.world
     left = draw.choice([0, 0, 0, 1])
 
     def look(process: Process, said: object) -> None:
         nonlocal left
-        if target.is_calm or not isinstance(said, kinds):
+        if target.is_healed or not isinstance(said, kinds):
             return
         if isinstance(said, events.CoordinatorStarted) and not world.starts:
             return  # the first one of all is not elected
@@ -76,11 +76,11 @@ def _arm(kinds: tuple[type[object], ...], word: str, target: Target, blow: Blow)
     return ""  # so far nothing is done
 
 
-def _beset(target: Target, blow: Blow) -> str:
+def _beset(target: Target, fault: InjectedFault) -> str:
     """Hit whoever decides now."""
     decides = _decider(target)
     if decides is not None:
-        _hit(target, decides, _draw(blow), "")
+        _hit(target, decides, _draw(fault), "")
     return ""
 
 
@@ -101,10 +101,10 @@ def _hit(target: Target, decides: Process, draw: random.Random, when: str) -> No
             _at_parting(target, partial(do, act))
             go_on()
         else:
-            target.world.later(delay_s, strike, act)
+            target.world.later(delay_s, inject, act)
 
     def do(act: Act, process: Process | None = None) -> None:
-        if target.is_calm:
+        if target.is_healed:
             return
         if process is None:
             process = decides if decides.coordinator is not None else _decider(target) or decides
@@ -112,7 +112,7 @@ def _hit(target: Target, decides: Process, draw: random.Random, when: str) -> No
         if did:
             target.tell(f"{when}{did}")
 
-    def strike(act: Act) -> None:
+    def inject(act: Act) -> None:
         do(act)
         go_on()
 
@@ -167,12 +167,12 @@ def _at_parting(target: Target, act: Callable[[Process], None]) -> None:
     world.listeners.append(look)
 
 
-# --- blows that wait for nothing -----------------------------------------------------------------
+# --- faults that wait for nothing -----------------------------------------------------------------
 
 
-def _part(target: Target, blow: Blow) -> str:
+def _part(target: Target, fault: InjectedFault) -> str:
     """Cut two nodes off from each other, whoever they are; all others are reached by both."""
-    draw, names = _draw(blow), sorted(target.world.processes)
+    draw, names = _draw(fault), sorted(target.world.processes)
     if len(names) < 2:
         return ""
     one, other = draw.sample(names, 2)
@@ -181,24 +181,24 @@ def _part(target: Target, blow: Blow) -> str:
     return cut(target, draw, both(one, other), f"part {one} and {other}")
 
 
-def _slowly(target: Target, blow: Blow) -> str:
+def _slowly(target: Target, fault: InjectedFault) -> str:
     """Let the kernel of a node take long to kill."""
-    draw = _draw(blow)
+    draw = _draw(fault)
     if draw.random() < 0.5:
         seconds = draw.choice(KILLS_S)
         for each in target.world.every_process:
             let_kills_take(target, each, seconds)
         return f"kills take {seconds} s"
-    return slow_kill(target, target.world.processes[target.pick(blow, spare_host=False)], draw)
+    return slow_kill(target, target.world.processes[target.pick(fault, spare_host=False)], draw)
 
 
-def _lull(target: Target, blow: Blow) -> str:
+def _lull(target: Target, fault: InjectedFault) -> str:
     """Let time pass: what is armed may still be met."""
-    del target, blow
+    del target, fault
     return ""
 
 
-AIMED_FAULTS: dict[str, Callable[[Target, Blow], str]] = {
+AIMED_FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     **{word: partial(_arm, kinds, word) for word, kinds in _MOMENTS.items()},
     "beset": _beset,
     "lull": _lull,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_simulation.campaign import Finding, Tally
+from elastic_simulation.random_faults.campaign import Finding, Tally
 from pytest_elastic.errors import UsageError
 
 __all__ = ["Entry", "Ledger", "shown_seeds", "summary"]
@@ -22,7 +22,7 @@ __all__ = ["Entry", "Ledger", "shown_seeds", "summary"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A range of seeds that is done: which kind of storms, what they came to, and how long.
+    """A range of seeds that is done: which kind of runs, what they came to, and how long.
 
     `cpu_s` is processor time.
     """
@@ -72,7 +72,7 @@ def summary(entries: Sequence[Entry]) -> str:
         tally.merge(entry.tally)
         cpu_s += entry.cpu_s
     found = sorted({finding.seed for finding in tally.findings})
-    uncounted = tally.storms - tally.counted - len(tally.findings)
+    uncounted = tally.runs - tally.counted - len(tally.findings)
     rate = tally.counted / cpu_s if cpu_s else 0.0
     return (
         f"{tally.counted} counted, {uncounted} not counted, {len(tally.findings)} violations"
@@ -103,9 +103,9 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "first": entry.seeds.start,
         "end": entry.seeds.stop,
         "cpu_s": round(entry.cpu_s, 3),
-        "storms": tally.storms,
+        "runs": tally.runs,
         "counted": tally.counted,
-        "blows": tally.blows,
+        "faults": tally.faults,
         "rounds": tally.rounds,
         "virtual_s": round(tally.virtual_s, 3),
         "endings": dict(tally.endings),

@@ -1,4 +1,4 @@
-"""Many storms: what each seed came to, and what they came to together."""
+"""Many runs: what each seed came to, and what they came to together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from elastic_simulation.checks import Violation
 from elastic_simulation.machine_agent import MachineAgent
-from elastic_simulation.plan import Options, Plan, draw_plan
 from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.storm import Outcome, Storm
+from elastic_simulation.random_faults.plan import Options, Plan, draw_plan
+from elastic_simulation.random_faults.plan_run import Outcome, PlanRun
 
-__all__ = ["AGENTS", "Finding", "Tally", "complaint_of", "run_seeds", "shrink"]
+__all__ = ["AGENTS", "Finding", "Tally", "finding_of", "run_seeds", "shrink"]
 
 AGENTS: dict[str, type[PlayedAgent]] = {"played": PlayedAgent, "machine": MachineAgent}
-# One storm in so many has every message turned into JSON and back.
+# One run in so many has every message turned into JSON and back.
 _WIRE_SAMPLE = 64
 
 
@@ -26,60 +26,60 @@ class Finding:
     """A seed that broke a promise, and how. `where` is the line that noticed it."""
 
     seed: int
-    complaint: str
+    message: str
     where: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What some storms came to.
+    """What some runs came to.
 
     `counted` are those in which something was done and two rounds were committed: only they are
     schedules; the others are reported apart.
     """
 
-    storms: int = 0
+    runs: int = 0
     counted: int = 0
-    blows: int = 0
+    faults: int = 0
     rounds: int = 0
     virtual_s: float = 0.0
     endings: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Count a storm that kept every promise."""
-        self.storms += 1
+        """Count a run that kept every promise."""
+        self.runs += 1
         self.counted += outcome.counts
-        self.blows += outcome.blows
+        self.faults += outcome.faults
         self.rounds += outcome.rounds
         self.virtual_s += outcome.virtual_s
         self.endings[outcome.ending] += 1
 
     def merge(self, other: Tally) -> None:
         """Count what somebody else has counted."""
-        self.storms += other.storms
+        self.runs += other.runs
         self.counted += other.counted
-        self.blows += other.blows
+        self.faults += other.faults
         self.rounds += other.rounds
         self.virtual_s += other.virtual_s
         self.endings += other.endings
         self.findings += other.findings
 
 
-def complaint_of(
+def finding_of(
     plan: Plan, agent_class: type[PlayedAgent] = PlayedAgent, *, checks_wire: bool = False
 ) -> Outcome | Finding:
     """Carry a plan out; return how it went, or what is wrong with it."""
     try:
-        storm = Storm(plan, agent_class=agent_class, checks_wire=checks_wire)
-        outcome = storm.run()
-        storm.world.dissolve()
+        plan_run = PlanRun(plan, agent_class=agent_class, checks_wire=checks_wire)
+        outcome = plan_run.run()
+        plan_run.world.dissolve()
         return outcome
     except Violation as error:
-        return Finding(seed=plan.seed, complaint=str(error), where=_where(error))
+        return Finding(seed=plan.seed, message=str(error), where=_where(error))
     except Exception as error:  # noqa: BLE001 (a machine that crashes is a finding, not our end)
         text = f"{type(error).__name__}: {error}"
-        return Finding(seed=plan.seed, complaint=text, where=_where(error))
+        return Finding(seed=plan.seed, message=text, where=_where(error))
 
 
 def _where(error: Exception) -> str:
@@ -88,13 +88,13 @@ def _where(error: Exception) -> str:
 
 
 def run_seeds(seeds: range, options: Options, agent: str = "played") -> Tally:
-    """Run the storms of some seeds."""
+    """Run the plans of some seeds."""
     tally = Tally()
     for seed in seeds:
         plan = draw_plan(seed, options)
-        result = complaint_of(plan, AGENTS[agent], checks_wire=seed % _WIRE_SAMPLE == 0)
+        result = finding_of(plan, AGENTS[agent], checks_wire=seed % _WIRE_SAMPLE == 0)
         if isinstance(result, Finding):
-            tally.storms += 1
+            tally.runs += 1
             tally.findings.append(result)
         else:
             tally.add(result)
@@ -104,11 +104,11 @@ def run_seeds(seeds: range, options: Options, agent: str = "played") -> Tally:
 def shrink(plan: Plan, is_broken: Callable[[Plan], bool]) -> Plan:
     """Leave out of a plan whatever it breaks a promise without.
 
-    The time of a blow that is left out is kept, so that the others fall when they did.
+    The time of a fault that is left out is kept, so that the others fall when they did.
     """
     for size in (16, 8, 4, 2, 1):
         place = 0
-        while place < len(plan.blows):
+        while place < len(plan.faults):
             smaller = _without(plan, place, place + size)
             if is_broken(smaller):
                 plan = smaller
@@ -127,9 +127,9 @@ def shrink(plan: Plan, is_broken: Callable[[Plan], bool]) -> Plan:
 
 
 def _without(plan: Plan, first: int, end: int) -> Plan:
-    left_out = plan.blows[first:end]
-    rest = list(plan.blows[end:])
+    left_out = plan.faults[first:end]
+    rest = list(plan.faults[end:])
     if rest:
-        waited_s = sum(blow.after_s for blow in left_out)
+        waited_s = sum(fault.after_s for fault in left_out)
         rest[0] = dataclasses.replace(rest[0], after_s=rest[0].after_s + waited_s)
-    return dataclasses.replace(plan, blows=(*plan.blows[:first], *rest))
+    return dataclasses.replace(plan, faults=(*plan.faults[:first], *rest))

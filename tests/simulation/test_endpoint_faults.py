@@ -1,4 +1,4 @@
-"""Storms over jobs with three endpoints, whose settings would allow two groups of nodes (R12).
+"""Random faults in jobs with three endpoints, whose settings would allow two groups of nodes (R12).
 
 To look for more: `python -m elastic_simulation --seeds A..B --quorum majority
 --endpoints 3`.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 from elastic_simulation.checks import Violation
 from elastic_simulation.endpoints import Endpoints
-from elastic_simulation.plan import Options, draw_plan
 from elastic_simulation.process import Process
-from elastic_simulation.storm import run_storm
+from elastic_simulation.random_faults.plan import Options, draw_plan
+from elastic_simulation.random_faults.plan_run import run_plan
 
 from pytest_elastic.rendezvous.candidate import Candidate
 
@@ -24,22 +24,22 @@ def test_the_promises_hold_at_several_endpoints(tens: int) -> None:
     """Hosts of endpoints are lost, come back with empty stores, and meet crowds of new nodes."""
     for seed in range(10 * tens, 10 * tens + 10):
         try:
-            run_storm(draw_plan(seed, OPTIONS))
+            run_plan(draw_plan(seed, OPTIONS))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
 def test_two_that_reach_each_other_do_not_wait_for_each_other() -> None:
     """Claims that were final at too few endpoints stayed so: the third endpoint was deaf."""
-    run_storm(draw_plan(426, OPTIONS))
+    run_plan(draw_plan(426, OPTIONS))
 
 
 def test_nobody_follows_a_first_round_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three that had acknowledged it elected one of them; two others had been let begin instead."""
-    run_storm(draw_plan(918, BRISK))
+    run_plan(draw_plan(918, BRISK))
     monkeypatch.setattr(Candidate, "_is_begun", lambda _: True)
     with pytest.raises(Violation, match="round 3 is not the same for all"):
-        run_storm(draw_plan(918, BRISK))
+        run_plan(draw_plan(918, BRISK))
 
 
 def test_a_store_that_lets_everybody_overwrite_a_claim_makes_two_jobs(
@@ -54,4 +54,4 @@ def test_a_store_that_lets_everybody_overwrite_a_claim_makes_two_jobs(
 
     monkeypatch.setattr(Endpoints, "_swap", overwrite)
     with pytest.raises(Violation, match="is not the same for all"):
-        run_storm(draw_plan(0, OPTIONS))
+        run_plan(draw_plan(0, OPTIONS))

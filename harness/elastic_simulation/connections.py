@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from elastic_simulation.process import Process
     from elastic_simulation.world import World
 
-__all__ = ["Dials"]
+__all__ = ["Connections"]
 
 # How often an agent that does not answer is dialled within the time that a dial has.
 _TRIES = 4
 
 
-class Dials:
+class Connections:
     """Who dials whom in one world; a keeper that buries its agent takes `keeper_s` to answer."""
 
     def __init__(self, world: World, keeper_s: float) -> None:
@@ -80,7 +80,7 @@ class Dials:
         world = self._world
         suspect = world.by_incarnation[probe.incarnation]
         outcome = world.outcome(process, suspect)
-        if outcome is v.Outcome.REFUSED and suspect.agent.is_mourned and patience_s:
+        if outcome is v.Outcome.REFUSED and suspect.agent.keeper_alive and patience_s:
             # The keeper holds the port and answers once it is done.
             world.later(patience_s, self._probed, process, probe, which, until, 0.0)
             return

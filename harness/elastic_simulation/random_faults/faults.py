@@ -1,4 +1,4 @@
-"""What can be done to a simulated job, by the kinds of `plan.Blow`.
+"""What can be done to a simulated job, by the kinds of `plan.InjectedFault`.
 
 A fault says what it did, or returns "" when there was nothing to do it to. What the protocol does
 not promise to survive is left out here, each with its reason.
@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from elastic_simulation.aimed import AIMED_FAULTS
 from elastic_simulation.granted import ETCD
-from elastic_simulation.plan import KINDS, Blow
-from elastic_simulation.target import MAX_STARTS, Target, can_boot
+from elastic_simulation.random_faults.aimed import AIMED_FAULTS
+from elastic_simulation.random_faults.plan import KINDS, InjectedFault
+from elastic_simulation.random_faults.target import MAX_STARTS, Target, can_boot
 from elastic_simulation.world import World
 
-__all__ = ["strike"]
+__all__ = ["inject"]
 
 T = TypeVar("T")
 
@@ -24,56 +24,56 @@ T = TypeVar("T")
 _OUTAGES_S = (0.1, 0.7, 1.3, 3.0)
 
 
-def _choose(blow: Blow, options: Sequence[T]) -> T:
-    return options[int(blow.how * len(options))]
+def _choose(fault: InjectedFault, options: Sequence[T]) -> T:
+    return options[int(fault.how * len(options))]
 
 
-def strike(target: Target, blow: Blow) -> str:
-    """Let a blow fall; return what it did, "" for nothing."""
+def inject(target: Target, fault: InjectedFault) -> str:
+    """Inject a fault; return what it did, "" for nothing."""
     if not target.world.processes:
         return ""
-    return _FAULTS[blow.kind](target, blow)
+    return _FAULTS[fault.kind](target, fault)
 
 
 # --- workers -------------------------------------------------------------------------------------
 
 
-def _fail(target: Target, blow: Blow) -> str:
-    name = target.pick(blow, spare_host=False)
+def _fail(target: Target, fault: InjectedFault) -> str:
+    name = target.pick(fault, spare_host=False)
     agent = target.world.agent(name)
     if not agent.progresses:
         return ""  # what is stopped by SIGSTOP does not fail
     target.watch.worker_failures += 1
-    target.world.fail(name, _choose(blow, [1, -9]))
+    target.world.fail(name, _choose(fault, [1, -9]))
     return f"fail {name}"
 
 
-def _hang(target: Target, blow: Blow) -> str:
-    name = target.pick(blow, spare_host=False)
+def _hang(target: Target, fault: InjectedFault) -> str:
+    name = target.pick(fault, spare_host=False)
     agent = target.world.agent(name)
     if not agent.progresses:
         return ""
     target.watch.worker_failures += 1
-    agent.hang(_choose(blow, [0.2, 1.5]))
+    agent.hang(_choose(fault, [0.2, 1.5]))
     return f"hang {name}"
 
 
-def _slow(target: Target, blow: Blow) -> str:
-    name = target.pick(blow, spare_host=False)
-    stop_s = _choose(blow, [0.03, 0.5, 2.0, 9.0])
+def _slow(target: Target, fault: InjectedFault) -> str:
+    name = target.pick(fault, spare_host=False)
+    stop_s = _choose(fault, [0.03, 0.5, 2.0, 9.0])
     target.world.agent(name).stop_s = stop_s
     return f"slow {name} {stop_s}"
 
 
-def _succeed(target: Target, blow: Blow) -> str:
+def _succeed(target: Target, fault: InjectedFault) -> str:
     """Let the groups of the round that runs end well, one after the other."""
     agents = [p.agent for p in target.world.every_process if p.agent.progresses]
-    if not agents or blow.how < 0.5:  # it ends the job: not in every storm that may
+    if not agents or fault.how < 0.5:  # it ends the job: not in every run that may
         return ""
-    spread_s = _choose(blow, [0.0, 0.0, 0.05, 1.0])
+    spread_s = _choose(fault, [0.0, 0.0, 0.05, 1.0])
     for number, agent in enumerate(agents):
         assert agent.assignment is not None, "a group that runs has an assignment"
-        delay_s = spread_s * ((number + blow.who) % len(agents))
+        delay_s = spread_s * ((number + fault.who) % len(agents))
         target.world.later(delay_s, partial(agent.succeed_in, agent.assignment.round))
     return f"succeed within {spread_s * (len(agents) - 1):g} s"
 
@@ -81,67 +81,69 @@ def _succeed(target: Target, blow: Blow) -> str:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _lose(way: Callable[[World, str], None], word: str, target: Target, blow: Blow) -> str:
+def _lose(
+    way: Callable[[World, str], None], word: str, target: Target, fault: InjectedFault
+) -> str:
     """Let a living agent be lost in one of the ways that there are."""
-    victim = target.victim(blow)
+    victim = target.victim(fault)
     if victim is None or target.is_needed(victim):
         return ""
     way(target.world, victim.name)
     return f"{word} {victim.name}"
 
 
-def _back(target: Target, blow: Blow) -> str:
+def _back(target: Target, fault: InjectedFault) -> str:
     """Start a dead node again: same name, same address, new incarnation."""
     dead = sorted(n for n, p in target.world.processes.items() if not p.is_alive)
     dead = [name for name in dead if target.has_succession or name != target.host]
     dead = [name for name in dead if can_boot(target.world, name)]
     if not dead or len(target.world.every_process) >= MAX_STARTS or not target.may_come:
         return ""
-    name = dead[blow.who % len(dead)]
-    target.world.start(name, clock_rate=0.93 + 0.14 * blow.how)
+    name = dead[fault.who % len(dead)]
+    target.world.start(name, clock_rate=0.93 + 0.14 * fault.how)
     return f"back {name}"
 
 
-def _join(target: Target, blow: Blow) -> str:
+def _join(target: Target, fault: InjectedFault) -> str:
     number = len(target.world.every_process)
     if number >= MAX_STARTS or not target.may_come:
         return ""
     name = f"n{number + 11}"
-    target.world.start(name, clock_rate=0.93 + 0.14 * blow.how)
+    target.world.start(name, clock_rate=0.93 + 0.14 * fault.how)
     return f"join {name}"
 
 
-def _drain(target: Target, blow: Blow) -> str:
-    victim = target.victim(blow)
+def _drain(target: Target, fault: InjectedFault) -> str:
+    victim = target.victim(fault)
     # Held workers of a node that is told to leave go on, to save what they have (R5).
     if victim is None or victim.agent.over is not None or victim.agent.is_held:
         return ""
     if target.is_needed(victim):
         return ""
-    victim.agent.drain(grace_s=_choose(blow, [0.1, 2.0]), takes_s=(0.05, 1.0)[blow.who % 2])
+    victim.agent.drain(grace_s=_choose(fault, [0.1, 2.0]), takes_s=(0.05, 1.0)[fault.who % 2])
     return f"drain {victim.name}"
 
 
-def _freeze(target: Target, blow: Blow) -> str:
-    process = target.world.processes[target.pick(blow, spare_host=False)]
+def _freeze(target: Target, fault: InjectedFault) -> str:
+    process = target.world.processes[target.pick(fault, spare_host=False)]
     # A firewall that refuses, while the agent behind it cannot hold its workers: see R5.
     if not process.is_alive or process.is_frozen or target.world.rejecting:
         return ""
-    seconds = _choose(blow, [0.1, 0.9, 1.4, 4.0])
+    seconds = _choose(fault, [0.1, 0.9, 1.4, 4.0])
     target.world.freeze(process.name, seconds)
     return f"freeze {process.name} {seconds}"
 
 
-def _suspend(target: Target, blow: Blow) -> str:
-    process = target.world.processes[target.pick(blow, spare_host=False)]
+def _suspend(target: Target, fault: InjectedFault) -> str:
+    process = target.world.processes[target.pick(fault, spare_host=False)]
     if not process.is_alive or process.is_frozen or target.world.rejecting:
         return ""
-    seconds = _choose(blow, [0.1, 0.9, 1.4, 4.0])
+    seconds = _choose(fault, [0.1, 0.9, 1.4, 4.0])
     target.world.suspend(process.name, seconds)
     return f"suspend {process.name} {seconds}"
 
 
-def _lose_host(target: Target, blow: Blow) -> str:
+def _lose_host(target: Target, fault: InjectedFault) -> str:
     """Lose the coordinator's node in one of three ways; without succession, near the end."""
     name = target.host
     if not target.has_succession:
@@ -152,7 +154,7 @@ def _lose_host(target: Target, blow: Blow) -> str:
         target.world.processes[name]
     ):
         return ""
-    way = _choose(blow, [World.kill_agent, World.crash, World.cut_power])
+    way = _choose(fault, [World.kill_agent, World.crash, World.cut_power])
     way(target.world, name)
     return f"{way.__name__} {name}"
 
@@ -160,52 +162,52 @@ def _lose_host(target: Target, blow: Blow) -> str:
 # --- links and stores ----------------------------------------------------------------------------
 
 
-def _break(target: Target, blow: Blow) -> str:
-    victim = target.victim(blow)
+def _break(target: Target, fault: InjectedFault) -> str:
+    victim = target.victim(fault)
     if victim is None or victim.pipe is None:
         return ""
     target.world.break_connection(victim.name)
     return f"break {victim.name}"
 
 
-def _isolate(target: Target, blow: Blow) -> str:
-    name = target.pick(blow)
+def _isolate(target: Target, fault: InjectedFault) -> str:
+    name = target.pick(fault)
     others = [other for other in target.world.processes if other != name]
-    if target.world.config.is_granted and blow.who % 2:
+    if target.world.config.is_granted and fault.who % 2:
         others.append(ETCD)
-    return _cut_off(target, blow, [name], others, f"isolate {name}")
+    return _cut_off(target, fault, [name], others, f"isolate {name}")
 
 
-def _split(target: Target, blow: Blow) -> str:
+def _split(target: Target, fault: InjectedFault) -> str:
     """Cut the nodes into two sides, both ways."""
     names = sorted(target.world.processes)
-    side = [name for number, name in enumerate(names) if (blow.who >> number) & 1]
+    side = [name for number, name in enumerate(names) if (fault.who >> number) & 1]
     other = [name for name in names if name not in side]
     if not side or not other:
         return ""
     if target.world.config.is_granted:
         other.append(ETCD)
-    return _cut_off(target, blow, side, other, f"split {','.join(side)} from {','.join(other)}")
+    return _cut_off(target, fault, side, other, f"split {','.join(side)} from {','.join(other)}")
 
 
-def _cut(target: Target, blow: Blow) -> str:
+def _cut(target: Target, fault: InjectedFault) -> str:
     """Cut one direction between a node and the host."""
-    name = target.pick(blow)
+    name = target.pick(fault)
     if name == target.host:
         return ""
-    pair = (name, target.host) if blow.who % 2 else (target.host, name)
+    pair = (name, target.host) if fault.who % 2 else (target.host, name)
     target.world.cut(*pair)
-    return _heal_later(target, blow, [pair], f"cut {pair[0]} to {pair[1]}")
+    return _heal_later(target, fault, [pair], f"cut {pair[0]} to {pair[1]}")
 
 
-def _turn(target: Target, blow: Blow) -> str:
+def _turn(target: Target, fault: InjectedFault) -> str:
     """Let an outage of one direction change over to the other, after which the first is heard."""
-    name = target.pick(blow)
+    name = target.pick(fault)
     if name == target.host:
         return ""
-    world, seconds = target.world, _choose(blow, _OUTAGES_S)
+    world, seconds = target.world, _choose(fault, _OUTAGES_S)
     first, second = (target.host, name), (name, target.host)
-    if blow.who % 4 == 0:
+    if fault.who % 4 == 0:
         first, second = second, first
     world.cut(*first)
     target.later(seconds * 0.8, lambda: world.cut(*second))
@@ -214,8 +216,8 @@ def _turn(target: Target, blow: Blow) -> str:
     return f"cut {first[0]} to {first[1]} for {seconds} s, then the other way for 3 s"
 
 
-def _reject(target: Target, blow: Blow) -> str:
-    victim = target.victim(blow)
+def _reject(target: Target, fault: InjectedFault) -> str:
+    victim = target.victim(fault)
     # An agent that is frozen at that very moment cannot hold its workers: beyond what R5 promises.
     # It need not be the victim: of two that are apart, each may decide, and the other be frozen.
     if victim is None or any(process.is_frozen for process in target.world.every_process):
@@ -223,40 +225,42 @@ def _reject(target: Target, blow: Blow) -> str:
     others = sorted(target.world.processes)
     target.world.reject(victim.name, others)
     links = [pair for other in others for pair in ((victim.name, other), (other, victim.name))]
-    return _heal_later(target, blow, links, f"reject {victim.name}")
+    return _heal_later(target, fault, links, f"reject {victim.name}")
 
 
 def _cut_off(
-    target: Target, blow: Blow, side: Sequence[str], other: Sequence[str], what: str
+    target: Target, fault: InjectedFault, side: Sequence[str], other: Sequence[str], what: str
 ) -> str:
     links = [pair for one in side for two in other for pair in ((one, two), (two, one))]
     for link in links:
         target.world.cut(*link)
-    return _heal_later(target, blow, links, what)
+    return _heal_later(target, fault, links, what)
 
 
-def _heal_later(target: Target, blow: Blow, links: Sequence[tuple[str, str]], what: str) -> str:
-    seconds = _choose(blow, _OUTAGES_S)
+def _heal_later(
+    target: Target, fault: InjectedFault, links: Sequence[tuple[str, str]], what: str
+) -> str:
+    seconds = _choose(fault, _OUTAGES_S)
     target.later(seconds, lambda: target.world.heal(links))
     return f"{what} for {seconds} s"
 
 
-def _no_store(target: Target, blow: Blow) -> str:
-    agent = target.world.agent(target.pick(blow, spare_host=False))
+def _no_store(target: Target, fault: InjectedFault) -> str:
+    agent = target.world.agent(target.pick(fault, spare_host=False))
     agent.opens_stores = False
     target.world.later(2.0, lambda: setattr(agent, "opens_stores", True))
     return f"no store on {agent.process.name}"
 
 
-def _endpoint(target: Target, blow: Blow) -> str:
-    seconds = _choose(blow, _OUTAGES_S)
+def _endpoint(target: Target, fault: InjectedFault) -> str:
+    seconds = _choose(fault, _OUTAGES_S)
     world = target.world
     world.is_endpoint_down = True
     world.later(seconds, lambda: setattr(world, "is_endpoint_down", False))
     return f"endpoint down for {seconds} s"
 
 
-_FAULTS: dict[str, Callable[[Target, Blow], str]] = {
+_FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     "back": _back,
     "break": _break,
     "crash": partial(_lose, World.crash, "crash"),

@@ -1,12 +1,12 @@
-"""A world that blows fall on, and what must not be done to it, each with its reason."""
+"""A world that faults are injected into, and what must not be done to it, each with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from elastic_simulation.checks import Watch
-from elastic_simulation.plan import Blow
 from elastic_simulation.process import Process
+from elastic_simulation.random_faults.plan import InjectedFault
 from elastic_simulation.world import World
 
 __all__ = ["MAX_STARTS", "Target", "can_boot", "may_come"]
@@ -18,7 +18,7 @@ _ALL_HERE_S = 1.0
 
 
 class Target:
-    """A world that blows fall on, with what the judges must know of them."""
+    """A world that faults are injected into, with what the judges must know of them."""
 
     def __init__(
         self, world: World, watch: Watch, *, stops_at: float, keeps_enough: bool = False
@@ -28,8 +28,8 @@ class Target:
         self.watch = watch
         self.stops_at = stops_at
         self.is_host_hit = False
-        self.is_calm = False  # what was to happen to links later does not happen any more
-        self.tell: Callable[[str], None] = lambda _: None  # what was done later than a blow fell
+        self.is_healed = False  # what was to happen to links later does not happen any more
+        self.tell: Callable[[str], None] = lambda _: None  # an effect that comes later
 
     @property
     def has_succession(self) -> bool:
@@ -54,25 +54,25 @@ class Target:
             return self.world.host.name
         return max(deciding, key=lambda p: p.coordinator.term if p.coordinator else 0).name
 
-    def pick(self, blow: Blow, *, spare_host: bool = True) -> str:
-        """Return the node that a blow falls on; the host only where it has to be."""
+    def pick(self, fault: InjectedFault, *, spare_host: bool = True) -> str:
+        """Return the node that a fault falls on; the host only where it has to be."""
         names = sorted(self.world.processes)
         if spare_host and len(names) > 1 and not self.has_succession:
             names = [name for name in names if name != self.host]
-        return names[blow.who % len(names)]
+        return names[fault.who % len(names)]
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do something to links after a while, unless it is calm by then."""
+        """Do something to links after a while, unless all is healed by then."""
 
-        def unless_calm() -> None:
-            if not self.is_calm:
+        def unless_quiet() -> None:
+            if not self.is_healed:
                 act()
 
-        self.world.later(delay_s, unless_calm)
+        self.world.later(delay_s, unless_quiet)
 
-    def victim(self, blow: Blow) -> Process | None:
-        """Return a living agent that is not the host's, if the blow found one."""
-        process = self.world.processes[self.pick(blow)]
+    def victim(self, fault: InjectedFault) -> Process | None:
+        """Return a living agent that is not the host's, if the fault found one."""
+        process = self.world.processes[self.pick(fault)]
         may_be = self.has_succession or process.name != self.host
         return process if process.is_alive and may_be else None
 

@@ -1,4 +1,4 @@
-"""What an aimed blow may do to whoever decides, and to the links around it.
+"""What an aimed fault may do to whoever decides, and to the links around it.
 
 Each says what it did, or returns "" where nothing could be done, or must not be (`target.py`).
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from elastic_simulation.granted import ETCD
 from elastic_simulation.process import Process
-from elastic_simulation.target import MAX_STARTS, Target
+from elastic_simulation.random_faults.target import MAX_STARTS, Target
 from elastic_simulation.world import World
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v

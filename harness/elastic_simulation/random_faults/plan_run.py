@@ -1,4 +1,4 @@
-"""A storm: a plan is carried out, then everything is healed, and the job must be well again."""
+"""One run of a plan: its faults are injected, all is healed, and the job must recover."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.faults import strike
 from elastic_simulation.granted import ETCD, GrantedWorld
-from elastic_simulation.health import SLOWEST_CLOCK, Health, health_of, seems_over
-from elastic_simulation.plan import AIMED, Blow, Plan, draw_plan
 from elastic_simulation.played_agent import KILL_S, STOP_S, PlayedAgent
-from elastic_simulation.target import Target, can_boot, may_come
+from elastic_simulation.random_faults.faults import inject
+from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, health_of, seems_over
+from elastic_simulation.random_faults.plan import AIMED, InjectedFault, Plan, draw_plan
+from elastic_simulation.random_faults.target import Target, can_boot, may_come
 from elastic_simulation.world import World
 from pytest_elastic.events import model as events
 
-__all__ = ["Outcome", "Storm", "finish_what_is_done", "run_storm", "weather"]
+__all__ = ["Outcome", "PlanRun", "finish_what_is_done", "run_plan", "run_seed"]
 
 # The longest honest way back: a lease, a stop with its eviction, a join window, and some rounds.
-CALM_S = 25.0
+QUIET_S = 25.0
 _LOOK_S = 0.25
 # A job whose nodes are well forms within this.
 _LAST_WITHIN_S = 3.0
@@ -27,24 +27,24 @@ _LAST_WITHIN_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a storm went: how many blows did something, how many rounds were committed, the end.
+    """How a run went: how many faults did something, how many rounds were committed, the end.
 
-    `ending` is how the job ended, or "runs", or "waits" with the excuse for that; `virtual_s` is
+    `ending` is how the job ended, or "runs", or "waits" with the exemption for that; `virtual_s` is
     the time that passed in the world.
     """
 
-    blows: int
+    faults: int
     rounds: int
     ending: str
     virtual_s: float
 
     @property
     def counts(self) -> bool:
-        """Whether it was a storm at all: something was done to it, and two rounds came of it."""
-        return self.blows >= 1 and self.rounds >= 2
+        """Whether the run tests anything: something was done to it, and two rounds came of it."""
+        return self.faults >= 1 and self.rounds >= 2
 
 
-class Storm:
+class PlanRun:
     """One run of a plan."""
 
     def __init__(
@@ -65,15 +65,15 @@ class Storm:
         self.watch = Watch(self.world)
         self.said: list[tuple[float, str]] = []
         """What was done, in order, with the time."""
-        self._blows = 0
-        self._has_struck_last = False
+        self._faults = 0
+        self._has_injected_last = False
         self._left_out = ""  # a node that others must do without
         self._healed_at = float("-inf")
         self._health = Health()
         self._target = Target(
             self.world,
             self.watch,
-            stops_at=plan.calm_before_s + sum(blow.after_s for blow in plan.blows),
+            stops_at=plan.quiet_before_s + sum(fault.after_s for fault in plan.faults),
             keeps_enough=plan.keeps_enough,
         )
         self._target.tell = self._take_note
@@ -93,32 +93,32 @@ class Storm:
         ):
             world.expected += 1
             world.later(arrival_s, self._starter(f"n{number}", rate))
-        world.run(plan.calm_before_s)
-        for blow in plan.blows:
-            world.run(blow.after_s)
-            self._strike(blow)
+        world.run(plan.quiet_before_s)
+        for fault in plan.faults:
+            world.run(fault.after_s)
+            self._inject(fault)
         if plan.last:
-            self._strike_last()
-        self._calm_down()
+            self._inject_last()
+        self._heal_and_judge()
         return Outcome(
-            blows=self._blows,
+            faults=self._faults,
             rounds=len({assignment.round for _, assignment in world.starts}),
             ending=self._ending(),
             virtual_s=world.time,
         )
 
-    def _strike(self, blow: Blow) -> bool:
-        did = strike(self._target, blow)
+    def _inject(self, fault: InjectedFault) -> bool:
+        did = inject(self._target, fault)
         if did:
             self._take_note(did)
         return bool(did)
 
     def _take_note(self, did: str) -> None:
-        self._blows += 1
+        self._faults += 1
         self.said.append((self.world.time, did))
 
-    def _strike_last(self) -> None:
-        """See that the first round ends, if no blow has seen to that."""
+    def _inject_last(self) -> None:
+        """See that the first round ends, if no fault has seen to that."""
         world = self.world
         until = world.time + _LAST_WITHIN_S
         while world.time < until and len({a.round for _, a in world.starts}) < 2:
@@ -127,7 +127,7 @@ class Storm:
             world.run(_LOOK_S)
 
     def _end_a_round(self) -> bool:
-        """Strike one of those who run, for another round to follow; tell whether that was done."""
+        """Hit one of those who run, for another round to follow; tell whether that was done."""
         world, target = self.world, self._target
         if not any(p.agent.progresses for p in world.every_process):
             return False
@@ -137,13 +137,13 @@ class Storm:
             kinds.pop()
         for kind in kinds:
             for who in range(len(world.processes)):
-                blow = Blow(after_s=0.0, kind=kind, who=who, how=0.5)
-                is_meant = kind == "fail" or world.agent(target.pick(blow)).progresses
-                if is_meant and self._strike(blow):
-                    self._has_struck_last = True
+                fault = InjectedFault(after_s=0.0, kind=kind, who=who, how=0.5)
+                is_meant = kind == "fail" or world.agent(target.pick(fault)).progresses
+                if is_meant and self._inject(fault):
+                    self._has_injected_last = True
                     return True
-        if is_fatal and target.keeps_enough and not target.is_calm and len(world.processes) > 2:
-            target.keeps_enough = False  # whoever is needed is brought back in the calm
+        if is_fatal and target.keeps_enough and not target.is_healed and len(world.processes) > 2:
+            target.keeps_enough = False  # needed nodes are restarted once all is healed
             return self._end_a_round()
         return False
 
@@ -154,10 +154,10 @@ class Storm:
 
         return start
 
-    def _calm_down(self) -> None:
+    def _heal_and_judge(self) -> None:
         """Heal everything, and expect a job that runs, or an end that has a reason."""
         world = self.world
-        self._target.is_calm = True
+        self._target.is_healed = True
         world.heal()
         world.is_endpoint_down = False
         self._healed_at = world.time
@@ -165,8 +165,8 @@ class Storm:
             process.agent.stop_s, process.agent.kill_s = STOP_S, KILL_S
         self._bring_back()
         self._leave_damage()
-        self.said.append((world.time, "calm"))
-        deadline = world.time + CALM_S
+        self.said.append((world.time, "healed"))
+        deadline = world.time + QUIET_S
         well_since: float | None = None
         while True:
             finish_what_is_done(world)
@@ -184,12 +184,12 @@ class Storm:
             if is_well and world.time >= self._begins_by():
                 if not self._is_short_of_rounds() or not self._end_a_round():
                     break
-                well_since, deadline = None, world.time + CALM_S
+                well_since, deadline = None, world.time + QUIET_S
                 continue
             if world.time >= deadline:
                 if problem is None:
                     break
-                raise Violation(f"{CALM_S:g} s after the calm: {problem}")
+                raise Violation(f"{QUIET_S:g} s after everything was healed: {problem}")
         self.watch.judge_ends()
         self.watch.judge_budget()
         slowing = {"slow", "freeze", "suspend", "hang", "lose host", *AIMED} & self.plan.kinds
@@ -197,8 +197,8 @@ class Storm:
             self.watch.judge_evictions()
 
     def _is_short_of_rounds(self) -> bool:
-        """Tell whether the last blow is still to come: no round could be ended before the calm."""
-        is_due = bool(self.plan.last) and not self._has_struck_last
+        """Tell whether the last fault is still to come: no round has ended yet."""
+        is_due = bool(self.plan.last) and not self._has_injected_last
         return is_due and len({a.round for _, a in self.world.starts}) < 2
 
     def _begins_by(self) -> float:
@@ -285,8 +285,8 @@ class Storm:
                 return result
         if any(p.agent.progresses for p in self.world.every_process):
             return "runs"
-        excuse = self._health.excuse
-        return f"waits ({excuse.name.lower()})" if excuse is not None else "waits"
+        exemption = self._health.exemption
+        return f"waits ({exemption.name.lower()})" if exemption is not None else "waits"
 
 
 def finish_what_is_done(world: World) -> None:
@@ -304,11 +304,11 @@ def finish_what_is_done(world: World) -> None:
             agent.succeed_in(newest.round)
 
 
-def run_storm(plan: Plan, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
+def run_plan(plan: Plan, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
     """Carry a plan out and judge it; raises `Violation`, or what a machine raised."""
-    return Storm(plan, agent_class=agent_class).run()
+    return PlanRun(plan, agent_class=agent_class).run()
 
 
-def weather(seed: int, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
-    """Run the storm of a seed and its calm; raises `Violation` when a promise was broken."""
-    return run_storm(draw_plan(seed), agent_class)
+def run_seed(seed: int, agent_class: type[PlayedAgent] = PlayedAgent) -> Outcome:
+    """Draw the plan of a seed and run it; raises `Violation` when a promise was broken."""
+    return run_plan(draw_plan(seed), agent_class)

@@ -1,6 +1,6 @@
 """Whether a job is well again in a healed world, judged by what its nodes do.
 
-A job that does not go on is excused where the rules say so, and only there: `Excuse` names the
+A job that does not go on is exempt where the rules say so, and only there: `Exemption` names the
 rule of each. A campaign's sums name them (`Outcome.ending`), so that a stall which hides behind one
 shows there.
 """
@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.model import Electorate
 from pytest_elastic.rendezvous.quorum import has_quorum
 
-__all__ = ["SLOWEST_CLOCK", "Excuse", "Health", "health_of", "seems_over"]
+__all__ = ["SLOWEST_CLOCK", "Exemption", "Health", "health_of", "seems_over"]
 
 SLOWEST_CLOCK = 0.93
 """How fast a clock is at least, in seconds a second."""
@@ -30,7 +30,7 @@ _FIRST_TERM = 1
 _DONE = frozenset({Phase.ENDING, Phase.OVER, Phase.DEPOSED})
 
 
-class Excuse(Enum):
+class Exemption(Enum):
     """Why a job need not go on that is as well as it can be: the rule, and what it says."""
 
     ENDED = "R10: the job has ended, and everybody who was in it knows"
@@ -45,10 +45,10 @@ class Excuse(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What is not well yet; None if everything is. `excuse`: why nobody need go on, if so."""
+    """What is not well yet; None if everything is. `exemption`: why nobody need go on, if so."""
 
     problem: str | None = None
-    excuse: Excuse | None = None
+    exemption: Exemption | None = None
 
 
 def health_of(
@@ -58,7 +58,7 @@ def health_of(
     is_host_lost: bool = False,
     healed_at: float = float("-inf"),
 ) -> Health:
-    """Say what is not well yet, and what is excused.
+    """Say what is not well yet, and what is exempt.
 
     `left_out` is a node that stays out of reach; `is_host_lost` says that the coordinator of a job
     without succession is gone, so that everybody has to notice. `healed_at` is since when all
@@ -70,7 +70,7 @@ def health_of(
     if is_host_lost:
         left = [p.name for p in processes if p.is_alive and p.agent.belongs]
         why = f"{left} have not noticed that the coordinator is gone"
-        return Health(problem=why) if left else Health(excuse=Excuse.ENDED)
+        return Health(problem=why) if left else Health(exemption=Exemption.ENDED)
     host = world.host
     if host is None:
         return Health(problem="nobody has started yet")
@@ -78,7 +78,7 @@ def health_of(
     living = [p for p in here if p.agent.over is None]
     endpoints = world.endpoints
     if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
-        return Health(excuse=Excuse.UNFOUNDED)
+        return Health(exemption=Exemption.UNFOUNDED)
     if world.config.outlives_coordinator:
         return _health_of_heirs(world, living, left_out, healed_at)
     if host.finished is not None or host.agent.over is not None:
@@ -94,14 +94,14 @@ def seems_over(world: World) -> bool:
 def _unaware(living: Sequence[Process]) -> Health:
     left = [p.name for p in living]
     why = f"{left} have not noticed that the job is over"
-    return Health(problem=why) if left else Health(excuse=Excuse.ENDED)
+    return Health(problem=why) if left else Health(exemption=Exemption.ENDED)
 
 
 def _running(world: World, living: Sequence[Process]) -> Health:
     """Tell whether as many go on as may: those beyond `max_nodes` are spares (R7)."""
     wanted = min(len(living), world.config.max_nodes)
     if wanted < world.config.min_nodes:
-        return Health(excuse=Excuse.TOO_FEW)
+        return Health(exemption=Exemption.TOO_FEW)
     running = [p for p in living if p.agent.progresses]
     if len(running) == wanted:
         return Health()
@@ -142,8 +142,8 @@ def _health_of_heirs(
     if deciding:
         living = [p for p in living if not _is_left_over(p, living, deciding)]
     health = _running(world, living)
-    excuse = _why_nobody_decides(world, living) if health.problem is not None else None
-    return health if excuse is None else Health(excuse=excuse)
+    exemption = _why_nobody_decides(world, living) if health.problem is not None else None
+    return health if exemption is None else Health(exemption=exemption)
 
 
 def _after_the_end(
@@ -286,7 +286,7 @@ def _has_left(process: Process) -> bool:
     return over is not None and over.result == "drained"
 
 
-def _why_nobody_decides(world: World, living: Sequence[Process]) -> Excuse | None:
+def _why_nobody_decides(world: World, living: Sequence[Process]) -> Exemption | None:
     """Tell whether those who are here may go on; if not, by which rule.
 
     They need a quorum of the newest round that was started, and of the newest seal that one of them
@@ -295,25 +295,25 @@ def _why_nobody_decides(world: World, living: Sequence[Process]) -> Excuse | Non
     present = {p.node.incarnation for p in living}
     left = _renounced(world, living)
     if _is_decided(living, present, left):
-        return Excuse.FEW_NEW if _wait_for_new_ones(world, living) else None
+        return Exemption.FEW_NEW if _wait_for_new_ones(world, living) else None
     if world.starts and not _agrees(_newest_started(world), present, left):
-        return Excuse.MINORITY
+        return Exemption.MINORITY
     ballots = [p.member._succession.ballot for p in living]  # noqa: SLF001
     seals = [ballot.seal for ballot in ballots if ballot.seal is not None]
     if not seals:
         is_held = not world.starts and not all(
             has_quorum(each, present) for each in _electorates_of_the_lost(world)
         )
-        return Excuse.GIVEN_WAY if is_held else None
+        return Exemption.GIVEN_WAY if is_held else None
     seal = max(seals, key=rank_of)
     if any(b.commit is not None and b.commit.round == seal.round for b in ballots):
-        return None if _agrees(electorate_of(seal), present, left) else Excuse.MINORITY
+        return None if _agrees(electorate_of(seal), present, left) else Exemption.MINORITY
     is_later = any(ballot.newest_round > seal.round for ballot in ballots)
     if not seal.electorates and (world.config.could_be_two or is_later):
-        return Excuse.NOT_BEGUN
+        return Exemption.NOT_BEGUN
     came_to = {ballot.incarnation: ballot.newest_round for ballot in ballots}
     who = voters_of(seal, is_committed=False, came_to=came_to)
-    return None if all(_agrees(each, present, left) for each in who) else Excuse.UNDECIDED
+    return None if all(_agrees(each, present, left) for each in who) else Exemption.UNDECIDED
 
 
 def _wait_for_new_ones(world: World, living: Sequence[Process]) -> bool:
@@ -375,7 +375,7 @@ def _electorates_of_the_lost(world: World) -> Iterable[Electorate]:
 
     The endpoint's host has given way to it, so nobody begins while those who elected it are gone.
     """
-    place = world.doors.published
+    place = world.inquiries.published
     named = world.by_incarnation.get(place.incarnation) if place else None
     seal = named.member._succession.ballot.seal if named else None  # noqa: SLF001
     is_lost = named is not None and not named.is_alive

@@ -13,10 +13,10 @@ from pytest_elastic.rendezvous import ports
 if TYPE_CHECKING:
     from elastic_simulation.process import Process
 
-__all__ = ["Sights"]
+__all__ = ["WorldQueries"]
 
 
-class Sights(ABC):
+class WorldQueries(ABC):
     """What can be seen of a world from outside its machines, by the names of nodes."""
 
     processes: dict[str, Process]

@@ -1,0 +1,1 @@
+"""Random fault schedules: drawn from a seed, carried out, and judged."""

@@ -1,0 +1,1 @@
+"""Scenarios in virtual time: a cluster of simulated nodes, whose workers train."""
