@@ -37,10 +37,9 @@ class PlayedAgent:
         self._is_held = False
         self.is_stopping = False  # exits from here on are the agent's doing
         self.is_ordered = False  # the rendezvous knows that the round is over here
-        self.keeper_alive = True  # its keeper lives, and will say so
+        self.keeper_alive = True  # it will report how the agent ended
         self.over: ports.JobOver | None = None
         self.lease_until: float | None = None
-        self.has_lease_notice = False
         self._is_lease_watched = False
         self.succeeded: Assignment | None = None  # whose workers ended with status 0 last
         self.belongs_since: float | None = None  # when it was first told of a round
@@ -207,7 +206,6 @@ class PlayedAgent:
     def _set_lease(self, until: float | None) -> None:
         """Kill at the deadline, whatever the agent does (its clock is this node's)."""
         self.lease_until = until
-        self.has_lease_notice = True
         if until is not None and not self._is_lease_watched:
             self._is_lease_watched = True
             # Agent and keeper wake for one and the same moment; the agent is given precedence.
