@@ -194,6 +194,11 @@ def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
         + (f"saves {saved.named} every {saved.interval} steps" if saved else "saves nothing")
     )
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
+    if (limit := seen.loss_limit) is not None:
+        runs.notes.append(
+            "loss: the mean of the last losses, and in brackets that without a fault; at most "
+            f"{limit:.2g} is allowed, which is three standard deviations of the losses there more"
+        )
     rows = []
     for row in runs.battery(seen, names):
         rows.append(row)

@@ -126,6 +126,8 @@ def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapp
         same = {"are": "same_as_uninterrupted", "within": checkup.tolerance}
         yield {"parameters": same}
         yield {"optimizer": same}
+    if not test.is_fixed and seen.loss_limit is not None:
+        yield {"loss": "as_uninterrupted"}
 
 
 def _samples_as_uninterrupted(seen: Measured) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from itertools import pairwise
 
 from elastic_harness.checkup.measured import Measured
 from elastic_harness.history.checkers import bind
+from elastic_harness.history.checkers.final_state import loss_found
 from elastic_harness.history.checkers.samples import samples_by_epoch
 from elastic_harness.history.checkers.training import losses
 from elastic_harness.history.events import FaultFired
@@ -24,6 +26,8 @@ __all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "skipped_row"]
 _UNKNOWN = "?"
 _WIDTH = 100
 _MOST_CAUSES = 3
+# From a fault in the middle, the notice of 5 s has to fit in what is left of the job.
+_SECONDS_BEHIND_A_NOTICE = 14.0
 
 # What mends it, by the clause that does not hold: the first that fits is said.
 _ADVICE: Mapping[str, str] = {
@@ -32,6 +36,8 @@ _ADVICE: Mapping[str, str] = {
     "the position in samples, not in steps, where the number of ranks may change.",
     "parameters": "Save and load weights, optimizer, learning rate schedule and random numbers "
     "together, and at the same step.",
+    "loss": "Save and load weights, optimizer and learning rate schedule together; and keep the "
+    "global batch and its learning rate where the number of ranks changes.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
     "finished_at": "Save how many steps are done; and let an error end the script with an exit "
     "code that is not 0, or nobody starts it again.",
@@ -42,6 +48,8 @@ _ADVICE: Mapping[str, str] = {
 _ADVICE_FOR_TEST: Mapping[str, str] = {
     "checkpoint-torn": "Keep the checkpoint before the newest, and load that one where the newest "
     "cannot be read.",
+    "node-replaced": "Keep checkpoints where every node finds them (a shared file system, an "
+    "object store): the disk of a node goes with it.",
     "killed-while-saving": "Write a checkpoint beside the old one, fsync it, and os.replace it; "
     "where a framework writes it, resume from the newest one that is complete.",
     "preempted": "Handle SIGTERM: save at the next step, and exit.",
@@ -92,7 +100,7 @@ def row_of(
         steps_lost=None if found is None else sum(loss.steps for loss in found),
         samples_lost=lost,
         samples_again=again,
-        state=_state(by_name, tolerance),
+        state=_state(by_name, history, tolerance),
         left_behind="processes" if any(_is_left(each) for each in judgements) else "nothing",
         causes=tuple(_causes(name, history, judgements, seen)),
         directory=directory,
@@ -145,8 +153,16 @@ def _samples(history: History, seen: Measured) -> tuple[int | None, int | None]:
     return lost, again
 
 
-def _state(by_name: Mapping[str, Judgement], tolerance: float) -> str:
-    """Say how the parameters and the optimizer ended, beside those of the undisturbed run."""
+def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float) -> str:
+    """Say how the parameters and the optimizer ended, beside those of the undisturbed run.
+
+    Of another number of ranks, the loss is said, with the undisturbed run's in brackets.
+    """
+    if "loss" in by_name:
+        found = loss_found(history)
+        if isinstance(found, str):
+            return _UNKNOWN
+        return f"loss {found.value:.2g} ({found.wanted:.2g})"
     compared = [by_name[name] for name in ("parameters", "optimizer") if name in by_name]
     if not compared:
         return "-"
@@ -154,6 +170,26 @@ def _state(by_name: Mapping[str, Judgement], tolerance: float) -> str:
         is_exact = all("to the bit" in each.verdict.reason for each in compared)
         return "same" if is_exact else f"within {tolerance:g}"
     return _UNKNOWN if not any(_is_invalid(each) for each in compared) else "DIFFERS"
+
+
+def _steps_after_a_new_count(history: History) -> int:
+    """Return how many steps an optimizer counted that had made others in an earlier round.
+
+    It is 0 where the last round went on with the steps before it.
+    """
+    *before, last = history.worlds.rounds
+    if not any(world.last_step for world in before):
+        return 0
+    workers = list(last.workers.values())
+    if not workers or any(worker.resumed_at_step != 0 for worker in workers):
+        return 0
+    return min(worker.steps_done for worker in workers)
+
+
+def _ended_with_the_fault(history: History) -> bool:
+    """Tell whether all steps were made in the first round, and later ones had nothing to do."""
+    first, *later = history.worlds.rounds
+    return bool(first.last_step and later) and not any(world.last_step for world in later)
 
 
 def _is_left(judgement: Judgement) -> bool:
@@ -178,6 +214,19 @@ def _causes(
             yield f"{each.title}: {each.verdict.reason}"
     if "job" in names and (failed := failed_first(history)) is not None:
         yield f"first failure: {failed}"
+    if "finished_at" in names and (more := _steps_after_a_new_count(history)):
+        # An optimizer that counts anew makes all clauses about steps invalid: one cause, one mend.
+        yield (
+            "to mend it: Save and load the optimizer's state with the weights: after the restart "
+            f"its count of steps began anew, and the script ended {more} steps later."
+        )
+        return
+    if name == "preempted" and _ended_with_the_fault(history):
+        yield (
+            "the job was over before the power was cut, so that what it does with SIGTERM was not "
+            f"seen: give it {math.ceil(_SECONDS_BEHIND_A_NOTICE / seen.step_s)} steps"
+        )
+        return
     # What mends a test's own loss does not mend the others: a preemption may lose samples, too.
     own = _ADVICE_FOR_TEST.get(name)
     if own is not None and ("job" in names or (name == "preempted" and "steps_lost" in names)):

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_high
 
-from elastic_harness.history.checkers.final_state import reference_of
+from elastic_harness.history.checkers.final_state import loss_limit, losses_of, reference_of
 from elastic_harness.history.checkers.samples import samples_by_epoch
-from elastic_harness.history.events import FileWritten, ReferenceObserved, SamplesDrawn
+from elastic_harness.history.events import (
+    FileWritten,
+    ParametersHashed,
+    ReferenceObserved,
+    SamplesDrawn,
+)
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
 from elastic_harness.report.cause import failed_first
@@ -74,6 +79,12 @@ class Measured:
     unseen: Mapping[str, str]
 
     @property
+    def loss_limit(self) -> float | None:
+        """The highest mean of the last losses that a job of another world size may end with."""
+        losses = [] if self.state is None else _losses_of(self.state)
+        return loss_limit(losses)
+
+    @property
     def step_s(self) -> float:
         """The seconds a step takes."""
         return self.seconds / max(1, self.steps - 1)
@@ -116,6 +127,11 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
             "of every rank: is the machine too busy?"
             if any(worker.digest is not None for worker in workers)
             else "of any rank: no optimizer of torch made a step, or none had ended in time"
+        )
+    elif loss_limit(_losses_of(state)) is None:
+        unseen["loss"] = (
+            "the loss was not seen, so that the end of a job with fewer nodes is compared with "
+            "nothing: no step came after a backward() of torch on a single number"
         )
     is_global = all(worker.resumed_at_step == 0 for worker in workers)
     if not is_global:
@@ -171,6 +187,10 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
         f"{program} fails without any fault: {why}",
         hint="Have it end well first: pytest-elastic run, with the same words.",
     )
+
+
+def _losses_of(state: ReferenceObserved) -> list[float]:
+    return losses_of([ParametersHashed(**each) for each in state.states])
 
 
 def _epoch_ends(history: History) -> frozenset[int]:

@@ -211,7 +211,9 @@ class ParametersHashed(Event):
     `optimizer` is one over its state and its settings. `norm` and `sketch` say how far two that
     differ are apart: the squared differences of two sketches add up to the squared distance, about.
     `sharded` names what of it ("parameters", "optimizer") is divided among the ranks. `random` are
-    digests of the states of random numbers (torch, cuda, python, numpy).
+    digests of the states of random numbers (torch, cuda, python, numpy). `losses` are the scalars
+    that `backward()` was called on in the last steps of this process, the newest last (None: nan or
+    inf).
     """
 
     kind: ClassVar[str] = "parameters_hashed"
@@ -229,6 +231,7 @@ class ParametersHashed(Event):
     lr: tuple[float, ...] = ()
     sharded: tuple[str, ...] = ()
     random: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[float | None, ...] = ()
 
 
 @register

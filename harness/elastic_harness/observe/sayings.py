@@ -118,4 +118,5 @@ def _state_from(said: Mapping[str, Any], worker: WorkerHello) -> ParametersHashe
         lr=tuple(said.get("lr", ())),
         sharded=tuple(said.get("sharded", ())),
         random=dict(said.get("random", {})),
+        losses=tuple(said.get("losses", ())),
     )

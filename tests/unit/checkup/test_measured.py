@@ -34,6 +34,8 @@ def test_steps_checkpoints_samples_and_the_final_state_are_measured() -> None:
     assert seen.samples is not None
     assert {epoch: len(used) for epoch, used in seen.samples[1].items()} == {0: 8, 1: 8, 2: 8}
     assert seen.state is not None
+    assert seen.loss_limit is not None
+    assert 1.1 < seen.loss_limit < 1.3
     assert seen.unseen == {}
 
 

@@ -43,5 +43,6 @@ def undisturbed(
             story.tell("cluster", "", FileWritten(path=path, how=how, size=size or None))
     for rank in (0, 1):
         if digest is not None:
-            story.hashed(1, rank, digest, step=begins + steps)
+            losses = tuple(1 + 0.1 * (step % 2) for step in range(6))
+            story.hashed(1, rank, digest, step=begins + steps, losses=losses)
     return story.finish(1).end()

@@ -178,3 +178,27 @@ def test_a_run_of_which_something_is_missing_is_no_reference() -> None:
     assert reference_of(alone.end().history) is None
     assert reference_of(ended({}).hello(2, "n1", 0, 1).history) is None
     assert reference_of(Job(is_resumed=False).story.fault("late").history) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "outcome", "reason"),
+    [
+        ((1.0, 1.1, 1.0), "valid", "the last 3 losses have a mean of 1.033, uninterrupted 1.05"),
+        ((0.1,), "valid", "mean of 0.1"),  # more steps of fewer ranks
+        ((1.0, 2.0), "invalid", "mean of 1.5, uninterrupted 1.05; at most 1.214 is allowed"),
+        ((1.0, None), "invalid", "mean of inf"),
+        ((), "unknown", "no loss was seen in the last round"),
+    ],
+)
+def test_the_loss_of_fewer_ranks_is_judged_by_the_noise_of_the_uninterrupted_run(
+    losses: tuple[float | None, ...], outcome: str, reason: str
+) -> None:
+    """A higher mean than three standard deviations above is invalid, a lower one never."""
+    wanted = {**alike(0), "losses": (1.0, 1.1, 1.0, 1.1, 1.0, 1.1)}
+    states = tuple({"pid": 1, "rank": rank, "step": 6, **wanted} for rank in (0, 1))
+    reference = ReferenceObserved(world_size=2, step=6, states=states)
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0).fault("fault").gone(1).round(2, ["n1"])
+    story.resume(2, 0, 1).step(2, 0, 2).hashed(2, 0, "y", losses=losses)
+    story.finish(2).tell("engine", "", reference).end()
+    found = judge("loss", "as_uninterrupted", story)
+    assert (found.outcome.value, reason in found.reason) == (outcome, True), found.reason

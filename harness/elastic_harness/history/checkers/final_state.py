@@ -1,7 +1,8 @@
-"""What the training ended with: parameters and the optimizer's state, on every rank.
+"""What the training ended with: parameters, the optimizer's state and the loss, on every rank.
 
 Compared are the ranks with each other, or each rank with the same rank of a reference: the same job
-with the same seed, run once before without a fault (`ReferenceObserved`).
+with the same seed, run once before without a fault (`ReferenceObserved`). With another number of
+ranks only the loss can be compared: see `LossFound`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
@@ -19,8 +22,20 @@ from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView
 
-__all__ = ["CHECKERS", "optimizer", "parameters", "reference_of"]
+__all__ = [
+    "CHECKERS",
+    "LossFound",
+    "loss",
+    "loss_found",
+    "loss_limit",
+    "losses_of",
+    "optimizer",
+    "parameters",
+    "reference_of",
+]
 
+# Of fewer losses no spread can be told.
+_FEWEST_LOSSES = 5
 _NAMES = {"parameters": "parameters", "optimizer": "optimizer state"}
 _OTHER = {"parameters": "different parameters", "optimizer": "a different optimizer state"}
 
@@ -42,6 +57,28 @@ class FinalStateParameters:
             raise ValueError("`within` goes with same_as_uninterrupted: replicas are identical")
         if self.within is not None and not 0 <= self.within < 1:
             raise ValueError(f"a part is expected, such as 1e-6, not {self.within}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossParameters:
+    """`loss: as_uninterrupted`: the last losses are no higher than those of the undisturbed run."""
+
+    rule: Literal["as_uninterrupted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFound:
+    """The mean of a job's last losses, that of an uninterrupted run, and the highest allowed one.
+
+    A loss differs from step to step, so the uninterrupted run's own last losses say what is noise:
+    three of their standard deviations above their mean are allowed. A lower loss is no fault: fewer
+    ranks may make more steps.
+    """
+
+    steps: int
+    value: float
+    wanted: float
+    at_most: float
 
 
 def _compares_runs(asked: FinalStateParameters) -> bool:
@@ -70,6 +107,72 @@ def parameters(history: History, asked: FinalStateParameters) -> Verdict:
 def optimizer(history: History, asked: FinalStateParameters) -> Verdict:
     """All replicas end with the same optimizer state, or with that of an uninterrupted run."""
     return _judge("optimizer", history, asked)
+
+
+def _always(_: LossParameters) -> bool:
+    return True
+
+
+@checker("loss", LossParameters, shorthand="rule", observes=("state",), needs_reference=_always)
+def loss(history: History, _: LossParameters) -> Verdict:
+    """The last losses are no higher than those of an uninterrupted run, but for its own noise."""
+    found = loss_found(history)
+    if isinstance(found, str):
+        return unknown(found)
+    proof = [entry.seq for entry in history.of_kind(ReferenceObserved)][-1:]
+    proof += [worker.digest_seq for worker in history.worlds.rounds[-1].workers.values()]
+    said = (
+        f"the last {found.steps} losses have a mean of {found.value:.4g}, uninterrupted "
+        f"{found.wanted:.4g}; at most {found.at_most:.4g} is allowed (three standard deviations of "
+        "the uninterrupted run's last losses)"
+    )
+    return valid(said, proof) if found.value <= found.at_most else invalid(said, proof)
+
+
+def loss_found(history: History) -> LossFound | str:
+    """Compare the last losses with the uninterrupted run's; a text says why they cannot be."""
+    formed = formed_worlds(history)
+    reference = history.last(ReferenceObserved)
+    if not formed or history.worlds.rounds[-1] is not formed[-1]:
+        return "the last round did not form"
+    if reference is None:
+        return "there is no uninterrupted run to compare with: none was made, or it failed"
+    workers = formed[-1].workers.values()
+    states = [worker.digest for worker in workers if worker.finished and worker.digest is not None]
+    if len(states) != len(workers):
+        return "not every rank said at its end what its losses were"
+    wanted = losses_of([ParametersHashed(**state) for state in reference.event.states])
+    found = losses_of(states)
+    at_most = loss_limit(wanted)
+    if at_most is None:
+        return "no loss of the uninterrupted run was seen: its steps called no backward() on one"
+    if not found:
+        return "no loss was seen in the last round"
+    value = fmean(found)
+    return LossFound(
+        steps=len(found),
+        value=math.inf if math.isnan(value) else value,
+        wanted=fmean(wanted),
+        at_most=at_most,
+    )
+
+
+def loss_limit(losses: Sequence[float]) -> float | None:
+    """Return how high the mean loss may be beside these; None where that cannot be told."""
+    if len(losses) < _FEWEST_LOSSES or any(map(math.isnan, losses)):
+        return None
+    return fmean(losses) + 3 * stdev(losses)
+
+
+def losses_of(states: Sequence[ParametersHashed]) -> list[float]:
+    """Return the losses of the last steps that all ranks have one of, each the mean of the ranks.
+
+    nan stands for one that was not finite.
+    """
+    fewest = min((len(state.losses) for state in states), default=0)
+    tails = [state.losses[len(state.losses) - fewest :] for state in states]
+    numbers = [[math.nan if each is None else each for each in tail] for tail in tails]
+    return [fmean(each) for each in zip(*numbers, strict=True)]
 
 
 def reference_of(history: History) -> ReferenceObserved | None:
@@ -229,4 +332,4 @@ def _numbers(values: tuple[float, ...]) -> str:
     return ", ".join(f"{value:g}" for value in values) or "none"
 
 
-CHECKERS: tuple[Checker[Any], ...] = (parameters, optimizer)
+CHECKERS: tuple[Checker[Any], ...] = (parameters, optimizer, loss)

@@ -26,12 +26,13 @@ _SIGNS_IN_ALL = 1 << 22
 _PIECE = 1 << 20
 
 
-def describe(kind: str, state: Any, groups: Any, step: int | None) -> str:
-    """Return an optimizer's state and its parameters as the inside of a JSON object."""
+def describe(kind: str, state: Any, groups: Any, step: int | None, losses: list[Any]) -> str:
+    """Return an optimizer's state, its parameters and losses as the inside of a JSON object."""
     import json
 
     told: dict[str, Any] = {"step": step, "digest": None, "reason": ""}
     try:
+        told["losses"] = [_finite(float(each)) for each in losses]
         told["sharded"] = _sharded(kind, groups)
         parameters = [_local(each) for group in groups for each in group["params"]]
         told["digest"] = _digest(parameters)
@@ -46,6 +47,10 @@ def describe(kind: str, state: Any, groups: Any, step: int | None) -> str:
     except Exception as problem:  # noqa: BLE001 (meta tensors have no bytes, for example)
         told["reason"] = f"{type(problem).__name__}: {problem}"[:200]
     return json.dumps(told)[1:-1]
+
+
+def _finite(value: float) -> float | None:
+    return value if value - value == 0 else None  # JSON has neither infinity nor nan
 
 
 def _local(tensor: Any) -> Any:

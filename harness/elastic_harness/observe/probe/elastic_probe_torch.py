@@ -5,8 +5,9 @@
 
 Nothing here imports torch: it waits behind the import system, or finds torch loaded in an
 interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hook that
-torch has for such purposes. Data loaders and the state at the end are seen on request only, by
-modules of their own.
+torch has for such purposes. Only `torch.autograd.backward`, which has no hook, is wrapped, where
+the state at the end is asked for. Data loaders and that state are seen on request only, by modules
+of their own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ else:
 
 __all__ = ["TorchSide"]
 
+# So many losses are kept: enough to tell noise from a difference, and scalars cost nothing.
+_LAST_LOSSES = 20
+
 
 class TorchSide:
     """What is only known once torch is imported: optimizers, the process group, data loaders."""
@@ -37,6 +41,8 @@ class TorchSide:
         self._primary_size = 0
         self._sizes: Any = None  # by optimizer, weakly
         self._state: tuple[str, Any, Any] | None = None  # its kind, state and groups, for the end
+        self._loss: Any = None  # the scalar that backward() was last called on, on its device
+        self._losses: list[Any] = []  # of the last steps
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._device_base: int | None = None
         self._has_group = False
@@ -63,6 +69,8 @@ class TorchSide:
 
         self._sizes = weakref.WeakKeyDictionary()
         module.register_optimizer_step_post_hook(self._on_optimizer_step)
+        if self._probe.wants_hash:
+            self._watch_losses(sys.modules["torch.autograd"])
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if _changes_nothing(optimizer):
@@ -71,6 +79,9 @@ class TorchSide:
         if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
             # Not the optimizer itself: while we keep it, another one would not take its place.
             self._state = type(optimizer).__name__, optimizer.state, optimizer.param_groups
+            if self._loss is not None:
+                self._losses = [*self._losses[1 - _LAST_LOSSES :], self._loss]
+                self._loss = None
         if self._probe.wants_rate and step is not False:
             self._probe.rate = _rate_of(optimizer)
         if step is not False:
@@ -123,6 +134,25 @@ class TorchSide:
         self._device_base = int(value) if self._device_base is None else self._device_base + 1
         return self._device_base
 
+    def _watch_losses(self, autograd: ModuleType) -> None:
+        """Remember what `backward()` is called on: `Tensor.backward` looks it up at each call."""
+        import functools
+
+        backward = autograd.backward
+
+        @functools.wraps(backward)
+        def remembering(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            result = backward(tensors, *args, **kwargs)
+            try:
+                if tensors.numel() == 1:
+                    # A copy, as scripts reduce a loss in place; reading it would wait for a device.
+                    self._loss = tensors.detach().clone()
+            except Exception:  # noqa: BLE001, S110 (several tensors, or none of torch's own)
+                pass
+            return result
+
+        autograd.backward = remembering  # type: ignore[attr-defined]
+
     # --- the process group ---------------------------------------------------------------------
 
     def _look_for_group(self) -> None:
@@ -150,7 +180,9 @@ class TorchSide:
         if self._state is None or hasattr(sys, "last_type"):
             return
         part = self._probe.load("elastic_probe_state")
-        self._probe.say("hash", part.describe(*self._state, self._probe.steps.step), now())
+        self._probe.say(
+            "hash", part.describe(*self._state, self._probe.steps.step, self._losses), now()
+        )
 
 
 class _AfterImport:
