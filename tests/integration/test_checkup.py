@@ -95,6 +95,20 @@ def test_a_script_that_saves_by_a_relative_name_is_killed_in_the_middle_of_it(
 
 
 @pytest.mark.slow
+def test_a_script_that_hangs_after_a_restart_is_told_why(tmp_path: Path) -> None:
+    """One rank calls a collective that the others do not: the job does not end in its time."""
+    shutil.copy(ROOT / "examples" / "broken" / "lonely_collective.py", tmp_path)
+    words = ["--only=worker-killed,preempted", "--nodes=2", "lonely_collective.py", "--steps=60"]
+    done = check_up(*words, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert rows_of(done.stdout)["worker-killed"][0] == "NO", done.stdout
+    told = " ".join(done.stdout.split())
+    assert "ends_in_time: the job did not end within" in told
+    assert "Have every rank call the same collectives in the same order" in told
+    assert "SIGTERM" not in told.partition("Check-up of")[2].partition("the power is cut 5 s")[2]
+
+
+@pytest.mark.slow
 def test_a_script_that_ignores_sigterm_is_found_out_if_it_is_long_enough(tmp_path: Path) -> None:
     """A job that is over before the power is cut shows nothing: how many steps it takes is said."""
     text = (ROOT / "examples" / "broken" / "sigterm_ignored.py").read_text()
@@ -165,6 +179,12 @@ def test_a_script_that_is_wrong_is_found_out(
     [
         ("input()", "train.py fails without any fault: rank 0 on n1, exit code 1: EOFError"),
         ("print('done')", "train.py ended well, but no step was seen"),
+        ("", "train.py ended well, but no step was seen"),
+        (
+            "open('train.csv')",
+            "train.py fails without any fault: rank 0 on n1, exit code 1: File",
+        ),
+        ("import time; time.sleep(600)", "train.py had not ended by its limit, without any fault"),
     ],
 )
 def test_a_script_that_cannot_be_checked_is_told_so_in_one_sentence(
@@ -172,7 +192,8 @@ def test_a_script_that_cannot_be_checked_is_told_so_in_one_sentence(
 ) -> None:
     """After the run without any fault; nothing else is tried."""
     (tmp_path / "train.py").write_text(text)
-    done = check_up("--nodes=1", "--cluster=process", "--jobs=1", "train.py", cwd=tmp_path)
+    words = ["--nodes=1", "--cluster=process", "--jobs=1", "--limit=8s", "train.py"]
+    done = check_up(*words, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -189,6 +210,7 @@ def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Pat
     assert "to mend it: Save more often" in done.stdout
     assert rows["node-silent"][0] == "skipped"
     assert "Note: checkpoints: no checkpoint was seen" in done.stdout
+    assert "at an absolute path elsewhere one is not seen" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@ _ADVICE: Mapping[str, str] = {
     "no_strays": "End the processes that the script starts before it ends.",
     "restarts": "Look for time limits that are too short for a slow network.",
 }
+_ADVICE_FOR_A_HANG = (
+    "Have every rank call the same collectives in the same order, also after a restart, where "
+    "some ranks may have found a checkpoint and others not."
+)
 _ADVICE_FOR_TEST: Mapping[str, str] = {
     "checkpoint-torn": "Keep the checkpoint before the newest, and load that one where the newest "
     "cannot be read.",
@@ -221,7 +225,10 @@ def _causes(
             f"its count of steps began anew, and the script ended {more} steps later."
         )
         return
-    if name == "preempted" and _ended_with_the_fault(history):
+    if "ends_in_time" in names:
+        yield f"to mend it: {_ADVICE_FOR_A_HANG}"
+        return
+    if name == "preempted" and not names and _ended_with_the_fault(history):
         yield (
             "the job was over before the power was cut, so that what it does with SIGTERM was not "
             f"seen: give it {math.ceil(_SECONDS_BEHIND_A_NOTICE / seen.step_s)} steps"

@@ -143,7 +143,8 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
     if checkpoints is None:
         unseen["checkpoints"] = (
             "no checkpoint was seen: it wrote no file again and again below the working folder or "
-            "$ELASTIC_CHECKPOINT_DIR"
+            "$ELASTIC_CHECKPOINT_DIR; at an absolute path elsewhere one is not seen, and the next "
+            "run would find it: give the script a relative path"
         )
     return Measured(
         world_size=len(workers),
