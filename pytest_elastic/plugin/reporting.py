@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -84,6 +85,32 @@ def _add_properties(item: pytest.Item, report: pytest.TestReport, hub: Hub) -> N
             properties.append(("elastic_cause", run["cause"]))
         report.user_properties += properties
         item.user_properties += properties  # JUnit's file has what the report of the teardown says
+    _add_links(item.config, report, [str(run["directory"]) for run in hub.summaries])
+
+
+def _add_links(config: pytest.Config, report: pytest.TestReport, directories: list[str]) -> None:
+    """Link the pages of kept runs, and that of the session, in the report of pytest-html."""
+    html = config.getoption("htmlpath", None)
+    kept = [directory for directory in directories if directory]
+    if not html or not kept:
+        return
+    folder = os.path.dirname(os.path.join(config.invocation_params.dir, os.path.expandvars(html)))
+    links = [(os.path.join(directory, "timeline.html"), "timeline") for directory in kept]
+    links.append((os.path.join(options_of(config).artifacts, "index.html"), "all runs"))
+    vars(report)["extras"] = [
+        *vars(report).get("extras", ()),
+        *(
+            # The plain fields of pytest_html.extras.url: so they are with pytest-xdist, too.
+            {
+                "name": name,
+                "format_type": "url",
+                "content": quote(os.path.relpath(path, folder)),
+                "mime_type": None,
+                "extension": None,
+            }
+            for path, name in links
+        ),
+    ]
 
 
 def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object]]) -> str:
