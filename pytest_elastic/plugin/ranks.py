@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -58,6 +59,9 @@ _OF_JOBS = ("elastic_job", "elastic_history", "elastic_jobs", "elastic_cluster")
 
 _server_key: pytest.StashKey[RankServer] = pytest.StashKey()
 _merged_key: pytest.StashKey[MergedReport] = pytest.StashKey()
+# Fixtures of a wider scope than a test that took long: for how many tests.
+_slow_key: pytest.StashKey[dict[str, int]] = pytest.StashKey()
+_SLOW_FIXTURE_S = 1.0
 # For how many seconds a test has waited for the server to start, before it was timed.
 _waited_key: pytest.StashKey[float] = pytest.StashKey()
 # When pytest-timeout would end the test, on this process's monotonic clock; and after how long.
@@ -166,8 +170,24 @@ def _run(item: pytest.Item, server: RankServer) -> None:
     records = [end.result for end in ends if end.result is not None]
     give_warnings(item, [each for record in records for each in record["warnings"]])
     give_coverage([record["coverage"] for record in records if record["coverage"]])
+    _warn_of_slow_fixtures(item, records)
     item.stash[_merged_key] = merged
     merged.raise_as_outcome()
+
+
+def _warn_of_slow_fixtures(item: pytest.Item, records: Sequence[dict[str, Any]]) -> None:
+    """Warn once of each fixture of a wider scope that is set up for the second time, slowly."""
+    seen = item.config.stash.setdefault(_slow_key, {})
+    for name in sorted({name for record in records for name in record["slow"]}):
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] == 2:
+            item.warn(
+                pytest.PytestWarning(
+                    f"the fixture {name} takes more than {_SLOW_FIXTURE_S:g} s, and tests on ranks "
+                    "set it up anew on each rank, for each test: make what needs no process group "
+                    "at the top level of the test file or conftest.py, where it is made once"
+                )
+            )
 
 
 def set_timer(item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401 (pytest-timeout's)
@@ -269,7 +289,11 @@ def _work(
         return {"exit": str(error) or type(error).__name__}, True
     reports = collector.reports
     told = [config.hook.pytest_report_to_serializable(config=config, report=r) for r in reports]
-    records = {"warnings": collector.warnings, "coverage": coverage.end()}
+    records = {
+        "warnings": collector.warnings,
+        "slow": collector.slow_fixtures,
+        "coverage": coverage.end(),
+    }
     return {"reports": told, **records}, any(report.failed for report in reports)
 
 
@@ -308,6 +332,18 @@ class _Collector:
         self.reports: list[pytest.TestReport] = []
         self.warnings: list[dict[str, Any]] = []
         self._has_begun = False
+        self.slow_fixtures: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        """Note a fixture of a wider scope that takes long: the next test sets it up again."""
+        began = time.monotonic()
+        value = yield
+        if fixturedef.scope != "function" and time.monotonic() - began > _SLOW_FIXTURE_S:
+            self.slow_fixtures.append(f"{fixturedef.argname!r} (scope {fixturedef.scope})")
+        return value
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:

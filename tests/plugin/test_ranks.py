@@ -306,6 +306,37 @@ def test_the_first_test_is_not_charged_with_the_start_of_the_server(place: Place
     assert "hostname of the client socket" not in called.out
 
 
+def test_a_slow_fixture_of_a_module_is_warned_of_once(place: Place) -> None:
+    """At the second of three tests; not a quick one, and not that of a test alone."""
+    place.add(
+        "test_some.py",
+        """
+        import time, pytest
+
+        @pytest.fixture(scope="module")
+        def slow():
+            time.sleep(1.1)
+
+        @pytest.fixture(scope="module")
+        def quick():
+            pass
+
+        @pytest.mark.ranks(2)
+        @pytest.mark.parametrize("number", range(3))
+        def test_some(number, slow, quick):
+            pass
+
+        @pytest.mark.ranks(2)
+        def test_last(quick):
+            pass
+        """,
+    )
+    called = place.pytest()
+    assert "4 passed, 1 warning" in called.out, called.out
+    assert "the fixture 'slow' (scope module) takes more than 1 s" in called.out
+    assert "test_some.py::test_some[1]" in called.out
+
+
 def test_an_interrupt_ends_the_ranks(place: Place) -> None:
     """Ctrl-C in the middle of a test: pytest says so, and nothing is left."""
     place.add(
