@@ -17,12 +17,12 @@ from typing import Protocol
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
-from pytest_elastic.agent.file_work import FileWork
 from pytest_elastic.agent.machine import PASSED_ON, AgentMachine
 from pytest_elastic.agent.program import PlannedRound
 from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
+from pytest_elastic.file_work import FileWork
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous import ports

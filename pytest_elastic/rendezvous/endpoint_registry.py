@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.file_work import FileWork
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.announcer import Announcer, found_at, key_of, place_of, read_place
+from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.mark_file import MarkFile
 from pytest_elastic.rendezvous.member_phases import Link
 from pytest_elastic.rendezvous.messages import Place
@@ -27,6 +29,8 @@ _FIRST_TERM = 1  # succession raises it
 # Whose store it is, for nodes of another run that come by.
 _OWNER_KEY = "pytest-elastic/run"
 _OWNER_S = 1.0
+# How long a host that has just started waits for the mark: most files are on a disk that works.
+_READ_S = 1.0
 
 
 class EndpointRegistry:
@@ -56,6 +60,7 @@ class EndpointRegistry:
         self._credentials = credentials
         self._announcer: Announcer | None = None
         self._marks = marks if settings.has_succession and endpoint.port != 0 else None
+        self._files = FileWork(loop)
         self._hosts = False
         self._may_host = is_host is not False  # and that is not known yet
         self._timer: Timer | None = None
@@ -135,6 +140,7 @@ class EndpointRegistry:
     def close(self, *, is_over: bool, on_closed: Callable[[], None]) -> None:
         """Announce nothing any more; the store goes with its process."""
         self.end()
+        self._files.close()
         self._leave_mark()
         on_closed()
 
@@ -172,8 +178,18 @@ class EndpointRegistry:
         self._side.tell_member(v.Start())
 
     def _begin(self, reason: str) -> None:
+        if self._marks is None:
+            self._coordinate(reason, None)
+            return
+        self._files.call(
+            self._marks.read,
+            lambda mark: self._coordinate(reason, mark),
+            limit_s=_READ_S,
+            otherwise=lambda: None,
+        )
+
+    def _coordinate(self, reason: str, mark: Mark | None) -> None:
         self._hosts = True
-        mark = None if self._marks is None else self._marks.read()
         self._side.coordinate(_FIRST_TERM, reason, mark=mark)
         if self._marks is not None:
             self._renew_mark()

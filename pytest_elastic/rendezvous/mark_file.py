@@ -36,8 +36,6 @@ _TIME_BYTES = 24
 _MAX_WAITING = 2
 # Marks of jobs that were killed stay; so long after that nobody of such a job looks for the others.
 _STALE_S = 24 * 3600.0
-# How long a host that has just started waits for the mark: it has no lease to lose yet.
-_READ_S = 1.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -63,30 +61,10 @@ class MarkFile:
         return self._newest is not None
 
     def read(self) -> Mark | None:
-        """Return what was left here since this machine booted, None for anything else."""
-        found: list[Mark | None] = []
-        self._thread.do(lambda: found.append(self._read()))
-        self._thread.wait(_READ_S)
-        return found[0] if found else None
+        """Return what was left here since this machine booted, None for anything else.
 
-    def write(self, job: KnownJob) -> None:
-        """Leave a mark, or renew it: at this moment its writer is in contact with the job."""
-        self._newest = job, _now()
-        if self._thread.waiting < _MAX_WAITING:
-            self._thread.do(self._write)
-
-    def remove(self) -> None:
-        """Leave nothing: the job has ended."""
-        self._newest = None
-        self._thread.do(self._remove)
-
-    def wait(self, limit_s: float) -> bool:
-        """Wait at most `limit_s` until all has been done, and tell whether it has."""
-        return self._thread.wait(limit_s)
-
-    # What the thread does; none of it raises.
-
-    def _read(self) -> Mark | None:
+        Call it on a thread: it may take for ever.
+        """
         try:
             self._find()
             if not self._has_own_folder():
@@ -106,6 +84,23 @@ class MarkFile:
         if not isinstance(job, KnownJob) or not 0 <= renewed_at <= _now():
             return None
         return Mark(job=job, renewed_at=renewed_at)
+
+    def write(self, job: KnownJob) -> None:
+        """Leave a mark, or renew it: at this moment its writer is in contact with the job."""
+        self._newest = job, _now()
+        if self._thread.waiting < _MAX_WAITING:
+            self._thread.do(self._write)
+
+    def remove(self) -> None:
+        """Leave nothing: the job has ended."""
+        self._newest = None
+        self._thread.do(self._remove)
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait at most `limit_s` until all has been done, and tell whether it has."""
+        return self._thread.wait(limit_s)
+
+    # What the thread does; none of it raises.
 
     def _write(self) -> None:
         if self._newest is None:

@@ -59,6 +59,7 @@ ROOMS = (
             "pytest_elastic.printed",
             "pytest_elastic.loop",
             "pytest_elastic.file_thread",
+            "pytest_elastic.file_work",
             "pytest_elastic.frames",
             "pytest_elastic.channel",
             "pytest_elastic.agent_channel",
@@ -203,7 +204,7 @@ PURE = (
     Pure(holds="pytest_elastic.workers.messages"),
     Pure(
         holds="pytest_elastic.agent",
-        drivers=("agent", "file_work", "program", "signals", "store_calls"),
+        drivers=("agent", "program", "signals", "store_calls"),
     ),
     Pure(holds="elastic_harness.cluster.cluster"),
     Pure(holds="elastic_harness.cluster.limits.cgroup_layout"),

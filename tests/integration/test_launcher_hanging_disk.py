@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.events.codec import read_records
-from pytest_elastic.events.model import AgentStarted, Event, RoundCommitted
+from pytest_elastic.events.model import AgentStarted, CoordinatorStarted, Event, RoundCommitted
 from tests.conformance.launchers import OURS, Running, address
 from tests.integration.hanging_disks import HangingDisks
 from tests.integration.test_launcher_drain import wait_until
@@ -319,6 +319,26 @@ def test_a_temporary_folder_that_hangs_from_the_start_keeps_no_node_from_its_job
     node.wait_for("is up")
     node.process.send_signal(signal.SIGTERM)
     assert node.wait() == 128 + signal.SIGTERM, node.printed
+
+
+def test_a_signal_is_heard_while_a_mark_is_read_that_hangs(
+    tmp_path: Path, start: Callable[..., Running], disks: HangingDisks
+) -> None:
+    """Who hosts the endpoint looks for a mark there, and has begun no job until then."""
+    disks.hide(tmp_path / "files")
+    environ = {"TMPDIR": str(tmp_path / "files")}
+    options = ("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint={address(81)}")
+    node = start("n2", *options, environ=environ)
+    wait_until(lambda: waits_for_fuse(node.process.pid), "the mark is read")
+    node.process.send_signal(signal.SIGTERM)
+    assert node.wait() == 128 + signal.SIGTERM, node.printed
+    assert CoordinatorStarted not in map(type, told(tmp_path))
+
+
+def waits_for_fuse(pid: int) -> bool:
+    """Tell whether a thread of a process waits for a file system that a process should serve."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return any("fuse" in (task / "wchan").read_text() for task in tasks)
 
 
 WATCHDOG = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
