@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_elastic.errors import UsageError
@@ -150,6 +150,8 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     from elastic_harness.checkup.runs import Runs
     from elastic_harness.report.run_directory import create_run_directory
 
+    from pytest_elastic.cli.status_line import StatusLine
+
     names = tuple(filter(None, given.only.split(",")))
     known = [test.name for test in BATTERY]
     for name in names:
@@ -171,7 +173,8 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         shown,
     )
     try:
-        rows = _run(runs, shown, names)
+        with StatusLine(lambda: f"  under way: {runs.under_way()}") as screen:
+            rows = _run(runs, shown, names, screen.tell)
     finally:
         runs.close()
     card = card_text(shown, rows, runs.notes)
@@ -184,12 +187,12 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     return _EXIT_CODES[worst]
 
 
-def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
+def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], None]) -> list[Row]:
     nodes, kind = runs.checkup.nodes, runs.settings.choice.cluster.kind
-    _tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
+    tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
     seen, undisturbed = runs.measure()
     saved = seen.checkpoints
-    _tell(
+    tell(
         f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; "
         + (f"saves {saved.named} every {saved.interval} steps" if saved else "saves nothing")
     )
@@ -203,15 +206,11 @@ def _run(runs: Runs, shown: str, names: Sequence[str]) -> list[Row]:
     for row in runs.battery(seen, names):
         rows.append(row)
         pause = "" if row.pause_s is None else f", {row.pause_s:.1f} s without steps"
-        _tell(f"  {row.name}: {row.outcome}{pause}")
+        tell(f"  {row.name}: {row.outcome}{pause}")
     from elastic_harness.checkup.battery import BATTERY
 
     order = [test.name for test in BATTERY]
     return [undisturbed, *sorted(rows, key=lambda row: order.index(row.name))]
-
-
-def _tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any], int, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -211,6 +214,41 @@ def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Pat
     assert rows["node-silent"][0] == "skipped"
     assert "Note: checkpoints: no checkpoint was seen" in done.stdout
     assert "at an absolute path elsewhere one is not seen" in " ".join(done.stdout.split())
+
+
+def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:
+    """In its last line, with seconds; without a terminal no control character is printed."""
+    (tmp_path / "train.py").write_text(WITHOUT_TORCH.replace("0.02", "0.1"))
+    words = ["--nodes=1", "--cluster=process", "--jobs=1", "--only=worker-exits", "train.py"]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pytest_elastic", "chaos", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs) as started:
+        os.close(theirs)
+        seen = b""
+        try:
+            while chunk := _read(ours):
+                seen += chunk
+        finally:
+            started.kill()
+            os.close(ours)
+    text = seen.decode()
+    assert re.search(r"\r\x1b\[K  under way: uninterrupted\S* \d+ s", text), text
+    assert re.search(r"\r\x1b\[K  under way: worker-exits \d+ s", text), text
+    assert "\r\x1b[K  worker-exits: invalid" in text
+    assert "\x1b" not in text.partition("Check-up of")[2], "the card is plain"
+    piped = check_up(*words, cwd=tmp_path)
+    assert "  worker-exits: invalid" in piped.stdout
+    assert piped.stdout.replace("\n", "").isprintable()
+
+
+def _read(terminal: int) -> bytes:
+    """Return what was written to a terminal; nothing once its other side is closed."""
+    if not select.select([terminal], [], [], LIMIT_S)[0]:
+        return b""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class Runs:
     _idle: queue.SimpleQueue[HarnessSession] = field(default_factory=queue.SimpleQueue)
     _sessions: list[HarnessSession] = field(default_factory=list)
     _open: set[OpenRun] = field(default_factory=set)
+    _under_way: dict[str, float] = field(default_factory=dict)  # since when, by directory
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_stopped: bool = False
 
@@ -99,6 +101,13 @@ class Runs:
             pending = [pool.submit(self._test, test, seen) for test in tests]
             for each in as_completed(pending):
                 yield each.result()
+
+    def under_way(self) -> str:
+        """Say which runs are under way, and for how long."""
+        with self._lock:
+            started = dict(self._under_way)
+        now = time.monotonic()
+        return ", ".join(f"{os.path.basename(d)} {now - at:.0f} s" for d, at in started.items())
 
     def close(self) -> None:
         """End the runs that are under way, and the clusters."""
@@ -199,11 +208,13 @@ class Runs:
             )
             with self._lock:
                 self._open.add(opened)
+                self._under_way[directory.path] = time.monotonic()
             try:
                 result = opened.wait()
             finally:
                 with self._lock:
                     self._open.discard(opened)
+                    self._under_way.pop(directory.path, None)
         finally:
             self._idle.put(session)
         return result, directory
