@@ -119,7 +119,7 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
     Where GitHub wants a summary it gets one.
     """
     from elastic_harness.report.retention import remove_old_runs
-    from elastic_harness.report.run_directory import write_whole
+    from elastic_harness.report.run_directory import earlier_runs, write_whole
     from elastic_harness.report.session_page import RunSummary, counts_of, session_html
 
     summaries = [RunSummary.from_plain(run) for run in runs]
@@ -137,7 +137,8 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
     less = f"; removed {removed} of earlier sessions" if removed else ""
     try:
         os.makedirs(folder, exist_ok=True)
-        write_whole(path, session_html(summaries, folder=folder))
+        earlier = earlier_runs(folder, without={run.directory for run in summaries})
+        write_whole(path, session_html(summaries, folder=folder, earlier=earlier))
     except OSError as error:
         return f"{counts_of(summaries)}; {path} cannot be written: {error.strerror}"
     return f"{counts_of(summaries)}: {shown_path(path, config)}{less}"

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.history.history import History
@@ -31,7 +31,7 @@ from elastic_harness.report.trace import trace_json
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES
 from pytest_elastic.errors import UsageError
 
-__all__ = ["RunDirectory", "create_run_directory", "safe_name", "write_whole"]
+__all__ = ["RunDirectory", "create_run_directory", "earlier_runs", "safe_name", "write_whole"]
 
 # File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
 _MAX_NAME = 120
@@ -153,6 +153,22 @@ def create_run_directory(artifacts: str, name: str) -> RunDirectory:
             hint="Choose another folder with --elastic-artifacts.",
         ) from error
     raise UsageError(f"cannot keep the run {name!r}: {artifacts!r} holds {_MAX_TRIES} of them")
+
+
+def earlier_runs(artifacts: str, *, without: Collection[str] = ()) -> list[tuple[str, float]]:
+    """Return the runs below `artifacts` that have a page, and when it was written: newest first.
+
+    `without` are absolute paths of runs that are not listed; links are no runs.
+    """
+    found = []
+    with contextlib.suppress(OSError), os.scandir(artifacts) as entries:
+        for entry in entries:
+            path = os.path.abspath(entry.path)
+            if not entry.is_dir(follow_symlinks=False) or path in without:
+                continue
+            with contextlib.suppress(OSError):  # another session has just removed it
+                found.append((path, os.stat(RunDirectory(path=path).timeline).st_mtime))
+    return sorted(found, key=lambda run: (-run[1], run[0]))
 
 
 def safe_name(name: str) -> str:

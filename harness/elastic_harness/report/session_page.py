@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, overall, unmet
@@ -93,17 +94,34 @@ def counts_of(runs: Iterable[RunSummary]) -> str:
     return f"{total} {'run' if total == 1 else 'runs'}: {', '.join(parts)}"
 
 
-def session_html(runs: Iterable[RunSummary], *, folder: str) -> str:
-    """Return the page; links to the runs' own pages are relative to `folder`."""
+def session_html(
+    runs: Iterable[RunSummary], *, folder: str, earlier: Iterable[tuple[str, float]] = ()
+) -> str:
+    """Return the page; links to the runs' own pages are relative to `folder`.
+
+    `earlier` are the folders of runs of other sessions, with their times (seconds since 1970).
+    """
     ordered = in_order(runs)
     return render(
         "session.html.j2",
         title=counts_of(ordered),
         runs=[(run, _link(run, folder)) for run in ordered],
+        earlier=[
+            (os.path.basename(path), _page_of(path, folder), _shown_time(written_at))
+            for path, written_at in earlier
+        ],
     )
 
 
 def _link(run: RunSummary, folder: str) -> str:
     if not run.directory:
         return ""
-    return os.path.join(os.path.relpath(run.directory, folder), "timeline.html")
+    return _page_of(run.directory, folder)
+
+
+def _page_of(directory: str, folder: str) -> str:
+    return os.path.join(os.path.relpath(directory, folder), "timeline.html")
+
+
+def _shown_time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"

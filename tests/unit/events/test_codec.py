@@ -33,6 +33,7 @@ SAMPLES: dict[str, Any] = {
     "tuple[tuple[int, ...], ...]": ((1, 2), (3,)),
     "tuple[tuple[str, ...], ...]": (("a", "b"), ("c",)),
     "tuple[float, ...]": (0.5, 2.0),
+    "tuple[float | None, ...]": (0.5, None),
     "tuple[Mapping[str, Any], ...]": ({"a": 1},),
     "Mapping[str, Any]": {"a": {"b": 1}},
     "Mapping[str, str]": {"a": "b"},

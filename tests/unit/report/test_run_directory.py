@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from elastic_harness.history.history import History
-from elastic_harness.report.run_directory import create_run_directory, safe_name
+from elastic_harness.report.run_directory import create_run_directory, earlier_runs, safe_name
 
 from pytest_elastic.errors import UsageError
 from tests.unit.history.story import Story
@@ -79,3 +80,16 @@ def test_of_a_log_the_end_is_read(tmp_path: Path) -> None:
     end = run.end_of_log("n1")
     assert end.endswith("\nthe end\n")
     assert len(end) <= 64 * 1024
+
+
+def test_earlier_runs_are_those_with_a_page_the_newest_first(tmp_path: Path) -> None:
+    """Links, other folders and the runs of this session are not listed."""
+    for number, name in enumerate(("old", "new", "mine")):
+        run = create_run_directory(str(tmp_path), name)
+        Path(run.timeline).write_text("page")
+        os.utime(run.timeline, (number, number))
+    create_run_directory(str(tmp_path), "without-page")
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    found = earlier_runs(str(tmp_path), without={str(tmp_path / "mine")})
+    assert found == [(str(tmp_path / "new"), 1.0), (str(tmp_path / "old"), 0.0)]
+    assert earlier_runs(str(tmp_path / "none")) == []

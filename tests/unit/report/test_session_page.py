@@ -82,3 +82,14 @@ def test_what_tests_and_workers_said_cannot_break_the_page() -> None:
     assert "<script" not in page
     assert "x[&lt;b&gt;]" in page
     assert "<pre>&lt;/pre&gt;</pre>" in page
+
+
+def test_runs_of_other_sessions_are_linked_below() -> None:
+    """The page is replaced by each session; a failure of yesterday is still found from it."""
+    page = session_html([run("a::valid")], folder="/art", earlier=[("/art/b c", 1_600_000_000.0)])
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert checker.links == ["b%20c/timeline.html"]
+    assert "2020-09-13 12:26 UTC" in page
+    assert "other sessions" not in session_html([run("a::valid")], folder="/art")
