@@ -60,7 +60,6 @@ from pytest_elastic.workers.own_address import (
     address_as_said,
     address_towards,
     known_here,
-    own_address,
 )
 from pytest_elastic.workers.process_tree import reap_orphans
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
@@ -240,17 +239,12 @@ class _Launch:
         self._sink.close()
 
     def _first_address(self) -> OwnAddress:
-        """Return the own address as far as it is known before any name is looked up.
-
-        A rendezvous of torch's own is told once; so the names are looked up for it.
-        """
+        """Return the own address as far as it is known before any name is looked up."""
         config = self._config
         if config.local_addr:
             said = config.said("local_addr")
             return address_as_said(config.local_addr, self._towards, said=said)
-        if self._is_ours:
-            return address_towards(self._towards, known_here)
-        return own_address(self._towards)
+        return address_towards(self._towards, known_here)
 
     def _host_name(self) -> str:
         """Return what the user calls this node's address, which may be a name; "" for nothing.
@@ -287,7 +281,7 @@ class _Launch:
             address.address,
             ports=config.rendezvous.port_range,
             store=agent.stores,
-            endpoints=None if address.is_said or not self._is_ours else self._towards,
+            endpoints=None if address.is_said else self._towards,
             on_moved=moved,
             on_doubt=self._doubt,
         )
@@ -305,7 +299,7 @@ class _Launch:
         )
         for warning in config.warnings:
             self._say(f"[pytest-elastic {self._name}] {warning}")
-        if config.local_addr or not self._is_ours:
+        if config.local_addr:
             self._doubt(address.doubt)
         self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
         self._emit(
@@ -414,6 +408,7 @@ class _Launch:
         bridge = TorchBridge(
             self._loop,
             node=node,
+            place=self._place,
             parameters={
                 "backend": config.backend,
                 "endpoint": config.handler_endpoint,

@@ -147,7 +147,6 @@ class BridgeMachine:
         entry = {
             "name": node.name,
             "incarnation": node.incarnation,
-            "address": node.address,
             "slots": node.slots,
             "role": node.role,
             "round": self._round,

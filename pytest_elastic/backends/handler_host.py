@@ -20,12 +20,14 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from pytest_elastic.backends.names import handler_endpoint
 from pytest_elastic.boot import proc_title
 from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop
+from pytest_elastic.workers.name_lookup import addresses_of
 
 __all__ = ["HandlerHostRole"]
 
@@ -38,6 +40,11 @@ _PEERS_S = 30.0
 _PART_S = 3.0
 # What the handler stands on may be restarted meanwhile; torchrun ends the job at the first error.
 _PATIENCE_S = 60.0
+
+# For how long a name may have no address, unless it was said: as a job of ours waits for nodes.
+_JOIN_S = 600.0
+# How long one lookup may take.
+_NAME_S = 5.0
 
 # Writing the same once more changes nothing.
 _REPEATABLE = ("publish_store", "mark_done", "break_round")
@@ -115,6 +122,7 @@ class _Caller:
             "import": self._import,
             "open": self._open,
             "join": self._join,
+            "introduce": self._introduce,
             "watch": self._watch,
             "publish_store": self._publish_store,
             "await_store": self._await_store,
@@ -153,27 +161,52 @@ class _Caller:
         return {}
 
     def _open(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make the handler; again, where it reaches nobody while the endpoint has no address."""
+        deadline = time.monotonic() + self._join_timeout_s()
+        while True:
+            is_known = self._is_endpoint_known()
+            try:
+                self._handler = self._new_handler()
+            except Exception as error:
+                parameters = self._argument["parameters"]
+                backend, where = parameters["backend"], parameters["endpoint"]
+                if not _is_unreachable(error):
+                    reason = f"the rendezvous backend {backend} cannot be used: {_text(error)}"
+                    raise _CallFailed("usage", reason) from error
+                if is_known or time.monotonic() >= deadline:
+                    # It may not be up yet: the same command may do better.
+                    what = f"what the rendezvous backend {backend} stands on, at {where}"
+                    raise _CallFailed("lost", f"cannot reach {what}: {_text(error)}") from error
+                time.sleep(_LOOK_S)
+            else:
+                return {}
+
+    def _new_handler(self) -> Any:  # noqa: ANN401 (torch's RendezvousHandler)
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
+        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+        parameters = RendezvousParameters(**self._argument["parameters"], **self._argument["conf"])
+        return get_rendezvous_handler(parameters)
+
+    def _is_endpoint_known(self) -> bool:
+        """Tell whether the endpoint's name has an address, as far as it is a name."""
+        parameters = self._argument["parameters"]
+        endpoint = handler_endpoint(parameters["endpoint"], parameters["backend"])
         try:
-            from torch.distributed.elastic.rendezvous import RendezvousParameters
-            from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+            addresses_of(endpoint.host, _NAME_S)
+        except (OSError, UnicodeError):
+            return False
+        return True
 
-            parameters = RendezvousParameters(
-                **self._argument["parameters"], **self._argument["conf"]
-            )
-            self._handler = get_rendezvous_handler(parameters)
-        except Exception as error:
-            parameters = self._argument["parameters"]
-            backend, where = parameters["backend"], parameters["endpoint"]
-            if _is_unreachable(error):
-                # It may not be up yet: the same command may do better.
-                what = f"what the rendezvous backend {backend} stands on, at {where}"
-                raise _CallFailed("lost", f"cannot reach {what}: {_text(error)}") from error
-            raise _CallFailed(
-                "usage", f"the rendezvous backend {backend} cannot be used: {_text(error)}"
-            ) from error
-        return {}
+    def _join_timeout_s(self) -> float:
+        """Return for how long nodes may be waited for: etcd's handlers and torch's own differ."""
+        conf = self._argument["conf"]
+        try:
+            return float(conf.get("timeout") or conf.get("join_timeout") or _JOIN_S)
+        except ValueError:
+            return _JOIN_S  # the handler says what is wrong with it
 
-    def _join(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _join(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         self._round, last = 0, self._info
         try:
             info = self._handler.next_rendezvous()
@@ -181,6 +214,10 @@ class _Caller:
             kind = _KINDS.get(type(error).__name__, "lost")
             raise _CallFailed(kind, f"{_text(error)}", **_last_words(last)) from error
         self._info = info
+        return {}
+
+    def _introduce(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        info = self._info
         try:
             info.store.set(_key("entry", info.rank), json.dumps(arguments["entry"]))
             keys = [_key("entry", rank) for rank in range(info.world_size)]

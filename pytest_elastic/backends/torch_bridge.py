@@ -23,6 +23,7 @@ from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.own_place import OwnPlace
 
 __all__ = ["TorchBridge"]
 
@@ -34,13 +35,18 @@ _LAST_WORDS = ("break_round", "end", "finish", "part")
 
 
 class TorchBridge:
-    """One node's rendezvous through a handler of torch's interface (see `ports.Rendezvous`)."""
+    """One node's rendezvous through a handler of torch's interface (see `ports.Rendezvous`).
+
+    `place` is where the node is for the others: they hear of it when a round has formed, and it
+    is looked at until then.
+    """
 
     def __init__(
         self,
         loop: Loop,
         *,
         node: Node,
+        place: OwnPlace,
         parameters: Mapping[str, Any],
         conf: Mapping[str, str],
         max_restarts: int,
@@ -50,6 +56,9 @@ class TorchBridge:
         on_event: Callable[[Event], None],
     ) -> None:
         self._loop = loop
+        self._place = place
+        self._has_joined = False
+        self._entry: Mapping[str, Any] = {}  # what the others are to know of this node
         self._parameters = parameters
         self._conf = conf
         self._on_notice = on_notice
@@ -110,6 +119,9 @@ class TorchBridge:
         while self._inputs:
             for command in self._machine.step(self._inputs[0]):
                 match command:
+                    case v.Ask(call="join", arguments=arguments):
+                        self._entry = arguments["entry"]
+                        self._ask(v.Ask(call="join", arguments={}))
                     case v.Ask():
                         self._ask(command)
                     case v.Notify(notice=notice):
@@ -139,10 +151,31 @@ class TorchBridge:
         elif "lost" in message:
             self._tell(v.HostLost(reason=message["lost"]))
         else:
-            given = _answer(self._asked.pop(message["id"]), message)
+            call = self._asked.pop(message["id"])
+            if call == "join" and "error" not in message:
+                self._introduce()
+                return
+            self._has_joined |= call == "introduce" and "error" not in message
+            given = _answer(call, message)
             if given is not None:
                 self._tell(given)
             self._finish_when_silent()
+
+    def _introduce(self) -> None:
+        """Tell the members of the round that has formed where this node is, and who."""
+
+        def tell(address: str) -> None:
+            if self._pidfd < 0:
+                return  # the handler has gone, or this node leaves
+            if (before := self._place.move(address)) is not None:
+                before.close()
+            entry = {**self._entry, "address": self._place.address}
+            self._ask(v.Ask(call="introduce", arguments={"entry": entry}))
+
+        if self._has_joined:
+            tell(self._place.address)
+        else:
+            self._place.look_again(tell)
 
     def _on_ended(self) -> None:
         reason = f"the process that runs the rendezvous handler ended with {self._reap()}"
@@ -191,7 +224,7 @@ def _answer(call: str, answer: JsonObject) -> v.BridgeInput | None:
     match call:
         case "open":
             return v.HandlerReady()
-        case "join":
+        case "introduce":
             return v.Formed(group_rank=answer["group_rank"], entries=answer["entries"])
         case "publish_store" | "await_store":
             return v.StoreKnown(address=answer["address"], port=answer["port"])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster_bench import ROOT
 from tests.integration.called_launcher import LEAN, LIMIT_S
+from tests.integration.etcd_server import etcd_binary
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs namespaces of its own"
@@ -31,6 +32,11 @@ done
 for each in $A; do ip -n a address add $each dev link0 nodad; done
 for each in $B; do ip -n b address add $each dev link0 nodad; done
 ip -n a route add default dev link0
+if [ -n "$ETCD" ]; then
+    ip netns exec a $ETCD &
+    until ip netns exec a python -c "import socket; socket.create_connection(('$NAMED', 2379))"
+    do sleep 0.1; done 2> /dev/null
+fi
 server="python -m tests.integration.name_server"
 ip netns exec a $server late $NAMED "$@" $OPTIONS --node-name=a work.py &
 first=$!
@@ -63,16 +69,16 @@ LAUNCH = (
 
 
 def run_job(
-    folder: Path, *, where: str = "store.test:29400", **environ: str
+    folder: Path, *options: str, where: str = "store.test:29400", **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a job of two nodes, whose endpoint gets an address after they have started.
 
     `A` and `B` are their addresses, `NAMED` that of the endpoint, which `a` hosts; `OPTIONS` are
-    for `a`, and `BACKEND` is what workers meet with.
+    for `a`, and `BACKEND` is what workers meet with. `ETCD` runs on `a`.
     """
     (folder / "work.py").write_text(WORK)
     return subprocess.run(
-        [*ALONE, "sh", "-c", TWO_MACHINES, "sh", *LAUNCH, f"--rdzv-endpoint={where}"],
+        [*ALONE, "sh", "-c", TWO_MACHINES, "sh", *LAUNCH, f"--rdzv-endpoint={where}", *options],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -85,6 +91,7 @@ def run_job(
             "GLOO_SOCKET_IFNAME": "link0",
             "BACKEND": "",
             "OPTIONS": "",
+            "ETCD": "",
             **environ,
         },
     )
@@ -128,3 +135,27 @@ def test_one_of_several_endpoints_may_be_known_later(tmp_path: Path) -> None:
     job = run_job(tmp_path, where=where, **machines)
     assert job.returncode == 0, job.stderr
     assert len(job.stdout.split()) == 2, job.stdout
+
+
+def test_a_handler_of_torchs_is_made_and_told_the_address_once_the_name_is_known(
+    tmp_path: Path,
+) -> None:
+    """Both nodes guess an address of the network that nodes do not meet on, until then."""
+    etcd = (
+        f"{etcd_binary()} --enable-v2 --log-level=error --unsafe-no-fsync"
+        f" --data-dir={tmp_path}/data --listen-client-urls=http://10.8.0.1:2379"
+        " --advertise-client-urls=http://10.8.0.1:2379"
+    )
+    machines = {"A": "10.9.0.1/24 10.8.0.1/24", "B": "10.7.0.2/24 10.8.0.2/24"}
+    job = run_job(
+        tmp_path,
+        "--rdzv-backend=etcd-v2",
+        where="store.test",
+        **machines,
+        NAMED="10.8.0.1",
+        ETCD=etcd,
+    )
+    assert job.returncode == 0, job.stderr
+    first, second = job.stdout.split()
+    assert first == second
+    assert first in {"10.8.0.1", "10.8.0.2"}
