@@ -22,6 +22,7 @@ from elastic_harness.history.events import (
     LogMatched,
     OutputRead,
     ProcessExited,
+    ReferenceObserved,
     RunEnded,
     SurvivorFound,
     SwitchDropped,
@@ -259,6 +260,23 @@ def lost_many_steps() -> Story:
     return story.round(2, ["n1", "n2"]).steps(2, 6, 9)
 
 
+def ends_with_losses(*losses: float) -> Callable[[], Story]:
+    """A node is gone for good, where an undisturbed run ends with losses around 1.05."""
+
+    def story() -> Story:
+        usual = (1.0, 1.1, 1.0, 1.1, 1.0, 1.1)
+        states = tuple(
+            {"pid": 1, "step": 9, **trained.alike(rank), "rank": rank, "losses": usual}
+            for rank in (0, 1)
+        )
+        reference = ReferenceObserved(world_size=2, step=9, states=states)
+        story = Story().round(1, ["n1", "n2"]).steps(1, 1, 6).fault("crash").gone(1)
+        story.round(2, ["n1"]).steps(2, 6, 9).hashed(2, 0, "y", step=9, losses=losses)
+        return story.finish(2).tell("engine", "", reference).end()
+
+    return story
+
+
 def different_parameters() -> Story:
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 2)
     return story.hashed(1, 0, "x").hashed(1, 1, "y").finish(1).end()
@@ -438,6 +456,12 @@ PLANTS: dict[str, Plant] = {
             stopped_late,
         ),
         valid=(clean, stopped_early),
+    ),
+    "loss": Plant(
+        value="as_uninterrupted",
+        invalid=(ends_with_losses(2.0, 2.1),),
+        unknown=(clean, ends_with_losses()),
+        valid=(ends_with_losses(1.0, 1.1),),
     ),
     "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),
     "consistent": Plant(invalid=(told_otherwise,), unknown=(step_twice,), valid=(clean, empty)),
