@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
-from elastic_harness.ranks.stacks import brief, names, place_in, who_is_missing
+from elastic_harness.ranks.stacks import Place, brief, names, place_in, who_is_missing
 from elastic_harness.ranks.task import RankEnd
 
 __all__ = ["MergedReport", "merge"]
@@ -166,7 +166,9 @@ def _failure(
     for one in causes:
         groups.setdefault(one.key, []).append(one)
     if len(overdue) == len(wrong):  # who is missing is fewer than who waits
-        groups = dict(sorted(groups.items(), key=lambda group: len(group[1])))
+        groups = dict(
+            sorted(groups.items(), key=lambda each: (_waits(overdue, each[1]), len(each[1])))
+        )
     sentences = [
         f"{names(sorted(each.rank for each in group))}: {group[0].wrong}"
         for group in groups.values()
@@ -188,6 +190,12 @@ def _failure(
         for group in groups.values()
     ]
     return RanksRepr("\n".join(sentences), shown)
+
+
+def _waits(overdue: Mapping[int, Place | None], group: Sequence[_Told]) -> bool:
+    """Tell whether a group of ranks was ended while it waited in a collective."""
+    place = overdue.get(group[0].rank)
+    return place is not None and bool(place.collective)
 
 
 def _decisive(reports: Sequence[pytest.TestReport]) -> pytest.TestReport:
