@@ -124,7 +124,8 @@ def test_a_script_that_ignores_sigterm_is_found_out_if_it_is_long_enough(tmp_pat
     assert "the job was over before the power was cut" in " ".join(done.stdout.split())
     slower = text.replace(steps, f"{steps}            time.sleep(0.1)\n")
     (tmp_path / "train.py").write_text(slower)
-    done = check_up(*words, "--steps=150", cwd=tmp_path)
+    # The power is cut about 45 steps after the notice, far from a checkpoint.
+    done = check_up(*words, "--steps=200", "--checkpoint-every=35", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert rows_of(done.stdout)["preempted"][0] == "yes (invalid)", done.stdout
     assert "Handle SIGTERM: save at the next step" in " ".join(done.stdout.split())
