@@ -99,6 +99,18 @@ def serve_unheld() -> None:
     raise InternalError(f"{order.role} wants to become a program in an interpreter not held")
 
 
+def _let_threads_import_site() -> None:
+    """Let threads import `site`, in which the main thread of a held interpreter stays.
+
+    They would wait for that for ever: an import waits until another thread's of the same module has
+    ended. All that `site` defines is there.
+    """
+    for name in ("site", "sitecustomize"):
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if spec is not None:
+            spec._initializing = False  # noqa: SLF001 (no other way)
+
+
 def _serve(clean_path: tuple[str, ...]) -> None:
     global _current  # noqa: PLW0603 (one interpreter, one host)
     ignored = interpreter.ignored_signals()
@@ -143,6 +155,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
         torch=torch,
     )
     proc_title.show([f"pytest-elastic: {order.role}"], os.environ)
+    _let_threads_import_site()
     program = play(_make_role(order))
     sharing.keep(_current)
     host, _current = _current, None

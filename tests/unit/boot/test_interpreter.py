@@ -120,6 +120,25 @@ def test_threads_are_counted_as_the_libraries_count_them() -> None:
     assert pools.wanted_threads({"OMP_NUM_THREADS": "many"}) == (None, None)
 
 
+IMPORTS_SITE = """
+import os, sys, threading
+class Role:
+    def __init__(self, argument): pass
+    def run(self):
+        def work(): import site; print("imported", site.getsitepackages() != [])
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(20)
+        print("waits" if thread.is_alive() else "done", flush=True)
+        os._exit(0)
+"""
+
+
+def test_a_thread_of_a_held_interpreter_can_import_site(tmp_path: Path) -> None:
+    """Its main thread is still in the import of it; torch 2.15 imports it, on a store's thread."""
+    assert hold(IMPORTS_SITE, tmp_path).stdout.split() == ["imported", "True", "done"]
+
+
 def test_a_process_shows_the_command_line_it_was_given() -> None:
     """What `ps` and /proc/PID/environ show can be longer than what exec put there."""
     argv = ["a command", "with", "x" * 10_000]
