@@ -75,7 +75,11 @@ def test_all_that_is_mounted_for_a_node_is_known_as_ours(bench: Bench) -> None:
     # A node's mounts are a copy of the host's and its own ones, some of which look alike.
     there = {line.split()[0]: what_is_mounted(line) for line in text.splitlines()}
     host = map(what_is_mounted, Path("/proc/self/mountinfo").read_text().splitlines())
-    assert Counter(there.values()) - Counter(host) == Counter(there[each] for each in ours.split())
+    found = Counter(there[each] for each in ours.split())
+    # Another test's disk that hangs, which the host has too, is named as a leak of ours would be.
+    assert Counter(there.values()) - Counter(host) == found - Counter(
+        each for each in found if each.endswith(" fuse hangs")
+    )
 
 
 def test_a_node_has_its_own_name_pids_devices_and_disks(bench: Bench) -> None:
