@@ -273,7 +273,7 @@ def test_pytest_timeout_shows_where_the_ranks_are(place: Place, method: str) -> 
         @pytest.mark.ranks(2)
         def test_next(rank):
             dist.barrier()
-        """,
+        """.replace("late", f"late-{method}"),
     )
     called = place.pytest("-rA", f"--timeout-method={method}", "--timeout=60")
     assert called.outcomes == {"test_hangs": "FAILED", "test_next": "PASSED"}, called.out
@@ -282,7 +282,7 @@ def test_pytest_timeout_shows_where_the_ranks_are(place: Place, method: str) -> 
     assert "the 4 s of pytest-timeout are over" in said
     assert said.index("  rank 2 of 3 _") < said.index("  ranks 0, 1 of 3 _")
     commands = [process_table.command_of(pid) for pid in process_table.processes()]
-    assert not [command for command in commands if "late" in command[-1:]]
+    assert not [command for command in commands if f"late-{method}" in command[-1:]]
 
 
 def test_the_first_test_is_not_charged_with_the_start_of_the_server(place: Place) -> None:
