@@ -51,7 +51,8 @@ class Timer:
         """Tell whether the callback was cancelled or has run."""
         return self._callback is None
 
-    def _fire(self) -> None:
+    def fire(self) -> None:
+        """Run the callback now, unless it was cancelled or has run."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -250,4 +251,4 @@ class Loop:
     def _run_due_timers(self) -> None:
         now = self.now()
         while self._timers and self._timers[0][0] <= now and not self._stopping:
-            heapq.heappop(self._timers)[2]._fire()  # noqa: SLF001 (same module)
+            heapq.heappop(self._timers)[2].fire()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_harness.future import Future
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
@@ -21,7 +22,6 @@ from elastic_harness.history.worlds import World
 from elastic_harness.job_ports import Starter, StormDrawer
 from elastic_harness.job_waits import read_wait
 from elastic_harness.scenario.engine import messages as m
-from elastic_harness.scenario.engine.clauses import ClauseState
 from elastic_harness.scenario.model import ActionCatalog, Entry
 from elastic_harness.scenario.planning.storm import STORM_ID
 from elastic_harness.scenario.reading.loader import read_entry, read_storm
@@ -396,20 +396,22 @@ class Job:
         key = f"wait-{self._names}"
         run = opened.run
 
-        def begin(done: Callable[[ClauseState | None], None]) -> None:
+        def begin() -> Future[Verdict | None]:
+            seen: Future[Verdict | None] = Future()
+
             def look() -> None:
                 found = next((each for each in run.engine.clauses if each.key == key), None)
                 if found is not None and found.verdict is not None:
-                    done(found)
+                    seen.settle(found.verdict)
                 elif run.is_over:
-                    done(None)
+                    seen.settle(None)
 
             run.listen(look)
             run.tell(m.ClauseAdded(key=key, clause=clause))
+            return seen
 
-        state = opened.thread.wait(begin, timeout_s=opened.limit_s + clause.within)
-        if state is None or state.verdict is None or not state.verdict.is_valid:
-            verdict = state.verdict if state is not None else None
+        verdict = opened.thread.wait(begin, timeout_s=opened.limit_s + clause.within)
+        if verdict is None or not verdict.is_valid:
             raise NotSeen(verdict.reason if verdict is not None else f"{clause}: the run is over")
 
 

@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import ClusterClient, wait_for
+from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import Cluster, ClusterError, NodeGone, NodeSpec, ProcessExited
+from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
@@ -158,9 +158,9 @@ def test_a_signal_reaches_a_process_and_only_while_it_runs(bench: Bench) -> None
     """Signalling tells whether there was anybody to signal."""
     bench.start("n1")
     process = bench.run("n1", *SLEEP)
-    assert bench.cluster.signal(process, signal.SIGTERM)
+    assert wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGTERM))
     assert bench.finish(process) == -signal.SIGTERM
-    assert not bench.cluster.signal(process, signal.SIGTERM)
+    assert not wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGTERM))
 
 
 def test_processes_of_a_node_are_listed_with_their_parents(bench: Bench) -> None:
@@ -168,26 +168,29 @@ def test_processes_of_a_node_are_listed_with_their_parents(bench: Bench) -> None
     bench.start("n1", "n2")
     shell = bench.run("n1", "sh", "-c", "sleep 1000; true")
     bench.until(
-        lambda: [info.command for info in bench.cluster.processes("n1")][1:] == [SLEEP],
+        lambda: [info.command for info in bench.processes("n1")][1:] == [SLEEP],
         "the shell to execute its child",
     )
-    first, second = bench.cluster.processes("n1")
+    first, second = bench.processes("n1")
     assert (first.pid, first.node_pid, first.command[0]) == (shell.pid, shell.node_pid, "sh")
     assert second.node_ppid == first.node_pid
-    assert first.started_at <= second.started_at
-    assert bench.cluster.processes("n2") == ()
-    assert bench.cluster.signal(second, signal.SIGKILL)
+    assert first.start_time <= second.start_time
+    assert bench.processes("n2") == ()
+    assert wait_for(bench.loop, bench.cluster.signal(second.ref, signal.SIGKILL))
     assert bench.finish(shell) == 0
 
 
-@pytest.mark.parametrize("how", ["stop", "crash", "cut"])
+CAUSES = {"stop": "teardown", "crash": "crash", "cut": "power_cut"}
+
+
+@pytest.mark.parametrize("how", CAUSES)
 def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: str) -> None:
     """Nothing outlives its node, not even what has left its parent and its session."""
     bench.start("n1", "n2")
     process = bench.python("n1", ESCAPE, str(bench.folder / "escaped"))
     other = bench.run("n2", *SLEEP)
     bench.wait_for_file("escaped")
-    pids = [info.pid for info in bench.cluster.processes("n1") if info.state != "Z"]
+    pids = [info.pid for info in bench.processes("n1") if info.state != "Z"]
     assert len(pids) == 2
     bench.end(how, "n1")
     assert process.exit_code == -signal.SIGKILL
@@ -195,7 +198,7 @@ def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: st
     assert list(bench.cluster.nodes) == ["n2"]
     assert other.exit_code is None
     gone = [event for event in bench.events if isinstance(event, NodeGone)]
-    assert [(event.node, event.asked) for event in gone] == [("n1", True)]
+    assert [(event.node, event.cause) for event in gone] == [("n1", CAUSES[how])]
 
 
 def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
@@ -207,7 +210,7 @@ def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
     bench.until(lambda: not bench.cluster.nodes, "the node to be gone")
     assert process.exit_code == -signal.SIGKILL
     gone = [event for event in bench.events if isinstance(event, NodeGone)]
-    assert [(event.node, event.asked) for event in gone] == [("n1", False)]
+    assert [(event.node, event.cause) for event in gone] == [("n1", "lost")]
 
 
 def test_a_name_that_ran_before_gets_its_next_incarnation(bench: Bench) -> None:
@@ -245,12 +248,12 @@ def test_a_paused_node_does_nothing_until_it_is_resumed(bench: Bench) -> None:
     bench.python("n2", count, str(free))
     for name in ("paused", "free"):
         bench.wait_for_file(name)
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
     before, of_other = paused.stat().st_size, free.stat().st_size
     bench.until(lambda: free.stat().st_size > of_other + 50, "the other node to go on")
     assert paused.stat().st_size == before
-    wait_for(bench.loop, partial(bench.cluster.resume_node, "n1"))
+    wait_for(bench.loop, bench.cluster.resume_node("n1"))
     bench.until(lambda: paused.stat().st_size > before, "the node to go on")
 
 
@@ -258,7 +261,7 @@ def test_a_paused_node_can_be_ended(bench: Bench) -> None:
     """What stands still can die."""
     bench.start("n1")
     process = bench.run("n1", *SLEEP)
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
     bench.end("crash", "n1")
     assert process.exit_code == -signal.SIGKILL
 

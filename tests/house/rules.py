@@ -206,7 +206,10 @@ PURE = (
         holds="pytest_elastic.agent",
         drivers=("agent", "program", "signals", "store_calls"),
     ),
+    Pure(holds="elastic_harness.future"),
     Pure(holds="elastic_harness.cluster.cluster"),
+    Pure(holds="elastic_harness.cluster.facets"),
+    Pure(holds="elastic_harness.cluster.process"),
     Pure(holds="elastic_harness.cluster.limits.cgroup_layout"),
     Pure(holds="elastic_harness.cluster.disks.policy"),
     Pure(
@@ -235,11 +238,8 @@ PURE = (
             "held_writers",
             "log_clock",
             "log_watch",
-            "network",
-            "node_commands",
             "proxies",
             "stage",
-            "stops",
             "strangers",
             "working_copy",
         ),
@@ -252,7 +252,7 @@ PURE = (
     Pure(holds="elastic_harness.faults.recipes"),
     Pure(holds="elastic_harness.history"),
     Pure(holds="elastic_simulation.random_faults", drivers=("ledger",)),
-    Pure(holds="elastic_simulation.scenarios", drivers=("cluster", "run", "stage")),
+    Pure(holds="elastic_simulation.scenarios", drivers=("cluster", "run")),
     Pure(holds="elastic_simulation", drivers=("__main__",)),
     Pure(holds="elastic_harness.report", drivers=("retention", "run_directory")),
 )
@@ -288,7 +288,7 @@ EFFECT_CALLS = ("breakpoint", "input", "open", "print")
 
 # (module, what it imports or calls): why.
 PURE_EXCEPT: dict[tuple[str, str], str] = {
-    ("elastic_harness.cluster.cluster", "socket"): (
+    ("elastic_harness.cluster.facets", "socket"): (
         "the interface hands out connected sockets and names their type; it makes none"
     ),
     ("elastic_simulation.granted", "pytest_elastic"): (
@@ -300,6 +300,40 @@ PURE_EXCEPT: dict[tuple[str, str], str] = {
     ("elastic_harness.history.history", "open()"): (
         "a history is written down as it happens, and read back; no checker does either"
     ),
+}
+
+
+# Processes
+
+# What signals a process, or looks at one, beside reading below /proc.
+PROCESS_CALLS = (
+    "os.kill",
+    "os.killpg",
+    "os.pidfd_open",
+    "os.waitpid",
+    "resource.prlimit",
+    "signal.pidfd_send_signal",
+)
+# Modules that do so for who imports them.
+PROCESS_MODULES = (
+    "elastic_harness.cluster.local_processes",
+    "elastic_harness.cluster.process_table",
+    "elastic_harness.observe.proc",
+)
+# The packages that do it for nodes, of this machine or others, and those that run on nodes.
+PROCESSES_IN = ("elastic_harness.cluster", "elastic_harness.observe.probe")
+
+# Modules of the harness that do it themselves: why.
+PROCESSES_EXCEPT: dict[str, str] = {
+    "elastic_harness.cleanliness": "a check for leaks: it asks the kernel, not the cluster",
+    "elastic_harness.leaks": "a check for leaks: of this machine, whoever made them",
+    "elastic_harness.observe.observer": (
+        "who is at the other end of a socket of this machine, its kernel knows"
+    ),
+    "elastic_harness.observe.proc": "what the observer reads",
+    "elastic_harness.observe.stacks": "a file in memory that a probe of this machine has offered",
+    "elastic_harness.ranks.rank_faults": "ranks are forked from the test's process: no cluster",
+    "elastic_harness.ranks.rank_server": "ranks are forked from the test's process: no cluster",
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
@@ -86,7 +86,7 @@ def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
 def lay(bench: Bench, policy: DiskPolicy | None, owner: str = "x") -> None:
     """Lay a policy over the data directory."""
     path = str(bench.folder / "data")
-    wait_for(bench.loop, partial(bench.cluster.set_disk, "n1", path, owner, policy))
+    wait_for(bench.loop, bench.disks.set_policy("n1", path, owner, policy))
 
 
 def said(bench: Bench, code: str) -> list[str]:
@@ -100,7 +100,7 @@ def said(bench: Bench, code: str) -> list[str]:
 def counters(bench: Bench) -> DiskCounters:
     """Return what the covered path has counted."""
     path = str(bench.folder / "data")
-    found: DiskCounters = wait_for(bench.loop, partial(bench.cluster.count_disk, "n1", path))
+    found: DiskCounters = wait_for(bench.loop, bench.disks.counters("n1", path))
     return found
 
 
@@ -147,10 +147,8 @@ def test_a_node_that_waits_for_its_disk_can_die(bench: Bench) -> None:
 
 def test_what_cannot_be_covered_is_said(bench: Bench) -> None:
     """A path that the node does not have."""
-    problems: list[object] = []
-    bench.cluster.set_disk("n1", "/nothing/there", "x", DiskPolicy(), problems.append)
-    bench.until(lambda: bool(problems), "an answer")
-    assert "cannot cover /nothing/there on 'n1'" in str(problems[0])
+    with pytest.raises(ClusterError, match="cannot cover /nothing/there on 'n1'"):
+        wait_for(bench.loop, bench.disks.set_policy("n1", "/nothing/there", "x", DiskPolicy()))
 
 
 SAVE = """

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.client import ProcessCluster
+from elastic_harness.cluster.cluster import Capabilities
+from elastic_harness.future import run, wait_for
 from elastic_harness.history.events import StackSeen, WorkerRaised
 from elastic_harness.observe.proc import read_process
 from elastic_harness.observe.stacks import ask_for_stacks
-from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.integration.probe_bench import DEADLINE_S, Bench
 
@@ -125,25 +127,13 @@ BLOCKED = {
 
 def stacks_of(bench: Bench) -> list[StackSeen]:
     """Ask all workers, as a run does at its end."""
-    seen: list[StackSeen] = []
-    done: list[bool] = []
     began = bench.loop.now()
-    ask_for_stacks(
-        bench.loop,
-        bench.observer.stack_sources,
-        send,
-        lambda _, stack: seen.append(stack),
-        lambda: done.append(True),
-    )
-    bench.until(lambda: done)
+    # Signals and states of processes are known without a cluster that was started.
+    cluster = ProcessCluster(bench.loop, on_event=lambda _: None, capabilities=Capabilities(()))
+    asked = run(bench.loop, ask_for_stacks(cluster, bench.loop, bench.observer.stack_sources))
+    seen = [stack for _, stack in wait_for(bench.loop, asked)]
     assert bench.loop.now() - began < DEADLINE_S / 10
     return seen
-
-
-def send(process: ProcessRef, signum: int) -> bool:
-    """Send a signal, as a stage does."""
-    os.kill(process.pid, signum)
-    return True
 
 
 def wait_until_ready(bench: Bench) -> None:

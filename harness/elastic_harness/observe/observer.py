@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
 from elastic_harness.observe.proc import ancestors, has_ended, read_process
 from elastic_harness.observe.sayings import event_from, hello_from
@@ -185,7 +186,7 @@ class Observer:
             peer.is_held = False
             self._send(peer, "release")
 
-    def order(self, pid: int, order: Mapping[str, Any]) -> bool:
+    def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Have a worker do something at its next step; False when it is not connected.
 
         `{"do": "exit", "code": 3}` ends it, `{"do": "raise", "error": "ValueError", "message": ""}`
@@ -193,10 +194,10 @@ class Observer:
         `elastic_probe_acts` knows, and `{"do": "resume"}` ends an act that lasts. The answers say
         `by` whose order it was, as given. A worker that waits in a hold obeys at once.
         """
-        peer = self._workers.get(pid)
+        peer = self._workers.get(process.pid)
         if peer is None or peer.sock.fileno() < 0:
             return False
-        self._answers.get(pid, {}).pop(str(order.get("by", "")), None)
+        self._answers.get(process.pid, {}).pop(str(order.get("by", "")), None)
         words = [str(order["do"])]
         match order["do"]:
             case "exit":
@@ -210,13 +211,13 @@ class Observer:
         self._send(peer, " ".join(words))
         return True
 
-    def answer_of(self, pid: int, by: str = "") -> Mapping[str, Any]:
+    def answer_of(self, process: ProcessRef, by: str = "") -> Mapping[str, Any]:
         """Return what a worker, dead or alive, last said of an order `by` that entry."""
-        return self._answers.get(pid, {}).get(by, {})
+        return self._answers.get(process.pid, {}).get(by, {})
 
-    def steps_of(self, pid: int) -> int:
+    def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps a connected worker has completed."""
-        peer = self._workers.get(pid)
+        peer = self._workers.get(process.pid)
         return 0 if peer is None else peer.steps
 
     def close(self) -> None:

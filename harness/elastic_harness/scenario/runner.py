@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
 
-from elastic_harness.cluster.cluster import Cluster, ClusterError, ClusterEvent, NetworkCounters
+from elastic_harness.cluster.cluster import Cluster, ClusterEvent
 from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.future import Future, Steps, Within, run
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
@@ -104,7 +105,7 @@ class RunResult:
 
 
 class Run:
-    """One run, in the loop's thread. `on_done(result)` is called once, when all is clean again."""
+    """One run, in the loop's thread; `finished` has its result once all is clean again."""
 
     def __init__(
         self,
@@ -114,13 +115,12 @@ class Run:
         catalog: Catalog,
         actions: ActionCatalog,
         *,
-        on_done: Callable[[RunResult], None],
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
         self._loop = loop
         self._cluster = cluster
         self._setup = setup
-        self._on_done = on_done
+        self.finished: Future[RunResult] = Future()
         self.history = History(os.path.join(setup.directory, "history.jsonl"))
         self.engine = EngineMachine(
             setup.plan,
@@ -144,19 +144,19 @@ class Run:
             loop,
             cluster,
             setup.stage,
-            orders=self._observer,
+            probes=self._observer,
             on_fact=self._on_fact,
             on_lost=self._on_cluster_lost,
             toxiproxy=toxiproxy,
         )
-        self._injector = Injector(self._stage, catalog, loop, self._tell)
+        self._injector = Injector(self._stage.context, catalog, loop, self._tell)
         self._logs = LogWatch(
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
         log_times = os.path.join(os.path.dirname(setup.stage.log_dir), LOG_TIMES)
         self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
-        self._writers = HeldWriters(loop, self._stage, self._on_fact, self._fail)
+        self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
         self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
         self._files_told = 0
         self._holds: dict[str, tuple[int, int]] = {}
@@ -165,7 +165,6 @@ class Run:
         self._paused_at: float | None = None
         self._end: m.EndRun | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._is_finished = False
         self._is_broken = False  # the engine has crashed: it is not asked any more
 
     # The life of a run
@@ -201,14 +200,18 @@ class Run:
         )
         # The engine's clock starts here: arming holds must come before any worker can say hello.
         self._tell(m.TimePassed())
-        # Links draw from the run's own seed, so that the same plan meets the same losses.
-        self._cluster.reset(self._on_ready, seed=str(self._setup.plan.seed.value))
+        run(self._loop, self._begin())
 
-    def _on_ready(self, outcome: ClusterError | None) -> None:
-        if isinstance(outcome, ClusterError):
-            self._on_begun(outcome)
-        elif self._end is None:
-            self._stage.begin(self._setup.plan.scenario.initial_nodes, self._on_begun)
+    def _begin(self) -> Steps[None]:
+        try:
+            # Links draw from the run's own seed, so that the same plan meets the same losses.
+            yield from self._cluster.reset(seed=str(self._setup.plan.seed.value))
+            if self._end is None:
+                yield from self._stage.begin(self._setup.plan.scenario.initial_nodes)
+        except ElasticError as problem:
+            # A run that is ended while its launchers are being started takes their nodes away.
+            if self._end is None:
+                self._abort(f"the job could not be started: {problem}")
 
     def on_cluster_event(self, event: ClusterEvent) -> None:
         """Pass on what happens on the cluster."""
@@ -254,20 +257,15 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Tell whether the result has been given."""
-        return self._is_finished
+        return self.finished.is_done
 
     @property
     def stage(self) -> Stage:
         """The run's nodes."""
         return self._stage
 
-    def _on_begun(self, problem: ElasticError | None) -> None:
-        # A run that is ended while its launchers are being started takes their nodes away.
-        if problem is not None and self._end is None:
-            self._abort(f"the job could not be started: {problem}")
-
     def _on_cluster_lost(self, reason: str) -> None:
-        if not self._is_finished:
+        if not self.is_over:
             self._abort(f"the cluster was lost: {reason}")
 
     # Facts into the history, and from there into the engine
@@ -298,7 +296,7 @@ class Run:
 
     def _on_file_written(self, path: str, how: str) -> None:
         self._files_told += 1
-        if self._files_told > _MOST_FILES or self._is_finished:
+        if self._files_told > _MOST_FILES or self.is_over:
             return
         try:
             size = os.stat(os.path.join(self._setup.stage.data_folders[0], path)).st_size
@@ -386,58 +384,40 @@ class Run:
         )
         self._on_fact("engine", "", ended)
         # Not from inside the engine's turn: what follows makes inputs of its own.
-        self._loop.call_soon(self._look_why)
+        self._loop.call_soon(lambda: self._begin_teardown(end))
 
-    def _look_why(self) -> None:
-        """Take down what is gone after the teardown: last lines, and where ranks hang."""
-        assert self._end is not None, "a run that looks why has ended"
+    def _begin_teardown(self, end: m.EndRun) -> None:
+        run(self._loop, self._tear_down(end))
+
+    def _tear_down(self, end: m.EndRun) -> Steps[None]:
+        """Undo everything, in the order of the file's first lines, and give the result."""
+        # What is gone after the teardown: last lines, and where ranks hang.
         if (last := self._last_lines.of_first_failure(self.history)) is not None:
             self._on_fact("worker", *last)
-        ask_for_stacks(
-            self._loop,
-            self._observer.stack_sources if self._end.outcome in {"limit", "unmet"} else (),
-            self._stage.signal,
-            lambda node, seen: self._on_fact("worker", node, seen),
-            self._undo_faults,
-        )
-
-    def _undo_faults(self) -> None:
-        is_past = False
-
-        def go_on(problems: Mapping[str, str]) -> None:
-            nonlocal is_past
-            if is_past:
-                return
-            is_past = True
-            limit.cancel()
-            for entry_id, problem in problems.items():
-                self._fail(f"fault {entry_id} could not be undone: {problem}")
-            self._stage.find_survivors(self._count_packets)
-
-        limit = self._loop.call_at(
-            self._loop.now() + _HEAL_LIMIT_S,
-            lambda: go_on({"all": f"no end within {_HEAL_LIMIT_S:g} s"}),
-        )
-        self._injector.heal_all(go_on)
-
-    def _count_packets(self) -> None:
+        hangs = end.outcome in {"limit", "unmet"}
+        sources = self._observer.stack_sources if hangs else ()
+        for node, seen in (yield from ask_for_stacks(self._cluster, self._loop, sources)):
+            self._on_fact("worker", node, seen)
+        try:
+            yield Within(healed := self._injector.heal_all(), _HEAL_LIMIT_S, "healing")
+            problems = healed.result()
+        except ElasticError:
+            problems = {"all": f"no end within {_HEAL_LIMIT_S:g} s"}
+        for entry_id, problem in problems.items():
+            self._fail(f"fault {entry_id} could not be undone: {problem}")
+        yield from self._stage.find_survivors()
         self._stage.close()
-
-        def on_counted(outcome: NetworkCounters | ClusterError) -> None:
-            if isinstance(outcome, ClusterError):
-                self._fail(f"whether the harness dropped packets is not known: {outcome}")
-            elif lost := sum(outcome.own_drops.values()):
-                self._on_fact("cluster", "", SwitchDropped(packets=lost))
-            self._cluster.reset(self._on_reset)
-
-        if self._cluster.capabilities.has("network"):
-            self._cluster.counters(on_counted)
-        else:
-            self._cluster.reset(self._on_reset)
-
-    def _on_reset(self, outcome: ClusterError | None) -> None:
-        if isinstance(outcome, ClusterError):
-            self._fail(f"the cluster is not clean: {outcome}")
+        if self._cluster.network is not None:
+            try:
+                counters = yield from self._cluster.network.counters()
+                if lost := sum(counters.own_drops.values()):
+                    self._on_fact("cluster", "", SwitchDropped(packets=lost))
+            except ElasticError as problem:
+                self._fail(f"whether the harness dropped packets is not known: {problem}")
+        try:
+            yield from self._cluster.reset()
+        except ElasticError as problem:
+            self._fail(f"the cluster is not clean: {problem}")
         self._logs.close()
         self._log_clock.close()
         self._writers.close()
@@ -445,9 +425,6 @@ class Run:
         self._observer.close()
         self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()
-        assert self._end is not None, "a run is reset when it has ended"
-        end = self._end
-        self._is_finished = True
         result = RunResult(
             outcome=end.outcome,
             reason=end.reason,
@@ -456,6 +433,6 @@ class Run:
             targets=self.engine.resolved,
             checkers=self._setup.checkers,
         )
+        self.finished.settle(result)
         for callback in tuple(self._listeners):
             callback()
-        self._on_done(result)

@@ -7,9 +7,11 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.future import Future, run
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
@@ -29,17 +31,18 @@ from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage.plan import StagePlan
+from elastic_harness.scenario.stage.stage import Stage
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from typing_extensions import assert_never
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.cluster import SimulatedCluster
 from elastic_simulation.scenarios.job_world import JobWorld
-from elastic_simulation.scenarios.stage import SimulatedProbes, SimulatedStage
-from elastic_simulation.scenarios.training import Script
+from elastic_simulation.scenarios.training import Script, Training
 from pytest_elastic.config import DEFAULT_FAILURE_GRACE_S, DEFAULT_SHUTDOWN_TIMEOUT_S
-from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Event, Record
+from pytest_elastic.loop import Timer
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.settings import settings_of
@@ -49,7 +52,9 @@ if TYPE_CHECKING:
 
     from pytest_elastic.loop import Loop
 
-__all__ = ["SimulatedRun", "why_not"]
+__all__ = ["SimulatedProbes", "SimulatedRun", "why_not"]
+
+T = TypeVar("T")
 
 _LAUNCHER = "pytest-elastic"
 _RUN_ID = "job"
@@ -189,6 +194,28 @@ def _stage_plan(plan: Plan, directory: str) -> StagePlan:
     )
 
 
+class SimulatedProbes:
+    """What faults ask of a worker's probe (`Probes`), answered by a `Training`."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        """Have a worker do something in its step hook."""
+        return self._training.order(process.pid, order)
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        """Return what a worker has said of an order to end."""
+        worker = self._training.workers.get(process.pid)
+        is_that = worker is not None and worker.answer.get("by") == by
+        return worker.answer if worker is not None and is_that else {}
+
+    def steps_of(self, process: ProcessRef) -> int:
+        """Return how many steps a worker has completed."""
+        worker = self._training.workers.get(process.pid)
+        return worker.count if worker is not None else 0
+
+
 class SimulatedRun:
     """One run; `run` returns when it is over, a moment later in real time."""
 
@@ -219,15 +246,15 @@ class SimulatedRun:
             on_exit=self._on_exit,
         )
         self.cluster = SimulatedCluster(self.world, on_event=self._on_cluster_event)
-        self._stage = SimulatedStage(
+        self._stage = Stage(
             cast("Loop", self),
             self.cluster,
             _stage_plan(plan, directory or self._folder_name),
-            orders=SimulatedProbes(self.world.training),
+            probes=SimulatedProbes(self.world.training),
             on_fact=self._on_fact,
             on_lost=lambda what: self._on_fact("engine", "", HarnessFailed(what=what)),
         )
-        self._injector = Injector(self._stage, catalog, self, self._tell)
+        self._injector = Injector(self._stage.context, catalog, self, self._tell)
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._wake_at: float | None = None
@@ -243,9 +270,11 @@ class SimulatedRun:
         """Return the time in the world."""
         return self.world.time
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once."""
-        self.world.later(max(when - self.world.time, 0.0), callback)
+        timer = Timer(when, callback)
+        self.world.later(max(when - self.world.time, 0.0), timer.fire)
+        return timer
 
     # --- the life of a run -------------------------------------------------------------------
 
@@ -272,30 +301,23 @@ class SimulatedRun:
         self._tell(m.TimePassed())
         # Whoever begins first hosts the rendezvous.
         names = sorted(scenario.initial_nodes, key=lambda name: name != scenario.store_host)
-        self._stage.begin(names, self._on_begun)
+        begun = run(self, self._stage.begin(names))
         self.world.run_until(lambda: self._end is not None, within_s=scenario.limit + 1.0)
+        assert begun.error is None, f"simulated nodes begin at once: {begun.error}"
         self._undo()
-        self._find_survivors()
+        self._wait_for(run(self, self._stage.find_survivors()))
         return self._result()
 
-    def _on_begun(self, problem: ElasticError | None) -> None:
-        assert problem is None, f"simulated nodes begin at once: {problem}"
-
     def _undo(self) -> None:
-        healed: list[Mapping[str, str]] = []
-        self._injector.heal_all(healed.append)
-        if not healed:
-            self.world.run_until(lambda: bool(healed), within_s=_TEARDOWN_S)
-        for name, why in healed[0].items():
+        for name, why in self._wait_for(self._injector.heal_all()).items():
             failed = HarnessFailed(what=f"fault {name} could not be undone: {why}")
             self._on_fact("engine", "", failed)
 
-    def _find_survivors(self) -> None:
-        """Look for workers whose agent has ended, as long as a keeper may take."""
-        done: list[bool] = []
-        self._stage.find_survivors(lambda: done.append(True))
-        if not done:
-            self.world.run_until(lambda: bool(done), within_s=_TEARDOWN_S)
+    def _wait_for(self, future: Future[T]) -> T:
+        """Let time pass until something of the teardown is done."""
+        if not future.is_done:
+            self.world.run_until(lambda: future.is_done, within_s=_TEARDOWN_S)
+        return future.result()
 
     def _result(self) -> RunResult:
         assert self._end is not None, "a run is judged when it has ended"

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from elastic_harness.conversation import Answer, Conversation
+from elastic_harness.conversation import Conversation
+from elastic_harness.future import wait_for
 from elastic_harness.network import packets
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
 from elastic_harness.network.switch import Switch
@@ -93,11 +94,7 @@ class Table:
                 return found
 
     def _ask(self, op: str, fields: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        answers: list[Answer] = []
-        self._control.call(op, fields, answers.append, fds=fds, timeout_s=1e6)
-        while not answers:
-            self.loop.run_once(0)
-        assert not answers[0].error
+        wait_for(self.loop, self._control.call(op, fields, fds=fds, timeout_s=1e6))
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError, Done
+from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError
+from elastic_harness.future import Future, settled
 from elastic_harness.toxiproxy.address import Dial, MakeDial
 
 __all__ = ["Gateway"]
@@ -33,13 +34,10 @@ class Gateway:
         """Where nodes find what listens here."""
         return _ADDRESS if self._is_isolated else _LOOPBACK
 
-    def listen(self, port: int, on_done: Done[socket.socket]) -> None:
+    def listen(self, port: int) -> Future[socket.socket]:
         """Open a socket that listens at a port of the gateway (0: any that is free)."""
 
-        def on_opened(opened: socket.socket | ClusterError) -> None:
-            if isinstance(opened, ClusterError):
-                on_done(opened)
-                return
+        def listen(opened: socket.socket) -> socket.socket:
             try:
                 opened.setblocking(False)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,21 +46,26 @@ class Gateway:
             except OSError as error:
                 opened.close()
                 where = f"{self.address}:{port}"
-                on_done(ClusterError(f"cannot listen at the gateway, {where}: {error.strerror}"))
-            else:
-                on_done(opened)
+                raise ClusterError(
+                    f"cannot listen at the gateway, {where}: {error.strerror}"
+                ) from error
+            return opened
 
-        self._cluster.open_socket(GATEWAY, on_opened)
+        return self._open().then(listen)
 
     @property
     def dial_nodes(self) -> MakeDial:
         """How to connect to an address inside the cluster."""
         if not self._is_isolated:
             return Dial
-        return partial(Dial, open_socket=self._open)
+        return partial(Dial, open_socket=self._open_for)
 
-    def _open(self, on_opened: Callable[[socket.socket | None], None]) -> None:
-        def on_done(opened: socket.socket | ClusterError) -> None:
-            on_opened(None if isinstance(opened, ClusterError) else opened)
+    def _open(self) -> Future[socket.socket]:
+        if self._cluster.sockets is None:
+            return settled(ClusterError("nodes on other machines do not share our sockets"))
+        return self._cluster.sockets.open(GATEWAY)
 
-        self._cluster.open_socket(GATEWAY, on_done)
+    def _open_for(self, on_opened: Callable[[socket.socket | None], None]) -> None:
+        self._open().add_done_callback(
+            lambda done: on_opened(None if done.error is not None else done.result())
+        )

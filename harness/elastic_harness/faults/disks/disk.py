@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
 from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -13,12 +12,11 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
-from elastic_harness.faults.nodes.node import CLUSTER_S, NodeFault, names_of
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.nodes.node import NodeFault, names_of
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
 
@@ -97,9 +95,7 @@ class _DiskFault(NodeFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
-            ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
-            ticket.result()
+            yield from context.disks.set(id, node.name, self.path, self.policy())
         acted = yield from wait_for_proof(context, lambda: self._count(context, targets, id))
         if not acted:
             raise FaultImpossible(
@@ -110,20 +106,15 @@ class _DiskFault(NodeFault):
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
-            ticket = context.resources.set_disk(id, node.name, self.path, None)
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"healing a disk of {node.name}")
-            ticket.result()
+            yield from context.disks.set(id, node.name, self.path, None)
         return f"the disk of {names_of(targets.nodes)} as before"
 
-    def _count(
-        self, context: FaultContext, targets: Targets, owner: str
-    ) -> Generator[Wait, None, dict[str, int]]:
+    def _count(self, context: FaultContext, targets: Targets, owner: str) -> Waits[dict[str, int]]:
         """Return how many operations this policy has acted on, by node."""
         acted = {}
         for node in targets.nodes:
-            ticket = context.resources.count_disk(node.name, self.path)
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"asking a disk of {node.name}")
-            acted[node.name] = ticket.result().by_owner.get(owner, {}).get(self._counter, 0)
+            counters = yield from context.disks.count(node.name, self.path)
+            acted[node.name] = counters.by_owner.get(owner, {}).get(self._counter, 0)
         return {node: number for node, number in acted.items() if number}
 
 

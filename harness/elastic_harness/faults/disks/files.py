@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, Steps
+from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, FaultImpossible, Steps
+from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.fault import Fault
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
@@ -51,9 +52,15 @@ class CorruptFile(Fault):
         return Targets(nodes=resolve_nodes(self.node, situation, stream=stream))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        damage = context.resources.corrupt
-        done = [damage(node.name, self.file, self.how) for node in targets.nodes]
+        shared = [Place(name=folder, path=folder) for folder in context.data_folders]
+        done = []
+        for node in targets.nodes:
+            if node.name not in context.cluster.nodes:
+                raise FaultImpossible(f"{node.name} is not up any more")
+            own = context.cluster.private_folders(node.name)
+            places = [*shared, *(Place(name=name, path=path) for name, path in own.items())]
+            done.append(corrupt_newest(places, self.file, self.how))
         if not targets.nodes:
-            done.append(damage(None, self.file, self.how))
+            done.append(corrupt_newest(shared, self.file, self.how))
         yield IN_FORCE
         return Evidence(text="; ".join(done), facts={"damaged": done})

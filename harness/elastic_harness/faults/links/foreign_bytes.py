@@ -95,11 +95,11 @@ class ForeignBytes(StoreFault):
         return ()  # nothing that strangers say is a reason to end
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        self._holders(context)
+        yield from self._holders(context)
         node, port = self._endpoint(context)
         words = WORDS[self.send](context.chance(id))
         for each in targets.nodes:
-            context.send_strangers(id, each.name, (node, port), words, connections=self.connections)
+            context.strangers.send(id, each.name, (node, port), words, connections=self.connections)
         where = f"{node}:{port}"
         try:
             yield Until(
@@ -109,21 +109,24 @@ class ForeignBytes(StoreFault):
             )
             _check(context, id, where)
             until = context.now() + _REACTION_S
-            while context.visits(id).closed < context.visits(id).wanted and context.now() < until:
+            while (
+                context.strangers.visits(id).closed < context.strangers.visits(id).wanted
+                and context.now() < until
+            ):
                 yield Sleep(seconds=_LOOK_S)
         except HealOrdered:
             _check(context, id, where)
         return self._evidence(context, targets, id, where, len(words))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.send_strangers_away(id)
+        context.strangers.send_away(id)
         yield from ()
         return "no stranger is left"
 
     def _evidence(
         self, context: FaultContext, targets: Targets, id: str, where: str, size: int
     ) -> Evidence:
-        visits = context.visits(id)
+        visits = context.strangers.visits(id)
         callers = ", ".join(node.name for node in targets.nodes)
         said = f"{size} bytes ({self.send}) on each" if size else "nothing said"
         kept = visits.wanted - visits.closed
@@ -144,13 +147,13 @@ class ForeignBytes(StoreFault):
 
 
 def _is_settled(context: FaultContext, id: str) -> bool:
-    visits = context.visits(id)
+    visits = context.strangers.visits(id)
     return visits.taken == visits.wanted or bool(visits.refusal)
 
 
 def _check(context: FaultContext, id: str, where: str) -> None:
     """Raise FaultImpossible unless everything that was sent has been taken."""
-    visits = context.visits(id)
+    visits = context.strangers.visits(id)
     if visits.taken < visits.wanted:
         why = f" ({visits.refusal})" if visits.refusal else ""
         raise FaultImpossible(

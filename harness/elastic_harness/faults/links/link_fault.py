@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from elastic_harness.cluster.cluster import GATEWAY
+from elastic_harness.cluster.cluster import GATEWAY, having
 from elastic_harness.faults.context import (
+    PROOF_S,
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.proof import PROOF_S, wait_for_proof
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.traffic import CLASSES, check_class, port_class
@@ -27,7 +27,6 @@ from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve
 from pytest_elastic.errors import UsageError
 
 __all__ = [
-    "CLUSTER_S",
     "LinkFault",
     "SomeLinks",
     "TrafficClass",
@@ -37,7 +36,6 @@ __all__ = [
     "two_sides",
 ]
 
-CLUSTER_S: Final = 15.0
 # How far apart the looks at the counters of many links come: this costs nothing with 64 nodes.
 _SLOWEST_LOOK_S: Final = 1.0
 # Classes of traffic that are quiet while steps are taken.
@@ -85,9 +83,7 @@ class LinkFault(Fault):
         return PROOF_S
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
-        ticket.result()
+        yield from context.links.impose(id, targets.links, self.policy(), traffic=self.traffic)
         acted = yield from wait_for_proof(
             context,
             lambda: _read(context, targets.links, id),
@@ -115,19 +111,16 @@ class LinkFault(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.lift(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="healing links")
-        ticket.result()
+        yield from context.links.lift(id)
         return "links as before"
 
 
 def _read(
     context: FaultContext, links: tuple[Pair, ...], owner: str
-) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+) -> Waits[dict[str, dict[str, int]]]:
     """Read what the policy of `owner` has done to packets, by link and kind."""
-    ticket = context.counters()
-    yield Settled(ticket=ticket, within_s=CLUSTER_S, what="reading the switch's counters")
-    counts = ticket.result()
+    network = having(context.cluster.network, context.cluster.capabilities["network"])
+    counts = (yield from network.counters()).links
     found = {
         f"{source}->{target}": dict(counts[source, target].by_owner.get(owner, {}))
         for source, target in links

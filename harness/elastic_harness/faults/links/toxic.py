@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -12,13 +11,11 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.links.link_fault import CLUSTER_S
-from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.toxiproxy.stream import Toxic
@@ -92,13 +89,11 @@ class AddToxic(Fault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         toxic = self._toxic(id)
-        ticket = context.add_toxic(id, self.proxy, toxic)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="adding a toxic")
-        ticket.result()
+        yield from context.proxies.add_toxic(id, self.proxy, toxic)
 
-        def look() -> Generator[Wait, None, int]:
+        def look() -> Waits[int]:
             yield from ()
-            return context.toxic_met(self.proxy, toxic.name, toxic.direction)
+            return context.proxies.toxic_met(self.proxy, toxic.name, toxic.direction)
 
         met = yield from wait_for_proof(context, look)
         if not met:
@@ -109,9 +104,7 @@ class AddToxic(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.remove_toxics(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="removing a toxic")
-        ticket.result()
+        yield from context.proxies.remove_toxics(id)
         return "the toxic is gone"
 
     def _toxic(self, id: str) -> Toxic:
@@ -157,14 +150,12 @@ class _ProxySwitch(Fault):
         return Targets(proxies=(self.proxy,))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        if context.is_proxy_on(self.proxy) is self._on:
+        if context.proxies.is_on(self.proxy) is self._on:
             is_so = "accepts connections" if self._on else "is off"
             raise FaultImpossible(f"the proxy '{self.proxy}' {is_so} already")
-        ticket = context.switch_proxy(id, self.proxy, enabled=self._on)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy")
-        ticket.result()
+        yield from context.proxies.switch(id, self.proxy, enabled=self._on)
         yield IN_FORCE
-        if context.is_proxy_on(self.proxy) is not self._on:
+        if context.proxies.is_on(self.proxy) is not self._on:
             raise FaultImpossible(f"another fault has switched the proxy '{self.proxy}'")
         return Evidence(
             text=f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}",
@@ -172,9 +163,7 @@ class _ProxySwitch(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.unswitch_proxy(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy back")
-        ticket.result()
+        yield from context.proxies.unswitch(id)
         return f"the proxy '{self.proxy}' as before"
 
 

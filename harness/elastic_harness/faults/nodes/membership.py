@@ -12,10 +12,9 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     InForce,
-    Settled,
     Sleep,
     Steps,
-    Until,
+    within,
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.nodes.node import NodeFault, end_nodes, names_of
@@ -81,16 +80,15 @@ class JoinNodes(Fault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
-        tickets = []
+        starts = {}
         for number, name in enumerate(targets.new_nodes):
             if number:
                 yield Sleep(seconds=self.stagger)
-            tickets.append((name, context.start_node(name, keep_disk=False)))
-        for name, ticket in tickets:
-            yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
-            ticket.result()
+            starts[name] = context.launchers.start_node(name, keep_disk=False)
+        for name, start in starts.items():
+            yield from within(start, _START_S, f"starting {name}")
         # Some may be gone again by now, by other faults; not all of them.
-        up = [name for name in targets.new_nodes if context.is_node_up(name)]
+        up = [name for name in targets.new_nodes if name in context.cluster.nodes]
         if not up:
             raise FaultImpossible(f"none of {', '.join(targets.new_nodes)} is up")
         return Evidence(text=f"{', '.join(up)} up", facts={"up": up})
@@ -115,7 +113,8 @@ class ReplaceNode(NodeFault):
         return "network" if self.by == "power_cut" else None
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        end = context.crash_node if self.by == "crash" else context.power_cut
+        cluster = context.cluster
+        end = cluster.crash_node if self.by == "crash" else cluster.power_cut
         yield from end_nodes(context, targets.nodes, end)
         return (yield from _start_again(context, targets, self.downtime, keep_disk=False))
 
@@ -133,7 +132,7 @@ class RebootNode(NodeFault):
     downtime: Seconds = 1.0
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from end_nodes(context, targets.nodes, context.crash_node)
+        yield from end_nodes(context, targets.nodes, context.cluster.crash_node)
         return (yield from _start_again(context, targets, self.downtime, keep_disk=True))
 
 
@@ -142,21 +141,16 @@ def _start_again(
 ) -> Steps:
     yield InForce.NEEDS_JOB  # the old one is gone: what is left takes a while
     yield Sleep(seconds=downtime_s)
-    tickets = [
-        (node.name, context.start_node(node.name, keep_disk=keep_disk)) for node in targets.nodes
-    ]
-    for name, ticket in tickets:
-        yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name} again")
-        ticket.result()
-    yield Until(
-        condition=lambda: all(context.is_node_up(name) for name, _ in tickets),
-        within_s=_START_S,
-        otherwise=lambda: (
-            "did not come back: "
-            + ", ".join(name for name, _ in tickets if not context.is_node_up(name))
-        ),
-    )
+    starts = {
+        node.name: context.launchers.start_node(node.name, keep_disk=keep_disk)
+        for node in targets.nodes
+    }
+    for name, start in starts.items():
+        yield from within(start, _START_S, f"starting {name} again")
+    nodes = context.cluster.nodes
+    if missing := [name for name in starts if name not in nodes]:
+        raise FaultImpossible(f"did not come back: {', '.join(missing)}")
     return Evidence(
         text=f"{names_of(targets.nodes)} gone and back",
-        facts={"ended": [name for name, _ in tickets], "up": [name for name, _ in tickets]},
+        facts={"ended": list(starts), "up": list(starts)},
     )

@@ -22,6 +22,7 @@ from typing import Final
 
 from typing_extensions import assert_never
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
@@ -67,7 +68,6 @@ from elastic_harness.scenario.engine.messages import (
     WatchLog,
 )
 from elastic_harness.scenario.engine.observed import LauncherView, ObservedRun
-from elastic_harness.scenario.engine.situation import ProcessRef
 from elastic_harness.scenario.engine.timeline import (
     CHECK_ACTION,
     OWN_ACTIONS,
@@ -426,7 +426,9 @@ class EngineMachine:
 
     def _on_launchers_exited(self, exit_codes: Mapping[str, int], now: float) -> None:
         for node, exit_code in exit_codes.items():
-            launcher = self._run.launchers.setdefault(node, LauncherView(process=ProcessRef(pid=0)))
+            launcher = self._run.launchers.setdefault(
+                node, LauncherView(process=ProcessRef(node=node, pid=0))
+            )
             if launcher.exit_code is None:
                 launcher.exit_code = exit_code
         self._are_launchers_gone = True

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic_harness.cluster.cluster import ProcessSpec
+from elastic_harness.cluster.process import ProcessSpec
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 from elastic_harness.scenario.stage.speakers import speaker_of
 from elastic_harness.toxiproxy.proxied import ProxyPlan, environ_name
@@ -53,6 +53,10 @@ class StagePlan:
     def log_dir_of(self, node: str) -> str:
         """Return the folder for what a node says."""
         return os.path.join(self.log_dir, node)
+
+    def clock_file_of(self, node: str) -> str:
+        """Return the file that a node's processes have for a clock, where faults need one."""
+        return os.path.join(self.log_dir_of(node), "clock")
 
     def speaker_of(self, file: str, line: str) -> str | int | None:
         """Return whose line of a node's log it is (see `speakers`)."""
