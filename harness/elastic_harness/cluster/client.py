@@ -102,7 +102,6 @@ class ClusterClient:
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now, by name, in the order of their start."""
         return {name: node for name, node in self.places.items() if name != GATEWAY}
 
     @property
@@ -126,7 +125,6 @@ class ClusterClient:
     # --- the server ---------------------------------------------------------------------------
 
     def start(self) -> Future[None]:
-        """Start the server."""
         assert self._server is None, "a cluster is started once"
         return run(self.loop, self._start())
 
@@ -156,7 +154,6 @@ class ClusterClient:
         hello.close_fds()
 
     def close(self) -> Future[None]:
-        """End the server, and with it everything else."""
         if self._server is None:
             return settled(None)
         self._closed = Future()
@@ -164,7 +161,6 @@ class ClusterClient:
         return self._closed
 
     def reset(self, *, seed: str = "") -> Future[None]:
-        """End all nodes, heal all links and prove that nothing is left."""
         return self.ask("reset", {"seed": seed}).then(lambda _: self._processes.close())
 
     def _on_server_ended(self) -> None:
@@ -184,7 +180,6 @@ class ClusterClient:
     # --- nodes --------------------------------------------------------------------------------
 
     def start_node(self, spec: NodeSpec) -> Future[ClusterNode]:
-        """Start a node; a name that ran before gets its next incarnation."""
         if spec.name in self._places:
             raise UsageError(f"cannot start node '{spec.name}': it is running")
         request = {
@@ -224,15 +219,12 @@ class ClusterClient:
         return node
 
     def stop_node(self, name: str) -> Future[None]:
-        """End a node and take it off the network."""
         return self._end_node(name, "stop", "teardown")
 
     def crash_node(self, name: str) -> Future[None]:
-        """End all processes of a node at once."""
         return self._end_node(name, "crash", "crash")
 
     def power_cut(self, name: str) -> Future[None]:
-        """Silence a node's links, then end it."""
         return self._end_node(name, "cut", "power_cut")
 
     def _end_node(self, name: str, how: str, cause: str) -> Future[None]:
@@ -241,15 +233,12 @@ class ClusterClient:
         return ended
 
     def pause_node(self, name: str) -> Future[None]:
-        """Stop every process of a node."""
         return self._ask_about("pause_node", name)
 
     def resume_node(self, name: str) -> Future[None]:
-        """Let a paused node go on."""
         return self._ask_about("resume_node", name)
 
     def private_folders(self, name: str) -> Mapping[str, str]:
-        """Return where we find what a node has for itself, by what it is called there."""
         node = self.running(name)
         if not self.capabilities.has("private_disk"):
             return {node.disk: node.disk}
@@ -277,7 +266,6 @@ class ClusterClient:
     # --- processes ----------------------------------------------------------------------------
 
     def spawn(self, node: str, spec: ProcessSpec) -> Future[ProcessHandle]:
-        """Start a process on a node."""
         self.running(node)
         if not self.capabilities.has("private_disk"):
             temporary = {"TMPDIR": temporary_folder(self._scratch, node)}
@@ -297,21 +285,17 @@ class ClusterClient:
         )
 
     def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
-        """List the processes of a node, its own init excluded, by node pid."""
         init = self.running(node).pid
         namespace = self._namespaces[node] if self._is_isolated else None
         return settled(list_processes(node, init, namespace))
 
     def signal(self, process: ProcessRef, signum: int) -> Future[bool]:
-        """Send a signal to that very process."""
         return settled(self._processes.signal(process, signum))
 
     def state(self, process: ProcessRef) -> Future[str]:
-        """Return the letter of a process's state, "" when it has ended."""
         return settled(self._processes.state(process))
 
     def ended(self, process: ProcessRef) -> Future[int | None]:
-        """Watch how a process ends."""
         return self._processes.ended(process)
 
     # --- talking ------------------------------------------------------------------------------

@@ -87,7 +87,6 @@ class Switch(_Facet):
         traffic: str | None = None,
         layers: Layers = (),
     ) -> Future[None]:
-        """Apply a policy to links, or to one class of what passes over them."""
         if traffic is not None:
             check_class(traffic)
         order = {
@@ -99,7 +98,6 @@ class Switch(_Facet):
         return self._ask_switch("set_policy", order).then(_nothing)
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
-        """Tell the switch which (node, port) belongs to which class; in place of what it knew."""
         places = self._client.places
         ends = {
             name: [(places[node].index, port) for node, port in found if node in places]
@@ -108,7 +106,6 @@ class Switch(_Facet):
         return self._ask_switch("learn_traffic", {"ends": ends}).then(_nothing)
 
     def counters(self) -> Future[NetworkCounters]:
-        """Read what the network has done since the last reset."""
         return run(self._client.loop, self._read_counters())
 
     def _read_counters(self) -> Steps[NetworkCounters]:
@@ -128,7 +125,6 @@ class Switch(_Facet):
         return NetworkCounters(links=links, own_drops=_own_drops(links, stalled))
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
-        """Write what passes over links into a new pcapng file; raises UsageError if it cannot."""
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -140,11 +136,9 @@ class Switch(_Facet):
             os.close(fd)
 
     def captured(self, id: str) -> Future[int]:
-        """Return how many packets a capture has, all of them in its file."""
         return self._ask_switch("captured", {"name": id}).then(_packets)
 
     def end_capture(self, id: str) -> Future[int]:
-        """End a capture and return how many packets it has; harmless when there is none."""
         return self._ask_switch("end_capture", {"name": id}).then(_packets)
 
     def _ask_switch(
@@ -179,7 +173,6 @@ class LocalSockets(_Facet):
         self._gateway: Future[ClusterNode] | None = None
 
     def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
-        """Open a socket in the network of a node, or of the gateway."""
         if node == GATEWAY and not self._is_isolated:
             return settled(socket.socket(type=_kind(datagram=datagram)))
         if node == GATEWAY and GATEWAY not in self._client.places:
@@ -204,7 +197,6 @@ class LocalSockets(_Facet):
         return (yield from self.open(GATEWAY, datagram=datagram))
 
     def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
-        """Return the processes of a node that listen at a TCP port of it."""
         return self._client.processes(node).then(
             lambda found: tuple(
                 each.ref for each in found if is_running(each.state) and listens_at(each.pid, port)
@@ -222,13 +214,11 @@ class NodeDisks(_Facet):
     def set_policy(
         self, node: str, path: str, owner: str, policy: DiskPolicy | None
     ) -> Future[None]:
-        """Lay a policy over a directory of a node (None: take it away)."""
         more = {} if policy is None else {"policy": policy_to(policy)}
         order = "unset" if policy is None else "set"
         return self._ask_disk(node, path, order, {"owner": owner, **more}).then(_nothing)
 
     def counters(self, node: str, path: str) -> Future[DiskCounters]:
-        """Read what the policies over a directory have done."""
         names = [each.name for each in dataclasses.fields(DiskCounters)]
         return self._ask_disk(node, path, "count", {}).then(
             lambda answer: DiskCounters(**{name: answer.fields[name] for name in names})
@@ -258,7 +248,6 @@ class NodeLimits(_Facet):
         memory: int | None = None,
         processes: int | None = None,
     ) -> Future[None]:
-        """Limit a node to a share of one processor, bytes of memory, processes (None: no limit)."""
         self._client.running(node)
         wanted = {"cpu": cpu, "memory": memory, "processes": processes}
         able = {
@@ -269,7 +258,6 @@ class NodeLimits(_Facet):
         return self._client.ask("limit_node", {"name": node, **able}).then(_nothing)
 
     def readings(self, node: str) -> Future[GroupReadings]:
-        """Read what the kernel has counted in a node's control groups."""
         self._client.running(node)
         names = [each.name for each in dataclasses.fields(GroupReadings)]
         return self._client.ask("read_limits", {"name": node}).then(
@@ -279,13 +267,11 @@ class NodeLimits(_Facet):
     def limit_files(
         self, process: ProcessRef, *, free: int, at_most: int | None = None
     ) -> Future[FileLimit | None]:
-        """Let a process open `free` more files than it has."""
         return self._client.state(process).then(
             lambda state: _limit_files(process, free, at_most, self._soft) if state else None
         )
 
     def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
-        """Give a process its own limit back, or `at_most`."""
         soft = self._soft.get(process) if at_most is not None else self._soft.pop(process, None)
 
         def restore(state: str) -> None:
@@ -319,7 +305,6 @@ class NodeNames(_Facet):
     """`Names`: a table of hosts and a name service of a node's own."""
 
     def set_names(self, node: str, changes: Mapping[str, NameChange]) -> Future[Mapping[str, str]]:
-        """Have a node take names for something else; done with what it reads now."""
         fields = {
             name: (None if change.is_missing else change.address or "", change.slow_s, change.owner)
             for name, change in changes.items()
@@ -329,7 +314,6 @@ class NodeNames(_Facet):
         )
 
     def asked(self, node: str) -> Future[Mapping[str, Mapping[str, int]]]:
-        """Return how often a node asked for which changed name, by whose change it is."""
 
         def read(answer: Answer) -> Mapping[str, Mapping[str, int]]:
             asked: Mapping[str, Mapping[str, int]] = answer.fields["asked"]
@@ -342,7 +326,6 @@ class FileClock:
     """`Clock`: the offset stands in a file that libfaketime reads in every process."""
 
     def set_offset(self, file: str, offset_s: float) -> Future[None]:
-        """Put off the time of day of those that were started with this file."""
         try:
             with open(f"{file}.new", "w") as new:
                 new.write(f"{offset_s:+g}\n")
@@ -352,5 +335,4 @@ class FileClock:
         return settled(None)
 
     def time_of_day(self) -> float:
-        """Return the right time."""
         return time.time()

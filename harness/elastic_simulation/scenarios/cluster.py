@@ -91,7 +91,6 @@ class SimulatedCluster:
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now, by name, in the order of their start."""
         return dict(self._nodes)
 
     def start(self) -> Future[None]:
@@ -101,7 +100,6 @@ class SimulatedCluster:
     # --- nodes -------------------------------------------------------------------------------
 
     def start_node(self, spec: NodeSpec) -> Future[ClusterNode]:
-        """Start a node; a name that ran before gets its next incarnation."""
         if spec.name in self._nodes:
             raise UsageError(f"cannot start node {spec.name!r}: it runs already")
 
@@ -124,11 +122,9 @@ class SimulatedCluster:
         return started
 
     def stop_node(self, name: str) -> Future[None]:
-        """End a node."""
         return self._end(name, "teardown", self.world.crash)
 
     def crash_node(self, name: str) -> Future[None]:
-        """End all processes of a node at once; its kernel resets their connections."""
         return self._end(name, "crash", self.world.crash)
 
     def power_cut(self, name: str) -> Future[None]:
@@ -149,7 +145,6 @@ class SimulatedCluster:
         return settled(None)
 
     def pause_node(self, name: str) -> Future[None]:
-        """Let everything on a node stand still; twice is harmless."""
         self._node(name)
         process = self.world.processes.get(name)
         if process is not None:
@@ -158,7 +153,6 @@ class SimulatedCluster:
         return settled(None)
 
     def resume_node(self, name: str) -> Future[None]:
-        """Let a paused node go on; harmless when it runs."""
         self._node(name)
         process = self.world.processes.get(name)
         if process is not None and process.is_suspended:
@@ -212,7 +206,6 @@ class SimulatedCluster:
             self._on_event(ProcessExited(process=launcher.handle))
 
     def signal(self, process: ProcessRef, signum: int) -> Future[bool]:
-        """Send a signal to a launcher or a worker; False when it has ended."""
         return settled(self._signal(process.pid, signum))
 
     def _signal(self, pid: int, signum: int) -> bool:
@@ -244,11 +237,9 @@ class SimulatedCluster:
             process.agent.drain(grace_s=0.0)
 
     def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
-        """List the launcher and the workers of a node."""
         return settled(self._list(node))
 
     def state(self, process: ProcessRef) -> Future[str]:
-        """Return a letter as in /proc/PID/stat, "" once it has ended."""
         if process.node not in self._nodes:
             return settled("")
         found = (each.state for each in self._list(process.node) if each.pid == process.pid)
@@ -295,7 +286,6 @@ class SimulatedCluster:
     # --- the end -----------------------------------------------------------------------------
 
     def reset(self, *, seed: str = "") -> Future[None]:
-        """End all nodes and heal all links."""
         for name in list(self._nodes):
             self.stop_node(name)
         self.network.heal(seed)
@@ -322,7 +312,6 @@ class SimulatedLinks:
         traffic: str | None = None,
         layers: Layers = (),
     ) -> Future[None]:
-        """Apply a policy to (source, destination) links; in force at once."""
         if traffic is not None:
             return settled(ClusterError("simulated links do not tell classes of traffic apart"))
         for pair in pairs:
@@ -348,27 +337,22 @@ class SimulatedLinks:
         self._world.heal([pair, back] if was_rejected and is_back_well else [pair])
 
     def counters(self) -> Future[NetworkCounters]:
-        """Read what links have done since the last reset."""
         links = self._world.network.counters()
         return settled(NetworkCounters(links=links, own_drops={}))
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
-        """Need no classes of traffic: there is one."""
         del endpoints
         return settled(None)
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
-        """Refuse."""
         del id, pairs, path
         return settled(ClusterError("simulated links carry no packets that could be captured"))
 
     def captured(self, id: str) -> Future[int]:
-        """Nothing is ever captured."""
         del id
         return settled(0)
 
     def end_capture(self, id: str) -> Future[int]:
-        """Nothing is ever captured."""
         del id
         return settled(0)
 

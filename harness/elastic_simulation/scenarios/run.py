@@ -201,17 +201,14 @@ class SimulatedProbes:
         self._training = training
 
     def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
-        """Have a worker do something in its step hook."""
         return self._training.order(process.pid, order)
 
     def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
-        """Return what a worker has said of an order to end."""
         worker = self._training.workers.get(process.pid)
         is_that = worker is not None and worker.answer.get("by") == by
         return worker.answer if worker is not None and is_that else {}
 
     def steps_of(self, process: ProcessRef) -> int:
-        """Return how many steps a worker has completed."""
         worker = self._training.workers.get(process.pid)
         return worker.count if worker is not None else 0
 

@@ -141,7 +141,6 @@ class StageProxies:
             route.read_before[toxic.name] = route.front.read(toxic.direction)
 
     def remove_toxics(self, owner: str) -> Future[None]:
-        """Remove the toxics of a fault; harmless when there are none."""
         owned = [each for each in self._owned.pop(owner, []) if each[0] in self._routes]
         if self._remote is not None and owned:
             names = [(self._routes[proxy].remote_name, name) for proxy, name in owned]
@@ -153,21 +152,18 @@ class StageProxies:
         return settled(None)
 
     def switch(self, owner: str, proxy: str, *, enabled: bool) -> Future[None]:
-        """Have a proxy accept connections, or refuse them and close those it has."""
         if proxy not in self._switched:
             return settled(self._no_such(proxy))
         self._switched[proxy][owner] = enabled
         return run(self._loop, self._obey_switch(proxy))
 
     def unswitch(self, owner: str) -> Future[None]:
-        """Take back what a fault did to a proxy; harmless when that is nothing."""
         for proxy, switched in self._switched.items():
             if switched.pop(owner, None) is not None:
                 return run(self._loop, self._obey_switch(proxy))
         return settled(None)
 
     def is_on(self, proxy: str) -> bool:
-        """Tell whether a proxy accepts connections."""
         if proxy in self._routes:
             return self._routes[proxy].front.is_enabled
         return any(self._is_meant_to_be_on(plan) for plan in self._plans if plan.name == proxy)

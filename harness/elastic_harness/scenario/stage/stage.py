@@ -200,14 +200,12 @@ class Stage:
     # Launchers, for faults
 
     def launcher_of(self, node: str) -> ProcessRef | None:
-        """Return the node's launcher while it runs."""
         actor = self._actors.get(node)
         if actor is None or actor.launcher is None or actor.launcher.exit_code is not None:
             return None
         return actor.launcher.ref
 
     def start_node(self, node: str, *, keep_disk: bool) -> Future[None]:
-        """Start a node and its launcher."""
         return run(self._loop, self._start_and_launch(node, keep_disk=keep_disk))
 
     def store_endpoint(self, which: str) -> tuple[str, int] | None:
@@ -221,7 +219,6 @@ class Stage:
         return next(reversed(known["store"]), None)
 
     def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Future[int]:
-        """Run a command on a node, for the entry `name`."""
         command = _Command(name)
         self._commands.append(command)
         spec = command_spec(self._plan, node, argv, name=name)
@@ -238,7 +235,6 @@ class Stage:
         return command.ended
 
     def end_commands(self, name: str) -> None:
-        """Kill what still runs for the entry `name`."""
         for command in self._commands:
             process = command.process
             if command.entry == name and process is not None and process.exit_code is None:

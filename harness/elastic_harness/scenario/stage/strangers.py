@@ -63,7 +63,6 @@ class Strangers:
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        """Open connections from a node to a node and port; each says `words`, and stays open."""
         sockets = having(self._cluster.sockets, self._cluster.capabilities["gateway"])
         address = (self._cluster.nodes[at[0]].address, at[1])
         for _ in range(connections):
@@ -77,7 +76,6 @@ class Strangers:
                 opening.add_done_callback(partial(self._on_opened, stranger, address))
 
     def visits(self, owner: str) -> Visits:
-        """Return what has become of them so far."""
         mine = [each for each in self._strangers if each.owner == owner]
         refusals = [each.refusal for each in mine if each.refusal]
         return Visits(
@@ -89,7 +87,6 @@ class Strangers:
         )
 
     def send_away(self, owner: str) -> None:
-        """Close what is open of an owner's connections, in order; harmless twice."""
         self._end([each for each in self._strangers if each.owner == owner])
 
     def on_node_gone(self, node: str) -> None:
