@@ -244,7 +244,7 @@ PURE = (
             "working_copy",
         ),
     ),
-    Pure(holds="elastic_harness.scenario", drivers=("runner", "setup")),
+    Pure(holds="elastic_harness.scenario", drivers=("engine_run", "runner", "setup")),
     Pure(holds="elastic_harness.checkup", drivers=("runs",)),
     Pure(holds="elastic_harness.faker_provider"),
     Pure(holds="elastic_harness.faults.evidence"),

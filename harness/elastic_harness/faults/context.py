@@ -33,7 +33,6 @@ from elastic_harness.faults.layers import (
     NameLayers,
     StopLayers,
 )
-from elastic_harness.faults.links.visits import Visits
 from elastic_harness.future import Future, Scheduler, Sleep, Until, Within, within
 from elastic_harness.future import Wait as Waiting
 from elastic_harness.scenario.planning.seed import Seed
@@ -57,6 +56,7 @@ __all__ = [
     "Steps",
     "Strangers",
     "Until",
+    "Visits",
     "Wait",
     "Waits",
     "Within",
@@ -173,6 +173,23 @@ class Proxies(Protocol):
 
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visits:
+    """So many connections were `wanted`, and so many of them have come so far.
+
+    `taken` are those whose every byte the other side's kernel has acknowledged, or that the other
+    side has closed: of one that says nothing, that it was accepted. `closed` are those that the
+    other side has ended since, `answered` those that it has said something on. `refusal` is what
+    the newest one that came to nothing met with, "" if none did.
+    """
+
+    wanted: int = 0
+    taken: int = 0
+    closed: int = 0
+    answered: int = 0
+    refusal: str = ""
 
 
 class Strangers(Protocol):

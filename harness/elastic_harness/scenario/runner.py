@@ -13,8 +13,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from typing_extensions import assert_never
-
 from elastic_harness.cluster.cluster import Cluster, ClusterEvent
 from elastic_harness.faults.injector import Catalog, Injector
 from elastic_harness.future import Future, Steps, Within, run
@@ -34,13 +32,14 @@ from elastic_harness.history.events import (
     SwitchDropped,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import Judgement, judge, judge_checks
+from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.observe.folder_watch import FolderWatch
 from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
+from elastic_harness.scenario.engine_run import EngineRun
 from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
@@ -104,7 +103,7 @@ class RunResult:
         return [entry.event.what for entry in self.history.of_kind(HarnessFailed)]
 
 
-class Run:
+class Run(EngineRun):
     """One run, in the loop's thread; `finished` has its result once all is clean again."""
 
     def __init__(
@@ -117,18 +116,6 @@ class Run:
         *,
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
-        self._loop = loop
-        self._cluster = cluster
-        self._setup = setup
-        self.finished: Future[RunResult] = Future()
-        self.history = History(os.path.join(setup.directory, "history.jsonl"))
-        self.engine = EngineMachine(
-            setup.plan,
-            actions,
-            is_open=setup.is_open,
-            patience=setup.patience,
-            checkers=setup.checkers,
-        )
         scenario = setup.plan.scenario
         names = {clause.name for clause in clauses_of(scenario)}
         wanted = {what for name in names for what in setup.checkers.find(name).observes}
@@ -140,6 +127,19 @@ class Run:
             observe_samples=setup.is_open or "samples" in wanted,
             observe_rate=setup.is_open or "learning_rate" in wanted,
         )
+        engine = EngineMachine(
+            setup.plan,
+            actions,
+            is_open=setup.is_open,
+            patience=setup.patience,
+            checkers=setup.checkers,
+        )
+        history = History(os.path.join(setup.directory, "history.jsonl"))
+        super().__init__(engine, history, setup.checkers, self._observer)
+        self._loop = loop
+        self._cluster = cluster
+        self._setup = setup
+        self.finished: Future[RunResult] = Future()
         self._stage = Stage(
             loop,
             cluster,
@@ -159,11 +159,8 @@ class Run:
         self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
         self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
         self._files_told = 0
-        self._holds: dict[str, tuple[int, int]] = {}
-        self._inputs: list[m.EngineInput] = []
         self._timer: Timer | None = None
         self._paused_at: float | None = None
-        self._end: m.EndRun | None = None
         self._listeners: list[Callable[[], None]] = []
         self._is_broken = False  # the engine has crashed: it is not asked any more
 
@@ -233,8 +230,7 @@ class Run:
     def _abort(self, reason: str) -> None:
         """End the run, because the harness cannot go on: it says unknown."""
         self._fail(reason)
-        if self._end is None:
-            self._finish(m.EndRun(outcome="aborted", reason=reason.partition("\n")[0]))
+        self._perform(m.EndRun(outcome="aborted", reason=reason.partition("\n")[0]))
 
     def _fail(self, what: str) -> None:
         """Write down what went wrong in the harness itself."""
@@ -307,71 +303,36 @@ class Run:
     # The engine and its orders
 
     def _tell(self, given: m.EngineInput) -> None:
-        """Hand the engine an input, once all orders of the one before have been carried out."""
-        self._inputs.append(given)
-        if len(self._inputs) > 1:
-            return
+        is_inner = bool(self._inputs)
         try:
-            if self._is_broken:
-                self._inputs.clear()
-            while self._inputs:
-                for command in self.engine.step(self._inputs[0], self._engine_time()):
-                    self._perform(command)
-                self._inputs.pop(0)
+            if not self._is_broken:
+                super()._tell(given)
         except Exception:  # noqa: BLE001 (outermost: the run is undone and says unknown)
             self._inputs.clear()
             self._is_broken = True
             self._abort(f"the harness crashed:\n{traceback.format_exc()}")
-        for callback in tuple(self._listeners):
+        for callback in tuple(self._listeners) if not is_inner else ():
             callback()
 
     def _engine_time(self) -> float:
         return self._loop.now() if self._paused_at is None else self._paused_at
 
-    def _perform(self, command: m.EngineCommand) -> None:
-        match command:
-            case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
-                self._holds[entry_id] = (step, rank)
-                self._observer.arm(step, rank)
-            case m.DisarmHold(entry_id=entry_id):
-                step, rank = self._holds.pop(entry_id)
-                if (step, rank) not in self._holds.values():
-                    self._observer.disarm(step, rank)
-            case m.ReleaseHold(pid=pid):
-                self._observer.release(pid)
-            case m.HoldWriting(entry_id=entry_id, node=node, condition=condition):
-                self._writers.hold(entry_id, node, condition)
-            case m.ReleaseWriting(entry_id=entry_id, node=node, condition=condition):
-                self._writers.release(entry_id, node, condition)
-            case m.Fire():
-                self._injector.fire(command)
-            case m.Heal():
-                self._injector.heal(command)
-            case m.Judge(entry_id=entry_id, clauses=clauses):
-                bind = self._setup.checkers.bind
-                judged = judge_checks(self.history, [bind(c.name, c.expected) for c in clauses])
-                verdicts = tuple((each.text, each.verdict) for each in judged)
-                self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
-            case m.WatchLog(pattern=pattern, node=node):
-                self._logs.watch(re.compile(pattern), node)
-            case m.WakeAt(at=at):
-                if self._timer is not None:
-                    self._timer.cancel()
-                if self._paused_at is None:
-                    self._timer = self._loop.call_at(at, lambda: self._tell(m.TimePassed()))
-            case m.RecordEvent(source=source, node=node, event=event):
-                self._on_fact(source, node, event)
-            case m.EndRun():
-                self._finish(command)
-            case _:
-                assert_never(command)
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._paused_at is None:
+            self._timer = self._loop.call_at(at, lambda: self._tell(m.TimePassed()))
+
+    def _hold_writing(self, order: m.HoldWriting | m.ReleaseWriting) -> None:
+        do = self._writers.hold if isinstance(order, m.HoldWriting) else self._writers.release
+        do(order.entry_id, order.node, order.condition)
+
+    def _watch_log(self, order: m.WatchLog) -> None:
+        self._logs.watch(re.compile(order.pattern), order.node)
 
     # The end
 
     def _finish(self, end: m.EndRun) -> None:
-        if self._end is not None:
-            return
-        self._end = end
         if self._timer is not None:
             self._timer.cancel()
         self._on_fact("engine", "", self._logs.output_read())

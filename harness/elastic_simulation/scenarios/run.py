@@ -22,9 +22,9 @@ from elastic_harness.history.events import (
     RunStarted,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import judge_checks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
+from elastic_harness.scenario.engine_run import EngineRun
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
 from elastic_harness.scenario.model import ActionCatalog, Scenario
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
@@ -33,7 +33,6 @@ from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage.plan import StagePlan
 from elastic_harness.scenario.stage.stage import Stage
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
-from typing_extensions import assert_never
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.cluster import SimulatedCluster
@@ -213,7 +212,7 @@ class SimulatedProbes:
         return worker.count if worker is not None else 0
 
 
-class SimulatedRun:
+class SimulatedRun(EngineRun):
     """One run; `run` returns when it is over, a moment later in real time."""
 
     def __init__(
@@ -231,17 +230,16 @@ class SimulatedRun:
         self._plan = plan
         scenario = plan.scenario
         path = os.path.join(directory, "history.jsonl") if directory is not None else None
-        self.history = History(path)
-        self._checkers = checkers
         # The stage makes folders for what launchers say, and simulated ones say nothing.
         self._folder = tempfile.TemporaryDirectory() if directory is None else None
-        self.engine = EngineMachine(plan, actions, checkers=checkers)
         self.world = JobWorld(
             _settings_of(scenario),
             _script_of(scenario.job.args),
             on_event=self._on_fact,
             on_exit=self._on_exit,
         )
+        engine = EngineMachine(plan, actions, checkers=checkers)
+        super().__init__(engine, History(path), checkers, self.world.training)
         self.cluster = SimulatedCluster(self.world, on_event=self._on_cluster_event)
         self._stage = Stage(
             cast("Loop", self),
@@ -252,10 +250,7 @@ class SimulatedRun:
             on_lost=lambda what: self._on_fact("engine", "", HarnessFailed(what=what)),
         )
         self._injector = Injector(self._stage.context, catalog, self, self._tell)
-        self._holds: dict[str, tuple[int, int]] = {}
-        self._inputs: list[m.EngineInput] = []
-        self._wake_at: float | None = None
-        self._end: m.EndRun | None = None
+        self._alarm: Timer | None = None
 
     @property
     def _folder_name(self) -> str:
@@ -343,62 +338,27 @@ class SimulatedRun:
         self.history.append(record)
         self._tell(m.RecordSeen(record=record))
 
-    def _tell(self, given: m.EngineInput) -> None:
-        """Hand the engine an input, once all orders of the one before have been carried out."""
-        self._inputs.append(given)
-        if len(self._inputs) > 1:
-            return
-        while self._inputs:
-            for command in self.engine.step(self._inputs[0], self.world.time):
-                self._perform(command)
-            self._inputs.pop(0)
+    def _engine_time(self) -> float:
+        return self.world.time
 
-    def _perform(self, command: m.EngineCommand) -> None:
-        training = self.world.training
-        match command:
-            case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
-                self._holds[entry_id] = (step, rank)
-                training.arm(step, rank)
-            case m.DisarmHold(entry_id=entry_id):
-                pinned = self._holds.pop(entry_id)
-                if pinned not in self._holds.values():
-                    training.disarm(*pinned)
-            case m.ReleaseHold(pid=pid):
-                training.release(pid)
-            case m.HoldWriting() | m.ReleaseWriting():
-                raise AssertionError("simulated workers write no files, as `why_not` says")
-            case m.Fire():
-                self._injector.fire(command)
-            case m.Heal():
-                self._injector.heal(command)
-            case m.Judge(entry_id=entry_id, clauses=clauses):
-                bind = self._checkers.bind
-                judged = judge_checks(self.history, [bind(c.name, c.expected) for c in clauses])
-                verdicts = tuple((each.text, each.verdict) for each in judged)
-                self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
-            case m.WatchLog():
-                raise AssertionError(f"{_PRINT_NOTHING}, and `why_not` has refused what asks")
-            case m.WakeAt(at=at):
-                self._wake_at = at
-                self.call_at(at, lambda: self._wake(at))
-            case m.RecordEvent(source=source, node=node, event=event):
-                self._on_fact(source, node, event)
-            case m.EndRun():
-                self._finish(command)
-            case _:
-                assert_never(command)
+    def _wake_at(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self.call_at(at, lambda: self._tell(m.TimePassed()))
 
-    def _wake(self, at: float) -> None:
-        if self._wake_at == at and self._end is None:
-            self._tell(m.TimePassed())
+    def _hold_writing(self, order: m.HoldWriting | m.ReleaseWriting) -> None:
+        raise AssertionError("simulated workers write no files, as `why_not` says")
+
+    def _watch_log(self, order: m.WatchLog) -> None:
+        raise AssertionError(f"{_PRINT_NOTHING}, and `why_not` has refused what asks")
 
     def _finish(self, end: m.EndRun) -> None:
-        if self._end is None:
-            self._end = end
-            ended = RunEnded(
-                outcome=end.outcome,
-                reason=end.reason,
-                exit_codes={**end.exit_codes, **self._stage.exit_codes},
-                ended_by_faults=end.ended_by_faults,
-            )
-            self._on_fact("engine", "", ended)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        ended = RunEnded(
+            outcome=end.outcome,
+            reason=end.reason,
+            exit_codes={**end.exit_codes, **self._stage.exit_codes},
+            ended_by_faults=end.ended_by_faults,
+        )
+        self._on_fact("engine", "", ended)

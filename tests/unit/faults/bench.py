@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_harness.cluster.process import ProcessRef
-from elastic_harness.faults.context import FaultContext
+from elastic_harness.faults.context import FaultContext, Visits
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.layers import (
     ClockLayers,
@@ -19,7 +19,6 @@ from elastic_harness.faults.layers import (
     NameLayers,
     StopLayers,
 )
-from elastic_harness.faults.links.visits import Visits
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.future import Future, settled
 from elastic_harness.observe.ends import ProcessEnds

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from elastic_harness.cluster.cluster import Cluster, having
-from elastic_harness.faults.links.visits import Visits
+from elastic_harness.faults.context import Visits
 from elastic_harness.future import Future
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
