@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Mapping
 from random import Random
@@ -14,15 +15,16 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     HealOrdered,
-    Sleep,
     Steps,
     Until,
+    Waits,
 )
 from elastic_harness.faults.fault import with_exclude
 from elastic_harness.faults.links.store import StoreFault
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
+from pytest_elastic.errors import ElasticError
 
 __all__ = ["WORDS", "ForeignBytes"]
 
@@ -31,7 +33,6 @@ _TAKEN_S: Final = 15.0
 # first, which takes a tenth of a second. What it has done by then is the evidence, and comes before
 # the word that this is in force: what is told to come after it comes after both.
 _REACTION_S: Final = 0.5
-_LOOK_S: Final = 0.05
 _MOST_CONNECTIONS: Final = 500
 _NOISE_BYTES: Final = 3000
 
@@ -108,12 +109,7 @@ class ForeignBytes(StoreFault):
                 otherwise=f"not all of what was sent to {where} was taken within {_TAKEN_S:g} s",
             )
             _check(context, id, where)
-            until = context.now() + _REACTION_S
-            while (
-                context.strangers.visits(id).closed < context.strangers.visits(id).wanted
-                and context.now() < until
-            ):
-                yield Sleep(seconds=_LOOK_S)
+            yield from _wait_for_reaction(context, id)
         except HealOrdered:
             _check(context, id, where)
         return self._evidence(context, targets, id, where, len(words))
@@ -149,6 +145,13 @@ class ForeignBytes(StoreFault):
 def _is_settled(context: FaultContext, id: str) -> bool:
     visits = context.strangers.visits(id)
     return visits.taken == visits.wanted or bool(visits.refusal)
+
+
+def _wait_for_reaction(context: FaultContext, id: str) -> Waits[None]:
+    """Wait until the store has closed all connections; those that it keeps are evidence as well."""
+    visits = context.strangers.visits
+    with contextlib.suppress(ElasticError):
+        yield Until(lambda: visits(id).closed == visits(id).wanted, _REACTION_S, "it keeps some")
 
 
 def _check(context: FaultContext, id: str, where: str) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from elastic_harness.cluster.cluster import having
-from elastic_harness.cluster.process import ProcessRef, is_running
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
@@ -22,8 +22,8 @@ from elastic_harness.faults.context import (
     FaultImpossible,
     HealOrdered,
     Proved,
-    Sleep,
     Steps,
+    Until,
     Waits,
 )
 from elastic_harness.faults.fault import Fault
@@ -36,8 +36,8 @@ from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 __all__ = ["FreezeStore", "KillStore", "SlowStore", "StoreFault"]
 
 _DEATH_S: Final = 5.0
-# How often to look whether there is anybody left to be continued.
-_LOOK_S: Final = 0.5
+# No run takes longer.
+_LONGEST_S: Final = 86_400.0
 
 
 class StoreFault(Fault):
@@ -80,8 +80,7 @@ def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
     """Wait for the heal, or until there is nobody left to be continued."""
     try:
         for process in processes:
-            while is_running((yield from context.cluster.state(process))):
-                yield Sleep(seconds=_LOOK_S)
+            yield Until(context.ends.of(process), _LONGEST_S, "it was stopped for a whole day")
     except HealOrdered:
         pass
     return ""

@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _DEATH_S: Final = 5.0
-_LOOK_S: Final = 0.05
 
 
 class NodeFault(Fault):
@@ -147,13 +146,17 @@ class PreemptNode(NodeFault):
         launchers = yield from _signal_launchers(context, targets.nodes, signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         over_at = context.now() + self.notice
-        while (left_s := over_at - context.now()) > 0:
-            if _have_left(context, launchers):
-                codes = yield from _how_they_left(context, launchers)
-                if None not in codes.values():
-                    # The run may end before the power goes: a launcher that left has obeyed.
-                    yield Proved(evidence=_evidence_of_leaving(codes))
-            yield Sleep(seconds=min(left_s, _LOOK_S))
+
+        def is_time() -> bool:
+            return context.now() >= over_at or _have_left(context, launchers)
+
+        yield Until(is_time, self.notice + 1, "a notice is over when its time has passed")
+        if context.now() < over_at:
+            codes = yield from _how_they_left(context, launchers)
+            if None not in codes.values():
+                # The run may end before the power goes: a launcher that left has obeyed.
+                yield Proved(evidence=_evidence_of_leaving(codes))
+            yield Sleep(seconds=max(over_at - context.now(), 0.0))
         cluster = context.cluster
         end = cluster.crash_node if self.by == "crash" else cluster.power_cut
         ended = yield from end_nodes(context, targets.nodes, end)
