@@ -12,6 +12,7 @@ import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import Cluster, ClusterError, NodeGone, NodeSpec, ProcessExited
+from elastic_harness.cluster.process import is_running
 from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
@@ -152,6 +153,36 @@ def test_a_role_called_in_a_forked_child_may_fork_warm_programs(bench: Bench) ->
         "n1", "role", "hello", preloaded_role="tests.conformance.entry_points:make_role"
     )
     assert bench.output(played) == "__main__ hello\n"
+
+
+def test_a_facet_is_there_or_its_capability_says_why_not(bench: Bench) -> None:
+    """None of them is there and does nothing."""
+    cluster: Cluster = bench.cluster
+    facets = {
+        "network": cluster.network,
+        "disk_faults": cluster.disks,
+        "names": cluster.names,
+        "clock_skew": cluster.clock,
+    }
+    for name, facet in facets.items():
+        capability = cluster.capabilities[name]
+        assert (facet is not None) == capability.available, name
+        assert capability.reason
+    assert cluster.sockets is not None
+    assert cluster.limits is not None
+
+
+def test_how_a_process_ends_is_an_event(bench: Bench) -> None:
+    """Its state is known until then, and nothing afterwards."""
+    bench.start("n1")
+    process = bench.run("n1", *SLEEP)
+    assert is_running(wait_for(bench.loop, bench.cluster.state(process.ref)))
+    ended = bench.cluster.ended(process.ref)
+    assert not ended.is_done
+    assert wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGUSR1))
+    assert wait_for(bench.loop, ended) in (-signal.SIGUSR1, None)  # None before Linux 6.15
+    assert wait_for(bench.loop, bench.cluster.state(process.ref)) == ""
+    assert wait_for(bench.loop, bench.cluster.ended(process.ref)) is None
 
 
 def test_a_signal_reaches_a_process_and_only_while_it_runs(bench: Bench) -> None:

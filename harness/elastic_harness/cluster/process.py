@@ -33,7 +33,9 @@ class ProcessSpec:
     """A process to be started on a node, as a session leader with clean signal dispositions.
 
     `argv` is the whole command and `environ` the whole environment. `stdout` and `stderr` are files
-    to append to (None: nowhere), and must lie in a shared directory to be read outside.
+    to append to (None: nowhere). `logs` is a folder that it and what it starts write into. Wherever
+    the node is, these can be read here under the same names, and all of them before the end of the
+    process is reported; on this machine they have to lie in a directory that the node shares.
 
     In a child of the preloaded server, instead of executing `argv`: `preloaded_entry` names a
     "module:function" that takes `argv[1:]` and returns an exit status; `preloaded_role` names one
@@ -47,6 +49,7 @@ class ProcessSpec:
     stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
+    logs: str | None = None
     preloaded_entry: str | None = None
     preloaded_role: str | None = None
 

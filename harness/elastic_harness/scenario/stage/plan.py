@@ -111,6 +111,7 @@ def launcher_spec(
         cwd=plan.cwd,
         stdout=log,
         stderr=log,
+        logs=plan.log_dir_of(node),
         preloaded_entry=launcher.preloaded_entry if plan.preloaded else None,
         preloaded_role=launcher.preloaded_role if plan.preloaded else None,
     )
