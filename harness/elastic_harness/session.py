@@ -13,7 +13,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_harness.cleanliness import what_is_left
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import ClusterEvent, ServerLost
@@ -21,7 +20,7 @@ from elastic_harness.cluster.server import leftovers
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.leaks import Spared
+from elastic_harness.leaks import Spared, what_is_left
 from elastic_harness.loop_thread import LoopThread
 from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload

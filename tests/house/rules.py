@@ -325,8 +325,7 @@ PROCESSES_IN = ("elastic_harness.cluster", "elastic_harness.observe.probe")
 
 # Modules of the harness that do it themselves: why.
 PROCESSES_EXCEPT: dict[str, str] = {
-    "elastic_harness.cleanliness": "a check for leaks: it asks the kernel, not the cluster",
-    "elastic_harness.leaks": "a check for leaks: of this machine, whoever made them",
+    "elastic_harness.leaks": "checks for leaks: they ask the kernel, not the cluster",
     "elastic_harness.observe.observer": (
         "who is at the other end of a socket of this machine, its kernel knows"
     ),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from elastic_harness.cluster.cluster import Cluster, ClusterError
-from elastic_harness.cluster.server.gateway import Gateway
+from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError
 from elastic_harness.future import Future, Steps, Until, run, settled
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.toxiproxy.address import Dial, MakeDial
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 # A call of another Toxiproxy server is bounded by its client's own time-outs.
 _EARLY_S: Final = 60.0
+_GATEWAY_ADDRESS: Final = "10.77.0.254"
+_LOOPBACK: Final = "127.0.0.1"
+_BACKLOG: Final = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class StageProxies:
     ) -> None:
         self._loop = loop
         self._cluster = cluster
-        self._gateway = Gateway(cluster)
+        self._gateway = _Gateway(cluster)
         self._plans = plans
         self._seed = Seed(value=seed)
         self._run_id = run_id
@@ -257,6 +260,59 @@ class StageProxies:
     def _proxy(self, plan: ProxyPlan, upstream: str, dial: MakeDial) -> Proxy:
         return Proxy(
             self._loop, self._seed, name=plan.name, listen="", upstream=upstream, make_dial=dial
+        )
+
+
+class _Gateway:
+    """The cluster's edge: listens where nodes can connect to, connects to what listens on nodes.
+
+    In a namespace cluster it is a place in the cluster's network, whose sockets belong to this
+    process. Without networks of their own nodes share the host's loopback, and so does it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._is_isolated = cluster.capabilities.has("gateway")
+
+    @property
+    def address(self) -> str:
+        """Where nodes find what listens here."""
+        return _GATEWAY_ADDRESS if self._is_isolated else _LOOPBACK
+
+    def listen(self, port: int) -> Future[socket.socket]:
+        """Open a socket that listens at a port of the gateway (0: any that is free)."""
+
+        def listen(opened: socket.socket) -> socket.socket:
+            try:
+                opened.setblocking(False)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                opened.bind((self.address, port))
+                opened.listen(_BACKLOG)
+            except OSError as error:
+                opened.close()
+                where = f"{self.address}:{port}"
+                raise ClusterError(
+                    f"cannot listen at the gateway, {where}: {error.strerror}"
+                ) from error
+            return opened
+
+        return self._open().then(listen)
+
+    @property
+    def dial_nodes(self) -> MakeDial:
+        """How to connect to an address inside the cluster."""
+        if not self._is_isolated:
+            return Dial
+        return partial(Dial, open_socket=self._open_for)
+
+    def _open(self) -> Future[socket.socket]:
+        if self._cluster.sockets is None:
+            return settled(ClusterError("nodes on other machines do not share our sockets"))
+        return self._cluster.sockets.open(GATEWAY)
+
+    def _open_for(self, on_opened: Callable[[socket.socket | None], None]) -> None:
+        self._open().add_done_callback(
+            lambda done: on_opened(None if done.error is not None else done.result())
         )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from elastic_harness.cluster.cluster import (
     Cluster,
+    ClusterError,
     ClusterEvent,
     ClusterNode,
     NodeGone,
@@ -140,7 +141,7 @@ class Stage:
         port = self._plan.job.endpoint_port
         yield from self._proxies.open(store_host=self._plan.store_host, endpoint_port=port)
         hosts = self._plan.endpoints
-        self._endpoint_hosts = tuple(self._cluster.nodes[name].hostname for name in hosts)
+        self._endpoint_hosts = tuple(self._running(name).hostname for name in hosts)
         self.context.links.endpoints.meet_at(hosts, port)
         yield from gather(self._launch(name) for name in names)
 
@@ -273,7 +274,7 @@ class Stage:
         spec = launcher_spec(
             self._plan,
             name,
-            address=self._cluster.nodes[name].address,
+            address=self._running(name).address,
             index=actor.index - 1,
             endpoint_hosts=self._endpoint_hosts,
             has_names=self._cluster.capabilities.has("names"),
@@ -291,6 +292,12 @@ class Stage:
 
         os.makedirs(self._plan.log_dir_of(name), exist_ok=True)
         return self._cluster.spawn(name, spec).then(on_spawned)
+
+    def _running(self, name: str) -> ClusterNode:
+        """Return a node; raises ClusterError for one that was taken away meanwhile."""
+        if name not in self._cluster.nodes:
+            raise ClusterError(f"{name} is not up any more")
+        return self._cluster.nodes[name]
 
     def _fact(self, node: str, event: Event) -> None:
         self._on_fact("cluster", node, event)
