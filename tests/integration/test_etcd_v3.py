@@ -31,7 +31,6 @@ from tests.integration.granted_job import (
     take_over,
 )
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

@@ -11,7 +11,6 @@ from tests.conformance.launchers import Running
 from tests.integration import granted_job
 from tests.integration.granted_job import CONF, ending, host_and_other, starts, take_over
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
