@@ -115,7 +115,7 @@ class CoordinatorMachine:
             deadlines=self._deadlines,
             reach=self._reach,
         )
-        self._gathering = Gathering(desk, now)
+        self._gathering = Gathering(desk)
         self._sealing = Sealing(desk, now)
         self._leaving = Leaving(desk)
         self._running = Running(desk)

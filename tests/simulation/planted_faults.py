@@ -104,6 +104,10 @@ def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> N
     del last, now
 
 
+def _too_few_from_the_start(machine: CoordinatorMachine, *, now: float, **_: object) -> None:
+    machine._gathering._too_few_since = now
+
+
 def _tell_nobody(parting: Parting, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
     del ending, unaware
     parting._may_be_asked = False
@@ -411,6 +415,18 @@ PLANTED: dict[str, Planted] = {
         # Who finds that one in the store under a term that it may not obey says so, or dials it.
         guards=tuple((CoordinatorLink, name, nobody) for name in ("_must_tell", "_may_be_well")),
         options=drawn("no store", "isolate", "lose host", nodes=3),
+    ),
+    "heir-impatient": Planted(
+        what="a successor counts the join timeout from when it began to decide",
+        breaks="of a join timeout of",
+        patches=(
+            (
+                CoordinatorMachine,
+                "__init__",
+                after(CoordinatorMachine.__init__, _too_few_from_the_start),
+            ),
+        ),
+        options=drawn("age", "beset", "crash", nodes=4, is_brisk=False),
     ),
     "late-comers-untold": Planted(
         what="whoever comes after the end is welcomed, and told nothing",

@@ -11,6 +11,7 @@ from elastic_simulation.world import World, formed, settings
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.model import Settings
 
 WAYS = {
@@ -276,6 +277,20 @@ def test_r11_a_minority_ends_as_lost_after_the_join_timeout() -> None:
     assert over is not None
     assert over.result == "lost"
     assert "reached 1 of its 3 members" in over.reason
+
+
+def test_r11_a_successor_waits_for_the_join_timeout_however_long_its_round_has_run() -> None:
+    """The time counts from when nodes are missing, not from when it began to decide."""
+    world = led("n1", "n2", "n3", config=succeeding("3:3", join_timeout_s=10.0))
+    world.processes["n1"].feed("coordinator", v.Superseded(term=2))
+    world.run(15.0)
+    assert world.all_run("n1", "n2", "n3")
+    assert world.round_of("n2") == 1
+    world.kill_agent("n3")
+    world.run(9.0)
+    assert world.over("n2") is None
+    world.run_until(lambda: world.over("n2") is not None, within_s=2.0)
+    assert "2 of at least 3 nodes were ready within 10 s" in str(world.over("n2"))
 
 
 def test_r11_a_tie_goes_to_the_side_of_the_coordinator() -> None:
