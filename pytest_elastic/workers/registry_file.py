@@ -47,9 +47,6 @@ _NOT_OURS = (
     RecursionError,
 )
 
-# When this process first saw a coordinator's count, by file and job: (what was seen, when).
-_seen: dict[tuple[str, str], tuple[object, float]] = {}
-
 
 def prepare(path: str, *, said: str) -> None:
     """Create the file if there is none, and see that it can be used; raises UsageError.
@@ -89,20 +86,26 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
     """Find who decides, or be the one if nobody does; as `etcd_client.campaign`.
 
     `path`, `run_id`, `value` (JSON text with the candidate's `incarnation`), `ttl_s`. In the place
-    of the revision is a number that rises with each coordinator of the job. `now` is on this
-    machine's monotonic clock, which is read where nobody says it.
+    of the revision is a number that rises with each coordinator of the job. An answer says in
+    `seen` what was seen of the coordinator, and since when; the next call has to be given that, as
+    the process of this one may be gone by then. `now` is on this machine's monotonic clock, which
+    is read where nobody says it.
     """
     value, ttl_s = str(arguments["value"]), int(arguments["ttl_s"])
     with _entry(arguments) as entry:
         holder = entry.get("holder", "")
         is_ours = _incarnation(holder) == _incarnation(value)
         at = time.monotonic() if now is None else now
-        if holder and not is_ours and not _is_over(arguments, entry, at):
+        sight, since = [holder, entry.get("count")], at
+        if (seen := arguments.get("seen")) and seen[0] == sight:
+            since = float(seen[1])
+        if holder and not is_ours and at - since <= float(entry["ttl_s"]):
             return {
                 "is_won": False,
                 "value": holder,
                 "create_revision": entry["term"],
                 "ending": entry.get("ending", ""),
+                "seen": [sight, since],
             }
         if not is_ours:
             entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
@@ -160,15 +163,6 @@ def resign(arguments: Mapping[str, Any]) -> None:
 def _is_ours(arguments: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     is_same = _incarnation(entry.get("holder", "")) == _incarnation(str(arguments["value"]))
     return is_same and entry.get("term") == arguments["create_revision"]
-
-
-def _is_over(arguments: Mapping[str, Any], entry: Mapping[str, Any], now: float) -> bool:
-    """Tell whether the coordinator has been seen not to count for as long as it may decide."""
-    key = (str(arguments["path"]), str(arguments["run_id"]))
-    sight = (entry["holder"], entry["count"])
-    if key not in _seen or _seen[key][0] != sight:
-        _seen[key] = (sight, now)
-    return now - _seen[key][1] > float(entry["ttl_s"])
 
 
 @contextlib.contextmanager

@@ -65,12 +65,20 @@ def test_whoever_counts_no_more_is_followed_after_its_lease(path: Path) -> None:
     """By the clock of who looks, from when it first saw the count; a term is never used twice."""
     won = campaign(candidate(path, "a", term=41))
     assert won["create_revision"] == 41, "what the others know of before counts too"
-    assert not campaign(candidate(path, "b"), now=100.0)["is_won"]
+
+    def look(at: float, before: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        seen = None if before is None else before["seen"]
+        return campaign({**candidate(path, "b"), "seen": seen}, now=at)
+
+    first = look(100.0)
     assert renew(office(path, "a", won)) == TTL_S
-    assert not campaign(candidate(path, "b"), now=100.0 + TTL_S + 1)["is_won"], "it has counted on"
-    assert not campaign(candidate(path, "b"), now=100.0 + 2 * TTL_S)["is_won"]
-    second = campaign(candidate(path, "b"), now=100.0 + 2 * TTL_S + 2)
-    assert (second["is_won"], second["create_revision"]) == (True, 42)
+    second = look(100.0 + TTL_S + 1, first)
+    assert not second["is_won"], "it has counted on"
+    third = look(100.0 + 2 * TTL_S, second)
+    assert not third["is_won"]
+    assert not look(100.0 + 9 * TTL_S)["is_won"], "whoever has seen nothing yet begins to look"
+    last = look(100.0 + 2 * TTL_S + 2, third)
+    assert (last["is_won"], last["create_revision"]) == (True, 42)
     assert renew(office(path, "a", won)) == 0
 
 
