@@ -183,6 +183,37 @@ def test_a_file_that_finds_no_room_stays_as_it_was(path: Path) -> None:
     assert renew(office(path, "a", won)) == TTL_S
 
 
+def test_what_stands_is_whole_until_what_follows_it_is(path: Path) -> None:
+    """Whatever is being written when a machine loses its power: nothing is written over.
+
+    But for the count, whose place and length do not change; else each coordinator would wait for
+    the disk four times in a lease.
+    """
+    first = campaign(candidate(path, "a", "one"))
+    second = campaign(candidate(path, "b", "two"))
+    for act in (
+        lambda: record({**office(path, "a", first, "one"), "record": "x" * 5000}),
+        lambda: campaign(candidate(path, "c", "three")),
+        lambda: conclude({**office(path, "a", first, "one"), "ending": "well"}),
+        lambda: resign(office(path, "b", second, "two")),
+    ):
+        with path.open() as old:
+            before = path.read_text()
+            act()
+            assert path.read_text() != before
+            assert old.read() == before
+    won = office(path, "c", campaign(candidate(path, "c", "three")), "three")
+    with path.open() as old:
+        before = path.read_text()
+        assert renew(won)
+        after = old.read()
+    changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    assert changed
+    assert all(a.isdigit() and b.isdigit() for a, b in changed)
+    assert path.read_text() == after
+    assert os.listdir(path.parent) == [path.name]
+
+
 def test_a_lock_that_nobody_gives_back_is_told_in_time(path: Path) -> None:
     """Instead of a call that hangs with whoever holds it; a node that begins does not wait."""
     path.touch()
