@@ -259,8 +259,7 @@ def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     later = [step for step in found.steps if step > seen.steps // 4]
     if len(later) < 2:
         raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
-    # A folder is covered while the job runs: relative names of a process that has it as its working
-    # folder would go past the cover, those of files in a folder below do not.
+    # The less is covered, the less of the job passes through a slower file system.
     folders = found.written.split("/")[:-1]
     fixed = list(takewhile(lambda name: "*" not in name, folders))
     below = {"path": "/".join(fixed)} if fixed else {}

@@ -136,6 +136,7 @@ class Observer:
         self._workers: dict[int, _Peer] = {}
         self._answers: dict[int, dict[str, Mapping[str, Any]]] = {}  # by whose order it was
         self._holds: list[tuple[int, int | None]] = []
+        self._covered: set[str] = set()
         self._generations: dict[tuple[str, str], _Generation] = {}
         self._listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -184,6 +185,17 @@ class Observer:
         if peer is not None:
             peer.is_held = False
             self._send(peer, "release")
+
+    def enter_again(self, node: str) -> None:
+        """Have workers of a node enter their working folder by its path, now and in later rounds.
+
+        A process that was in a folder before it was covered goes past the cover otherwise, with
+        relative names.
+        """
+        self._covered.add(node)
+        for peer in self._workers.values():
+            if peer.node == node:
+                self._send(peer, "enter")
 
     def order(self, pid: int, order: Mapping[str, Any]) -> bool:
         """Have a worker do something at its next step; False when it is not connected.
@@ -333,7 +345,9 @@ class Observer:
         self._emit(peer, peer.worker, at + peer.skew_s)
         self._watch_process(peer)
         steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})
-        self._send(peer, "\n".join([*(f"hold {step}" for step in steps), self._welcome]))
+        enter = ["enter"] if peer.node in self._covered else []
+        orders = [*enter, *(f"hold {step}" for step in steps)]
+        self._send(peer, "\n".join([*orders, self._welcome]))
 
     def _has_worker_above(self, pid: int) -> bool:
         return any(above in self._workers for above in ancestors(pid))

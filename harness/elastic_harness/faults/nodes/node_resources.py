@@ -18,6 +18,7 @@ from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.observe.listeners import find_listeners
 from elastic_harness.observe.proc import is_same_process
 from elastic_harness.scenario.engine.situation import ProcessRef
+from pytest_elastic.errors import ElasticError
 
 __all__ = ["NodeResources"]
 
@@ -37,6 +38,7 @@ class NodeResources:
     """Limits laid over nodes by several owners; `data_folders` hold the job's own files.
 
     `clock_folders` says where a node's clock looks for how wrong it is; None: it does not.
+    `on_covered` is called with the name of a node when a directory of it has been covered.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class NodeResources:
         data_folders: Sequence[str] = (),
         *,
         clock_folders: Callable[[str], str] | None = None,
+        on_covered: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
+        self._on_covered = on_covered
         self._clock_folders = clock_folders
         self._clocks: dict[tuple[str, str], float] = {}
         self._data_folders = tuple(data_folders)
@@ -185,7 +189,13 @@ class NodeResources:
         else:
             if policy is not None:
                 self._covered[key] = running.incarnation
-            self._cluster.set_disk(node, self._directory(path), owner, policy, ticket.settle)
+
+            def settle(outcome: ElasticError | None) -> None:
+                if outcome is None:
+                    self._on_covered(node)
+                ticket.settle(outcome)
+
+            self._cluster.set_disk(node, self._directory(path), owner, policy, settle)
         return ticket
 
     def count_disk(self, node: str, path: str | None) -> Ticket[DiskCounters]:

@@ -9,11 +9,12 @@ the hello (until the harness has looked for workers that should be dead) and a h
 has fired); both are bounded.
 
 To the harness go JSON lines, each with `say`. Back come lines of words: `welcome hash=1 samples=0
-hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `bystander`, and what the worker is to do at its
-next step: `exit CODE =BY`, `raise ERROR =MESSAGE =BY`, `act NAME ARGUMENT =BY` (see
-`elastic_probe_acts`; `resume` ends one that lasts). BY is whose order it is and goes back with what
-is said of it; it and the message are written as in an URL. An order to end is acknowledged with
-`began`, then `ended` when the interpreter goes down of it, `refused` when the script went on.
+hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `enter` (the working folder again, by its path),
+`bystander`, and what the worker is to do at its next step: `exit CODE =BY`, `raise ERROR =MESSAGE
+=BY`, `act NAME ARGUMENT =BY` (see `elastic_probe_acts`; `resume` ends one that lasts). BY is whose
+order it is and goes back with what is said of it; it and the message are written as in an URL. An
+order to end is acknowledged with `began`, then `ended` when the interpreter goes down of it,
+`refused` when the script went on.
 """
 
 from __future__ import annotations
@@ -266,6 +267,12 @@ class Probe:
                     self._holds.append(int(step))
             case ["unhold", step]:
                 self._holds = [each for each in self._holds if each != int(step)]
+            case ["enter"]:
+                # A file system was mounted over it: relative names would go past that.
+                try:  # noqa: SIM105 (contextlib costs more at start-up than this file)
+                    os.chdir(os.getcwd())
+                except FileNotFoundError:
+                    pass  # the script has removed it
             case ["release"]:
                 return True
             case ["exit", _, _] | ["raise", _, _, _] | ["act", _, _, _]:

@@ -49,6 +49,9 @@ _SURVIVOR_LOOK_S = 0.1
 class Orders(Protocol):
     """What the stage needs of the observer: a word to a worker's probe."""
 
+    def enter_again(self, node: str) -> None:
+        """Have a node's workers enter their working folder by its path: it may be covered."""
+
     def order(self, pid: int, order: Mapping[str, Any]) -> bool:
         """Send an order to the probe of a worker; False when it has none."""
 
@@ -109,6 +112,7 @@ class Stage(StageStops, StageNetwork):
             cluster,
             plan.data_folders,
             clock_folders=plan.log_dir_of if plan.launch_environs else None,
+            on_covered=orders.enter_again,
         )
         # Known once their nodes are up; newcomers get the same.
         self._endpoint_hosts: Sequence[str] = ()
