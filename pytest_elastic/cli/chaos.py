@@ -173,7 +173,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         shown,
     )
     try:
-        with StatusLine(lambda: f"  under way: {runs.under_way()}") as screen:
+        with StatusLine(runs.under_way) as screen:
             rows = _run(runs, shown, names, screen.tell)
     finally:
         runs.close()
@@ -199,8 +199,8 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
     if (limit := seen.loss_limit) is not None:
         runs.notes.append(
-            "loss: the mean of the last losses, and in brackets that without a fault; at most "
-            f"{limit:.2g} is allowed, which is three standard deviations of the losses there more"
+            "loss: the mean of the last losses, and in brackets that without a fault. At most "
+            f"{limit:.2g} is allowed: that mean, and three standard deviations of those losses"
         )
     rows = []
     for row in runs.battery(seen, names):

@@ -41,6 +41,9 @@ class SimulatedProbes:
         worker = self._training.workers.get(pid)
         return worker.exit_code if worker is not None else None
 
+    def enter_again(self, node: str) -> None:
+        """Do nothing: simulated workers have no working folder."""
+
     def steps_of(self, pid: int) -> int:
         """Return how many steps a worker has completed."""
         worker = self._training.workers.get(pid)

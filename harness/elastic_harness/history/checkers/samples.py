@@ -22,8 +22,8 @@ _REPORT = (
     "says which they are"
 )
 _NOT_OBSERVED = (
-    "samples were not observed: they must be asked for, and come from a DataLoader over a dataset "
-    f"with indices, or else {_REPORT}"
+    "no samples were seen. Those that a DataLoader takes from a dataset with indices are, where a "
+    f"clause asks for them; for any other, {_REPORT}"
 )
 _UNSEEN = {
     "iterable": "an IterableDataset has no indices",
