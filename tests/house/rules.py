@@ -233,6 +233,7 @@ PURE = (
         holds="elastic_harness.scenario.stage",
         drivers=(
             "held_writers",
+            "link_clock",
             "log_clock",
             "log_watch",
             "network",

@@ -25,9 +25,11 @@ from dataclasses import dataclass
 
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement
+from elastic_harness.report.links import LinkUse, read_link_uses
 from elastic_harness.report.timed_lines import LogLine, read_marks, timed_lines
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
+from elastic_harness.scenario.stage.link_clock import LINK_COUNTS
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES
 from pytest_elastic.errors import UsageError
 
@@ -102,7 +104,12 @@ class RunDirectory:
     ) -> None:
         """Write the timeline and the trace."""
         page = timeline_html(
-            history, judgements, logs=self._log_files(), lines=self._log_lines(), command=command
+            history,
+            judgements,
+            logs=self._log_files(),
+            lines=self._log_lines(),
+            links=self._link_uses(),
+            command=command,
         )
         write_whole(self.timeline, page)
         write_whole(self.trace, trace_json(history))
@@ -122,6 +129,14 @@ class RunDirectory:
             content, offset = _end_of_file(os.path.join(self.logs, name), tail)
             found += timed_lines(content, grown, who=who, offset=offset)
         return found
+
+    def _link_uses(self) -> list[LinkUse]:
+        """Return what links have delivered and dropped, where that was counted."""
+        try:
+            with open(os.path.join(self.path, LINK_COUNTS), encoding="utf-8") as file:
+                return read_link_uses(file)
+        except OSError:
+            return []
 
     def _log_files(self) -> list[str]:
         """Return the logs' paths relative to the run directory, sorted."""

@@ -45,6 +45,7 @@ from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.stage.held_writers import HeldWriters
+from elastic_harness.scenario.stage.link_clock import LINK_COUNTS, LinkClock
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES, LogClock
 from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.stage.plan import StagePlan
@@ -153,8 +154,9 @@ class Run:
         self._logs = LogWatch(
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
-        log_times = os.path.join(os.path.dirname(setup.stage.log_dir), LOG_TIMES)
+        log_times = os.path.join(setup.directory, LOG_TIMES)
         self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
+        self._link_clock = LinkClock(loop, cluster, os.path.join(setup.directory, LINK_COUNTS))
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage, self._on_fact, self._fail)
         self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
@@ -208,6 +210,7 @@ class Run:
         if isinstance(outcome, ClusterError):
             self._on_begun(outcome)
         elif self._end is None:
+            self._link_clock.start()
             self._stage.begin(self._setup.plan.scenario.initial_nodes, self._on_begun)
 
     def on_cluster_event(self, event: ClusterEvent) -> None:
@@ -426,8 +429,11 @@ class Run:
         def on_counted(outcome: NetworkCounters | ClusterError) -> None:
             if isinstance(outcome, ClusterError):
                 self._fail(f"whether the harness dropped packets is not known: {outcome}")
-            elif lost := sum(outcome.own_drops.values()):
-                self._on_fact("cluster", "", SwitchDropped(packets=lost))
+            else:
+                self._link_clock.note(outcome.links)
+                if lost := sum(outcome.own_drops.values()):
+                    self._on_fact("cluster", "", SwitchDropped(packets=lost))
+            self._link_clock.close()
             self._cluster.reset(self._on_reset)
 
         if self._cluster.capabilities.has("network"):
