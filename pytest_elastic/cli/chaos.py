@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_elastic.config import LaunchConfig
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _SUFFIX = ".elastic.yaml"
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
@@ -38,14 +38,15 @@ _LAUNCH_COMMANDS = (
 
 def main(argv: Sequence[str]) -> int:
     """Return 0 if every test of the battery is valid, 1 if one is invalid, 3 if one is unknown."""
-    given = _parser().parse_args(argv)
+    given = build_parser().parse_args(argv)
     words = [given.program, *given.arguments]
     if not given.is_module and _are_scenarios(words):
         _become_pytest(given, words)
     return _check_up(given, words)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic chaos",
         usage="pytest-elastic chaos [options] SCRIPT [arguments of the script]\n"

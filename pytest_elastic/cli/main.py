@@ -17,7 +17,7 @@ from pytest_elastic.unread import until_unread
 
 __all__ = ["main"]
 
-# name -> (module with `main(argv) -> int`, what it does)
+# name -> (module with `main(argv) -> int` and `build_parser()`, what it does)
 _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
     "chaos": ("pytest_elastic.cli.chaos", "check a training script by faults, or run scenarios"),
@@ -73,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
     if argv is None and os.getpid() == 1:
         _end_on_signals()
+    if argv is None and "_ARGCOMPLETE" in os.environ:
+        from pytest_elastic.cli.completion import complete
+
+        complete(_COMMANDS)
     arguments = list(sys.argv[1:] if argv is None else argv)
     return until_unread(lambda: _run(arguments))
 

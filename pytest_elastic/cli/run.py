@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_elastic.cli.devices import count_devices
-from pytest_elastic.cli.options import parse_run_command
+from pytest_elastic.cli.options import build_parser, parse_run_command
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import ElasticError, InternalError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_elastic.boot.role import Program, Role
     from pytest_elastic.workers.keeper_client import AdoptedKeeper
 
-__all__ = ["LauncherRole", "launcher_role", "main", "read_config"]
+__all__ = ["LauncherRole", "build_parser", "launcher_role", "main", "read_config"]
 
 
 def main(argv: Sequence[str]) -> int:
