@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pytest_elastic.errors import ElasticError
+from pytest_elastic.printed import printable_lines
 from pytest_elastic.unread import until_unread
 
 __all__ = ["main"]
@@ -50,7 +51,7 @@ def _usage() -> str:
 def _complain(text: str) -> None:
     """Say the last words; where nobody can read them, the exit code still tells."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()
     except OSError:
         # What is left in the buffer would fail again when the interpreter ends, with another code.
