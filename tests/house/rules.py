@@ -220,7 +220,6 @@ PURE = (
             "api",
             "client",
             "connection",
-            "listener",
             "proxy",
             "remote",
             "server",

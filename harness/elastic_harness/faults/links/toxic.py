@@ -22,8 +22,7 @@ from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.toxiproxy.stream import Toxic
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
-from elastic_harness.toxiproxy.values import checked_attributes
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, checked_attributes
 from pytest_elastic.errors import UsageError
 
 __all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
