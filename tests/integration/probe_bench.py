@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from elastic_harness.cluster.process_table import is_same_process
 from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.history import Entry, History
 from elastic_harness.observe.observer import Observer, probe_environ
-from elastic_harness.observe.proc import is_same_process
 
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop

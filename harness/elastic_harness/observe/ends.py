@@ -12,8 +12,8 @@ import os
 import struct
 from typing import Final
 
+from elastic_harness.cluster.process_table import is_same_process
 from elastic_harness.history.events import ProcessExited, WorkerHello
-from elastic_harness.observe.proc import is_same_process
 from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.events.model import Record, WorkerExited
 

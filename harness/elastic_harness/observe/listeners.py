@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from elastic_harness.observe.proc import read_process
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.scenario.engine.situation import ProcessRef
 
 __all__ = ["find_listeners", "listening_inodes"]
@@ -23,9 +23,9 @@ def find_listeners(pids: Sequence[int], port: int) -> tuple[ProcessRef, ...]:
             for inode in listening_inodes(_lines(f"/proc/{pid}/net/{table}"), port)
         }
         if inodes and inodes & _sockets_of(pid):
-            process = read_process(pid)
+            process = row_of(pid)
             if process is not None and process.is_alive:
-                found.append(ProcessRef(pid=pid, start_time=process.start_time))
+                found.append(ProcessRef(pid=pid, start_time=process.start_ticks))
     return tuple(found)
 
 

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from elastic_harness.cluster.process_table import ancestors, has_ended, row_of
 from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
-from elastic_harness.observe.proc import ancestors, has_ended, read_process
 from elastic_harness.observe.sayings import event_from, hello_from
 from elastic_harness.observe.stacks import StackOffer, StackSource
 from pytest_elastic.errors import UsageError
@@ -331,9 +331,9 @@ class Observer:
         if peer.pid in self._workers or self._has_worker_above(peer.pid):
             self._send(peer, "bystander")
             return
-        process = read_process(peer.pid)
+        process = row_of(peer.pid)
         peer.node = said["node"]
-        start_time = process.start_time if process is not None else 0
+        start_time = process.start_ticks if process is not None else 0
         hello = hello_from(said, peer.pid, start_time)
         peer.generation = self._generation_of(peer.node, hello)
         peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))

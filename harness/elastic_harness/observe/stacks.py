@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.history.events import StackSeen, WorkerHello
 from elastic_harness.history.stacks import parse_stacks, place_in_script
-from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.loop import Loop
 
@@ -99,7 +99,7 @@ class _Answer:
     def ask(self, send: Callable[[ProcessRef, int], bool]) -> None:
         """Send the signal, unless nobody would answer it."""
         worker, offer = self.source.worker, self.source.offer
-        process = read_process(worker.pid)
+        process = row_of(worker.pid)
         if process is None or not process.is_alive:
             self._reason = "it has just ended"
         elif process.state in _STOPPED:
@@ -123,7 +123,7 @@ class _Answer:
         worker, offer = self.source.worker, self.source.offer
         main, others = parse_stacks(self._text, offer.main if offer is not None else 0)
         if not main and not self._reason:
-            process = read_process(worker.pid)
+            process = row_of(worker.pid)
             state = process.state if process is not None else "X"
             words = _STATES.get(state, "gone")
             self._reason = f"no answer within {_LIMIT_S:g} s, {words} (state {state})"

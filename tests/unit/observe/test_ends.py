@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.history.events import ProcessExited, WorkerHello
 from elastic_harness.observe.ends import ProcessEnds
-from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.engine.situation import ProcessRef
 
 from pytest_elastic.events.model import Event, Record, WorkerExited
@@ -18,9 +18,9 @@ from pytest_elastic.events.model import Event, Record, WorkerExited
 
 def ref(pid: int) -> ProcessRef:
     """Return a process for good."""
-    found = read_process(pid)
+    found = row_of(pid)
     assert found is not None
-    return ProcessRef(pid=pid, start_time=found.start_time)
+    return ProcessRef(pid=pid, start_time=found.start_ticks)
 
 
 def ended(code: str) -> tuple[ProcessEnds, ProcessRef]:

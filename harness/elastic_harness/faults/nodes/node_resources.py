@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeVar
 from elastic_harness.cluster.cluster import PRIVATE_TREES, Cluster, ClusterError
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
+from elastic_harness.cluster.process_table import is_same_process
 from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.nodes.resource_context import FileLimit, Limited
 from elastic_harness.faults.ticket import FaultImpossible, Ticket
 from elastic_harness.observe.listeners import find_listeners
-from elastic_harness.observe.proc import is_same_process
 from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.errors import ElasticError
 

@@ -23,10 +23,10 @@ from elastic_harness.cluster.cluster import (
     ProcessHandle,
     ServerLost,
 )
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.faults.nodes.node_resources import NodeResources
 from elastic_harness.faults.ticket import Ticket
 from elastic_harness.history import events
-from elastic_harness.observe.proc import read_process
 from elastic_harness.scenario.engine.situation import ProcessRef
 from elastic_harness.scenario.stage.network import StageNetwork
 from elastic_harness.scenario.stage.node_commands import NodeCommands
@@ -278,8 +278,8 @@ class Stage(StageStops, StageNetwork):
 
     def process_state(self, process: ProcessRef) -> str:
         """Return the letter of /proc/PID/stat, "" once it has ended."""
-        found = read_process(process.pid)
-        if found is None or process.start_time not in (0, found.start_time):
+        found = row_of(process.pid)
+        if found is None or process.start_time not in (0, found.start_ticks):
             return ""
         return found.state
 
