@@ -453,8 +453,9 @@ class JobEnded(Event):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentExited(Event):
-    """The last event of an agent."""
+    """The last event of an agent; `stuck` are processes that SIGKILL has not ended."""
 
     kind: ClassVar[str] = "agent_exited"
     exit_code: int
     reason: str
+    stuck: tuple[int, ...] = ()
