@@ -300,7 +300,11 @@ def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  "
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,  # an option is copied from the card
     )
 
 

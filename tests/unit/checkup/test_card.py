@@ -140,3 +140,9 @@ def test_the_card_is_no_wider_than_a_screen() -> None:
     """Whatever a cause says."""
     text = card_text("train.py", rows(causes=("a: " + "word " * 200,)), [])
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_no_option_is_broken_over_two_lines() -> None:
+    """Wherever it comes to stand in a line: it is copied from there."""
+    for words in range(60):
+        assert "--observe-step=" in card_text("train.py", [], [f"{'w ' * words}--observe-step='x'"])
