@@ -107,9 +107,9 @@ def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if found is not None and _incarnation(found) != _incarnation(ours):
         return {"is_won": False, **found}
     if found is not None:
-        # We won before, and did not hear of it.
-        ttl_s = _keep_alive(etcd, found["lease"])
-        return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, "record": _record(etcd, arguments)}
+        # We won before, and did not hear of it; or we resign, and this came before that. What is
+        # still under way belongs to that lease, and must not end the one that we ask for here.
+        resign(etcd, found)
     granted = etcd.ask("/v3/lease/grant", {"TTL": str(arguments["ttl_s"])})
     lease = str(granted["ID"])
     answer = etcd.ask("/v3/kv/txn", _put_over({**arguments, "lease": lease}, 0))

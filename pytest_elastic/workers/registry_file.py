@@ -112,10 +112,11 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
                 "ending": entry.get("ending", ""),
                 "seen": [sight, since],
             }
-        if not is_ours:
-            entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
-            entry["count"] = _COUNT_FROM
-        entry.update(holder=value, ttl_s=ttl_s, count=int(entry["count"]) + 1)
+        # A new term, even if we won before: what is still under way, as a resignation that this has
+        # overtaken, is said under that one.
+        entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
+        count = int(entry.get("count", _COUNT_FROM)) + 1  # never one that was seen before
+        entry.update(holder=value, ttl_s=ttl_s, count=count)
         return {
             "is_won": True,
             "value": value,
