@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -247,6 +248,20 @@ def test_words_that_somebody_else_put_in_the_key_are_replaced(etcd: EtcdServer) 
     assert etcd_client.campaign(asking(at), candidate("b"))["value"] == office["value"]
     etcd_client.resign(asking(at), office)
     assert etcd_client.campaign(asking(at), candidate("b"))["is_won"], "it is bound to the lease"
+
+
+def test_an_endpoint_that_is_silent_leaves_time_for_the_others(etcd: EtcdServer) -> None:
+    """A machine of the etcd that lost its power, listed first: the others have a quorum.
+
+    It costs its share of the time once; then the one that answered is asked first.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"127.0.0.1:{silent.getsockname()[1]}"
+        at = place(etcd, endpoints=[dead, etcd.endpoint])
+        assert etcd_client.campaign(asking(at, 4.0), candidate("a"))["is_won"]
+        began = time.monotonic()
+        assert not etcd_client.campaign(asking(at, 4.0), candidate("b"))["is_won"]
+        assert time.monotonic() - began < 2.0, "less than the share of the silent one"
 
 
 def test_an_etcd_that_does_not_answer_is_named_in_time(etcd: EtcdServer) -> None:
