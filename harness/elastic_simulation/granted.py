@@ -23,6 +23,7 @@ from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Node
 
 if TYPE_CHECKING:
@@ -261,6 +262,10 @@ class _Agent:
         process.set_alarm("coordinator")
         if process.agent.over is not None:
             process.feed("coordinator", v.HandOver(reason="has left"))
+
+    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
+        """Never asked: nobody announces himself where an etcd says who decides."""
+        raise AssertionError(f"{place.name} was announced, and {otherwise} would follow")
 
     def perform(self, command: v.CoordinatorCommand) -> None:
         World.perform_coordinator(self._world, self._process, command)  # the registry allows it
