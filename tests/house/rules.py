@@ -254,7 +254,7 @@ PURE = (
     Pure(holds="elastic_simulation.random_faults", drivers=("ledger",)),
     Pure(holds="elastic_simulation.scenarios", drivers=("cluster", "run", "stage")),
     Pure(holds="elastic_simulation", drivers=("__main__",)),
-    Pure(holds="elastic_harness.report", drivers=("retention", "run_directory")),
+    Pure(holds="elastic_harness.report", drivers=("run_directory",)),
 )
 
 # What a pure file does not import, and the names of it that are harmless all the same.

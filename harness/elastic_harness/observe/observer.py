@@ -21,11 +21,23 @@ from typing import Any
 from urllib.parse import quote
 
 from elastic_harness.cluster.process_table import ancestors, has_ended, row_of
-from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
-from elastic_harness.observe.sayings import event_from, hello_from
+from elastic_harness.history.events import (
+    GroupFormed,
+    ParametersHashed,
+    RankHeld,
+    RankReleased,
+    ResumeObserved,
+    SamplesDrawn,
+    SamplesUnseen,
+    StepCompleted,
+    WorkerFinished,
+    WorkerGone,
+    WorkerHello,
+    WorkerRaised,
+)
 from elastic_harness.observe.stacks import StackOffer, StackSource
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.codec import decode_record
+from pytest_elastic.events.codec import decode_record, event_from
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
@@ -35,6 +47,19 @@ PROBE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 SOCKET_VARIABLE = "ELASTIC_PROBE_SOCKET"
 NODE_VARIABLE = "ELASTIC_NODE"
 
+# What a worker may say of itself, beside its hello.
+_OF_WORKERS = (
+    GroupFormed,
+    ParametersHashed,
+    RankHeld,
+    RankReleased,
+    ResumeObserved,
+    SamplesDrawn,
+    SamplesUnseen,
+    StepCompleted,
+    WorkerFinished,
+    WorkerRaised,
+)
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 # The longest honest line holds a batch's indices; a line that never ends is somebody else's stream.
@@ -146,11 +171,6 @@ class Observer:
         os.chmod(socket_path, 0o777)  # noqa: S103
         self._listener.listen(1024)
         loop.watch(self._listener.fileno(), on_readable=self._accept)
-
-    @property
-    def live_workers(self) -> dict[int, WorkerHello]:
-        """The workers not yet seen dead, by global pid."""
-        return {pid: peer.worker for pid, peer in self._workers.items() if peer.worker}
 
     @property
     def stack_sources(self) -> list[StackSource]:
@@ -313,28 +333,34 @@ class Observer:
     # --- what probes say -----------------------------------------------------------------------
 
     def _on_probe(self, peer: _Peer, said: Mapping[str, Any]) -> None:
-        if said["say"] == "hello":
+        if said["say"] == WorkerHello.kind:
             self._on_hello(peer, said)
         elif said["say"] == "acted":
             self._answers.setdefault(peer.pid, {})[said["by"]] = said
         elif said["say"] == "stacks":
             peer.stacks = StackOffer.of(said)
         elif peer.worker is not None:
-            peer.steps += said["say"] == "step"
-            event = event_from(said, peer.worker, peer.skew_s)
+            at = float(said["at"]) + peer.skew_s
+            fields = {**said, "pid": peer.pid, "rank": peer.worker.rank}
+            event = event_from(said["say"], fields)
+            if isinstance(event, StepCompleted):
+                peer.steps += 1
+                event = replace(event, began_at=event.began_at + peer.skew_s)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
-            if event is not None:
-                self._emit(peer, event, float(said["at"]) + peer.skew_s)
+            if isinstance(event, _OF_WORKERS):
+                self._emit(peer, event, at)
 
     def _on_hello(self, peer: _Peer, said: Mapping[str, Any]) -> None:
         if peer.pid in self._workers or self._has_worker_above(peer.pid):
             self._send(peer, "bystander")
             return
         process = row_of(peer.pid)
-        peer.node = said["node"]
         start_time = process.start_ticks if process is not None else 0
-        hello = hello_from(said, peer.pid, start_time)
+        hello = event_from(said["say"], {**said, "pid": peer.pid, "start_time": start_time})
+        if not isinstance(hello, WorkerHello):
+            return
+        peer.node = said["node"]
         peer.generation = self._generation_of(peer.node, hello)
         peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))
         at = float(said["at"])

@@ -19,9 +19,9 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, overall, unmet
-from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
+from elastic_harness.report.cause import failed_first, first_failure, lines_of, where_ranks_stand
 from elastic_harness.report.links import LinkUse, link_lines, reach
-from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
+from elastic_harness.report.moments import Moment, moments, where_it_stood
 from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.rendered import render

@@ -7,9 +7,9 @@ from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import FaultFired, NodeStarted, NodeStopped
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
-from elastic_harness.report.moments import node_of_first_failure
 
 from pytest_elastic.events.model import JobEnded, RoundEnded, RoundSealed, WorkerExited
 from tests.unit.history.story import Story
