@@ -15,8 +15,7 @@ from typing import Protocol, TypeVar
 
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from pytest_elastic.errors import ElasticError, UsageError
 

@@ -14,8 +14,7 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.cluster.server.network_reading import read_counters
 from elastic_harness.conversation import Answer
-from elastic_harness.network.link_model import LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, read_hosts
 from elastic_harness.network.switch_wire import layers_to_fields, policy_to_fields
 from elastic_harness.network.traffic import check_class

@@ -31,8 +31,7 @@ from elastic_harness.cluster.cluster import (
     ProcessInfo,
     ProcessSpec,
 )
-from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.job_world import JobWorld

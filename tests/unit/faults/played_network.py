@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.faults.ticket import Ticket
-from elastic_harness.network.link_model import FateKind, LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers, OwnedLink
-from elastic_harness.network.link_policy import combine
+from elastic_harness.network.link_model import (
+    HEALTHY,
+    FateKind,
+    Layers,
+    Link,
+    LinkCounters,
+    LinkPolicy,
+    Pair,
+)
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 
@@ -31,7 +37,7 @@ class PlayedNetwork:
         self.overlay = Overlay()
         self.links: dict[Pair, LinkPolicy] = {}
         self.places: dict[Place, LinkPolicy] = {}
-        self.wires: dict[Pair, OwnedLink] = {}
+        self.wires: dict[Pair, Link] = {}
         self.captures: dict[str, list[Pair]] = {}
         self.names = NameOverlay()
         self.asked: dict[str, dict[str, dict[str, int]]] = {}
@@ -51,8 +57,8 @@ class PlayedNetwork:
             if fate.kind is FateKind.LEAVE:
                 link.count_delivery()
 
-    def _link(self, pair: Pair) -> OwnedLink:
-        return self.wires.setdefault(pair, OwnedLink(f"{pair[0]}>{pair[1]}"))
+    def _link(self, pair: Pair) -> Link:
+        return self.wires.setdefault(pair, Link(f"{pair[0]}>{pair[1]}"))
 
     def look_up(self, node: str, name: str) -> None:
         """Let a process of a node look up a name."""
@@ -128,8 +134,8 @@ class PlayedNetwork:
     def _change(self, changed: Mapping[Place, Layers]) -> None:
         """Put policies in force; those for a class of traffic in a place of their own."""
         for (pair, traffic), layers in changed.items():
-            policy = combine(each for _, each in layers)
-            self._link(pair).own(layers, policy, self.time.now(), traffic=traffic)
+            self._link(pair).lay(layers, self.time.now(), traffic=traffic)
+            policy = layers[-1][1] if layers else HEALTHY  # the newest of them
             self.places[pair, traffic] = policy
             if traffic is None:
                 self.links[pair] = policy

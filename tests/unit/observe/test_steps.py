@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.observe.probe.elastic_probe_worker import StepCount
+from elastic_harness.observe.probe.elastic_probe_steps import StepCount
 
 # "opt" makes an optimizer; "sgd" steps one that counts nothing, "adam:N" one that has done N;
 # "report:N" and "resume:N" are the script's own words. Then: the steps, by count and global number.

@@ -1,13 +1,5 @@
 # ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
-"""One worker under observation: who it is, the count of its steps, the holds and orders.
-
-Three things can be known of its steps: how many this process has made (`count`), which global step
-the newest one was (`step`), and how many were done before this process (`resumed`). An optimizer of
-Adam's family says the second by itself. A script's own report (`report_step`, or a line that it
-prints) wins over that, and there are two kinds of it: "20 steps are done, and I go on from there",
-before the first step, and "step 21 is done", after it. They are told apart by the optimizer: a
-report before its first step is a start. What stays uncertain is None.
-"""
+"""One worker under observation: who it is, its steps and samples, the holds and orders."""
 
 from __future__ import annotations
 
@@ -21,90 +13,22 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import TextIO, TypeAlias
 
+    from elastic_harness.observe.probe.elastic_probe_steps import StepCount
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 
     # An epoch's number, and who says so: "sampler", "script", or "counted" by the probe.
     Epoch: TypeAlias = tuple[int | None, str]
 else:
+    from elastic_probe_steps import StepCount
     from elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 
-__all__ = ["Probe", "StepCount"]
+__all__ = ["Probe"]
 
 # A line that is longer than this, or has no end, says no step.
 _MAX_LINE = 65536
 _HOLD_LIMIT_S = 30.0
 _FLUSH_LIMIT_S = 1.0
 _MOST_CAUSES = 100
-
-
-class StepCount:
-    """The steps of one process; `has_optimizer` tells whether it has made an optimizer yet."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.step: int | None = None
-        self.resumed: int | None = None
-        self.has_optimizer: Callable[[], bool] = lambda: False
-        self._reported: int | None = None  # the newest step that the script has reported
-        self._start: int | None = None  # a report that was taken for the start
-        self._is_placed = False  # `count` is matched with the global step
-        self._is_guess = False  # the first report was taken for a step, without an optimizer
-
-    def on_start(self, step: int) -> None:
-        """Take the script's word that `step` steps were done before this process."""
-        if self.count == 0:
-            self.resumed = step
-
-    def on_report(self, step: int) -> bool:
-        """Take the script's word that `step` steps are done; True if that was a step just now."""
-        is_first = self._reported is None
-        if is_first and self.count == 0:
-            if step == 0 or (self.resumed is None and self.has_optimizer()):
-                self._start = self.resumed = step
-                return False
-            if step == self.resumed:
-                return False  # the same start in other words
-            self._is_guess = self.resumed is None
-            if self._start:
-                # Steps without the optimizer's: then the first report may have been one as well.
-                self.resumed, self._is_placed = None, True
-        else:
-            self._is_guess = False
-        self._reported = step
-        if not is_first or self.count == 0:
-            self.count += 1
-        else:
-            self._is_placed = False
-            if self.step == step:
-                return False  # as the optimizer has said
-        self._place(step)
-        return True
-
-    def on_optimizer(self, step: int | None) -> bool:
-        """Note a step of the optimizer; False where the script counts for itself."""
-        if self._is_guess:
-            # So the script had reported where it resumes, before it made its optimizer.
-            self.resumed, self._reported = self._reported, None
-            self.count, self._is_guess, self._is_placed = 0, False, False
-        if self._reported is not None:
-            return False
-        self.count += 1
-        self._place(step)
-        return True
-
-    def _place(self, step: int | None) -> None:
-        """Take the newest step's global number, and deduce where this process resumed.
-
-        After more than one step of the optimizer that is not certain: the script may count
-        something else. Then it stands only if the script said the same at its start.
-        """
-        self.step = step
-        if step is None or self._is_placed:
-            return
-        self._is_placed = True
-        before = step - self.count
-        if before != self.resumed:
-            self.resumed = before if self.count == 1 and before >= 0 else None
 
 
 def _integer(text: str | None) -> str:

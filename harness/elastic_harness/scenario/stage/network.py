@@ -10,9 +10,7 @@ from elastic_harness.cluster.cluster import Cluster, ClusterError, NetworkCounte
 from elastic_harness.faults.context import Ticket
 from elastic_harness.faults.links.visits import Visits
 from elastic_harness.network.endpoints import Endpoints
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
-from elastic_harness.network.link_policy import combine
+from elastic_harness.network.link_model import HEALTHY, Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from elastic_harness.scenario.planning.seed import Seed
@@ -133,8 +131,7 @@ class StageNetwork:
         ticket: Ticket[None] = Ticket()
         on_done = _when_all_are_done(len(groups), ticket)
         for (layers, traffic), pairs in groups.items():
-            policy = combine(each for _, each in layers)
-            self._cluster.set_policy(pairs, policy, on_done, traffic=traffic, layers=layers)
+            self._cluster.set_policy(pairs, HEALTHY, on_done, traffic=traffic, layers=layers)
         return ticket
 
     # FaultContext: strangers
