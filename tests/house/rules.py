@@ -328,7 +328,6 @@ IMPORTERS = (
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",
             "elastic_harness.ranks.rank_process",
-            "elastic_harness.ranks.store_host",
         ),
     ),
     Importer(

@@ -17,7 +17,7 @@ from yaml.resolver import BaseResolver
 
 from elastic_harness.scenario.reading.problems import Position, Problem, ScenarioError
 
-__all__ = ["AstPath", "Tree", "parse_documents"]
+__all__ = ["AstPath", "Tree", "dump", "parse_documents"]
 
 # The way to a part of a document: keys and indices from its top.
 AstPath = tuple[str | int, ...]
@@ -220,3 +220,21 @@ def _float(text: str) -> float:
     if lower.endswith(".inf"):
         return -math.inf if lower.startswith("-") else math.inf
     return math.nan if lower == ".nan" else float(text)
+
+
+def dump(value: object) -> str:
+    """Return plain values as YAML; a collection that holds no other one stands on one line."""
+    text: str = yaml.dump(
+        value,
+        Dumper=_WithoutAliases,
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=1000,
+    )
+    return text
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
