@@ -9,15 +9,11 @@ habits carry over. What differs, because it cost somebody an afternoon each time
 - names are quoted, and attributes are looked at before they are sent
 - toxics, listen addresses and upstreams can be changed
 - `down` leaves a proxy as it found it, and sees to it that it is up again
-- a proxy whose server hangs on it (the real one does, when a reader stalls) is made anew
-
-One client may be used by several threads.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -87,10 +83,6 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         self.timeout_s = timeout_s
-        self.recoveries = 0
-        # What each proxy is to be like: enough to make it anew without asking a server that hangs.
-        self._wanted: dict[str, JsonObject] = {}
-        self._lock = threading.RLock()
 
     @override
     def proxies(self) -> dict[str, ProxyHandle]:
@@ -128,7 +120,6 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     def destroy(self, proxy: Proxy) -> bool:
         """Remove a proxy and its connections."""
         self.call("DELETE", _path("proxies", proxy.name))
-        self._wanted.pop(proxy.name, None)
         return True
 
     @override
@@ -147,14 +138,7 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     @override
     def reset(self) -> bool:
         """Remove all toxics and enable all proxies."""
-        with self._lock:
-            for wanted in self._wanted.values():
-                wanted.update(toxics=[], enabled=True)
-            try:
-                self.call("POST", "/reset")
-            except ToxiproxyStuck:
-                for name in list(self._wanted):
-                    self._make_anew(name)
+        self.call("POST", "/reset")
         return True
 
     @override
@@ -175,7 +159,6 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     def update_api_consumer(self, host: str, port: int) -> None:
         """Turn this client, and no other, to another server."""
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._wanted.clear()
 
     def call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 (JSON)
         """Send one request and return the answer's JSON; raise ToxiproxyError."""
@@ -209,43 +192,6 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
             f"{what}: {response.status_code} {reason}", status=response.status_code, reason=reason
         )
 
-    def told(self, fields: JsonObject) -> None:
-        """Take note of how a proxy is; for its handles."""
-        self._wanted[fields["name"]] = dict(fields)
-
-    def wanted(self, name: str) -> JsonObject:
-        """Return what a proxy is to be like; for its handles."""
-        if name not in self._wanted:
-            raise ToxiproxyMissing(f"proxy {name!r} was destroyed", status=404)
-        return self._wanted[name]
-
-    def change(self, name: str, method: str, path: str, body: object, **wanted: object) -> None:
-        """Make one change that leaves a proxy with these fields; for its handles.
-
-        Where the server hangs, the proxy is removed and made anew with its toxics. Its connections
-        are lost, which is what frees a server that waits for one of them.
-        """
-        with self._lock:
-            before = self.wanted(name)
-            after = {**before, **wanted}
-            try:
-                self.call(method, path, body)
-            except ToxiproxyStuck:
-                self._wanted[name] = after
-                self._make_anew(name)
-            else:
-                self._wanted[name] = after
-
-    def _make_anew(self, name: str) -> None:
-        wanted = self.wanted(name)
-        with suppress(ToxiproxyMissing):
-            self.call("DELETE", _path("proxies", name))
-        body = {key: wanted[key] for key in ("name", "listen", "upstream", "enabled")}
-        wanted["listen"] = self.call("POST", "/proxies", body)["listen"]
-        for toxic in wanted["toxics"]:
-            self.call("POST", _path("proxies", name, "toxics"), toxic)
-        self.recoveries += 1
-
 
 class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
     """One proxy; `listen`, `upstream` and `enabled` are as the server last told us."""
@@ -253,7 +199,6 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
     def __init__(self, client: ToxiproxyClient, fields: JsonObject) -> None:
         super().__init__(**fields)
         self._client = client
-        client.told(fields)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -264,9 +209,7 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
 
     def refresh(self) -> None:
         """Ask the server how the proxy is now."""
-        fields = self._client.call("GET", self._path())
-        self._client.told(fields)
-        super().__init__(**fields)
+        super().__init__(**self._client.call("GET", self._path()))
 
     @override
     def toxics(self) -> dict[str, Toxic]:
@@ -295,9 +238,7 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
             "attributes": checked_attributes(type, attributes or {}, all_of_them=True),
         }
         _path(fields["name"])
-        others = [each for each in self._known_toxics() if each["name"] != fields["name"]]
-        self._change_toxics("POST", self._path("toxics"), fields, [*others, fields])
-        return Toxic(**fields)
+        return Toxic(**self._client.call("POST", self._path("toxics"), fields))
 
     def update_toxic(
         self,
@@ -307,25 +248,19 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
         toxicity: float | None = None,
     ) -> Toxic:
         """Change some attributes of a toxic, or its toxicity, and return it."""
-        self.refresh()
-        toxics = {each["name"]: each for each in self._known_toxics()}
-        if name not in toxics:
-            raise ToxiproxyMissing(f"proxy {self.name!r} has no toxic {name!r}", status=404)
-        old = toxics[name]
-        checked = checked_attributes(old["type"], attributes or {}, all_of_them=False)
-        body = {
-            "attributes": {**old["attributes"], **checked},
-            "toxicity": old["toxicity"] if toxicity is None else _checked_toxicity(toxicity),
+        path = self._path("toxics", name)
+        kind = self._client.call("GET", path)["type"]
+        body: JsonObject = {
+            "attributes": checked_attributes(kind, attributes or {}, all_of_them=False)
         }
-        toxics[name] = {**old, **body}
-        self._change_toxics("PATCH", self._path("toxics", name), body, list(toxics.values()))
-        return Toxic(**toxics[name])
+        if toxicity is not None:
+            body["toxicity"] = _checked_toxicity(toxicity)
+        return Toxic(**self._client.call("PATCH", path, body))
 
     @override
     def destroy_toxic(self, toxic_name: str) -> bool:
         """Remove a toxic."""
-        left = [each for each in self._known_toxics() if each["name"] != toxic_name]
-        self._change_toxics("DELETE", self._path("toxics", toxic_name), None, left)
+        self._client.call("DELETE", self._path("toxics", toxic_name))
         return True
 
     def update(self, *, listen: str | None = None, upstream: str | None = None) -> None:
@@ -365,23 +300,11 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
     def _path(self, *below: str) -> str:
         return _path("proxies", self.name, *below)
 
-    def _known_toxics(self) -> list[JsonObject]:
-        toxics: list[JsonObject] = self._client.wanted(self.name)["toxics"]
-        return toxics
-
     def _set(self, body: JsonObject) -> None:
-        self._client.change(self.name, "POST", self._path(), body, **body)
-        wanted = self._client.wanted(self.name)["enabled"]
-        self.refresh()
-        if self.enabled != wanted:
-            state = "off" if wanted else "on"
+        super().__init__(**self._client.call("POST", self._path(), body))
+        if self.enabled != body.get("enabled", self.enabled):
+            state = "on" if self.enabled else "off"
             raise ToxiproxyError(f"proxy {self.name!r} at {self.listen} is still {state}")
-
-    def _change_toxics(
-        self, method: str, path: str, body: object, toxics: list[JsonObject]
-    ) -> None:
-        self._client.change(self.name, method, path, body, toxics=toxics)
-        self.listen = self._client.wanted(self.name)["listen"]
 
 
 def _path(*names: str) -> str:
