@@ -52,6 +52,7 @@ __all__ = [
     "LinkPolicy",
     "Pair",
     "Traffic",
+    "hardest_cut",
 ]
 
 # Source and destination, by node name.
@@ -113,6 +114,12 @@ _STOPPED = {
     LinkMode.REJECT: (Fate(FateKind.REJECT, reason=DropReason.REJECTED), "rejected"),
     LinkMode.DROP: (Fate(FateKind.DROP, reason=DropReason.DOWN), "dropped"),
 }
+
+
+def hardest_cut(layers: Layers) -> LinkMode | None:
+    """Return how a link is cut by policies that lie over it; None while it is up."""
+    modes = [own.mode for _, own in layers if not own.up]
+    return min(modes, key=STRENGTH.index, default=None)
 
 
 class Link:

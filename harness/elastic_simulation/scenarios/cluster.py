@@ -31,7 +31,7 @@ from elastic_harness.cluster.cluster import (
     ProcessInfo,
     ProcessSpec,
 )
-from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair
+from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair, hardest_cut
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.job_world import JobWorld
@@ -267,11 +267,12 @@ class SimulatedCluster(Lacking):
         if traffic is not None:
             on_done(ClusterError("simulated links do not tell classes of traffic apart"))
             return
+        cut = hardest_cut(layers or (("", policy),))
         for pair in pairs:
             self.world.network.change(pair, policy, layers=layers)
-            if policy.up:
+            if cut is None:
                 self._heal(pair)
-            elif policy.mode is LinkMode.REJECT:
+            elif cut is LinkMode.REJECT:
                 # Who is refused hears so, and so does who would have been spoken to.
                 self._rejected.add(pair)
                 self.world.reject(pair[0], [pair[1]])
