@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from elastic_simulation.endpoints import place_under
+from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["Inquiries", "place_of"]
 
@@ -35,7 +31,7 @@ class _Call:
 class Inquiries:
     """Questions, answers and announcements between the processes of one world."""
 
-    def __init__(self, world: World, keeper_s: float) -> None:
+    def __init__(self, world: Surroundings, keeper_s: float) -> None:
         self.published: m.Place | None = None
         """What the endpoint's store holds, while its host lives."""
         self._world = world
@@ -215,9 +211,9 @@ class Inquiries:
         if not process.is_alive or not is_ours:
             return
         world.later(world.config.beat_interval_s, self._watch_endpoint, process, place)
-        if world.endpoints is not None:
+        if world.has_several_endpoints:
             if not process.is_frozen:
-                world.endpoints.announce(process, place)
+                world.announce_at_endpoints(process, place)
             return
         host = world.host
         is_served = host is not None and host.is_alive and not world.is_endpoint_down

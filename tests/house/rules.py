@@ -157,7 +157,7 @@ ROOMS = (
     ),
 )
 
-# Circles of modules that exist only because of an import inside a function. None is better.
+# Circles that exist only because of imports inside functions or for types. None is better.
 DEFERRED_CIRCLES: tuple[frozenset[str], ...] = ()
 
 

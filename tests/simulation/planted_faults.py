@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from elastic_simulation.granted import Etcd
 from elastic_simulation.inquiries import Inquiries
 from elastic_simulation.marks import Marks
-from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.process import Process
+from elastic_simulation.process import PlayedAgent, Process
 from elastic_simulation.random_faults.plan import Options
 
 from pytest_elastic.backends import granted_registry
