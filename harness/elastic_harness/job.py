@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
@@ -22,12 +22,15 @@ from elastic_harness.job_ports import Starter, StormDrawer
 from elastic_harness.job_waits import read_wait
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.clauses import ClauseState
-from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.model import Entry
 from elastic_harness.scenario.planning.storm import STORM_ID
 from elastic_harness.scenario.reading.loader import read_entry, read_storm
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["Chaos", "CheckResult", "Injected", "Job", "JobOutcome", "NotSeen"]
 
@@ -130,7 +133,7 @@ class Job:
     def __init__(
         self,
         start: Starter,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         *,
         draw: StormDrawer,
         name: str = "",

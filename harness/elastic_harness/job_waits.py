@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from elastic_harness.history.parameters import did_you_mean
+from elastic_harness.finding import did_you_mean
 from elastic_harness.scenario.model import Eventually
 from elastic_harness.scenario.reading.loader import read_clause
 from pytest_elastic.errors import UsageError

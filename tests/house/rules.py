@@ -206,6 +206,8 @@ PURE = (
         holds="pytest_elastic.agent",
         drivers=("agent", "program", "signals", "store_calls"),
     ),
+    Pure(holds="elastic_harness.finding"),
+    Pure(holds="elastic_harness.registry"),
     Pure(holds="elastic_harness.cluster.cluster"),
     Pure(holds="elastic_harness.cluster.limits.cgroup_layout"),
     Pure(holds="elastic_harness.cluster.disks.policy"),
@@ -227,7 +229,10 @@ PURE = (
     ),
     # The most precise first.
     Pure(holds="elastic_harness.scenario.reading", drivers=("loader",)),
-    Pure(holds="elastic_harness.scenario.checks", drivers=("token_files",)),
+    Pure(
+        holds="elastic_harness.scenario.checks",
+        drivers=("launcher_options", "torchrun_options"),
+    ),
     Pure(
         holds="elastic_harness.scenario.stage",
         drivers=(
@@ -328,6 +333,7 @@ IMPORTERS = (
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",
             "elastic_harness.ranks.rank_process",
+            "elastic_harness.scenario.checks.torchrun_options",
         ),
     ),
     Importer(

@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
@@ -40,7 +41,6 @@ from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
-from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
@@ -55,6 +55,9 @@ from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop, Timer
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["Run", "RunResult", "RunSetup"]
 
@@ -113,7 +116,7 @@ class Run:
         cluster: Cluster,
         setup: RunSetup,
         catalog: Catalog,
-        actions: ActionCatalog,
+        actions: FaultRegistry,
         *,
         on_done: Callable[[RunResult], None],
         toxiproxy: RemoteToxiproxy | None = None,

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.checks.option_checks import tells_workers_apart
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
 from elastic_harness.scenario.planning.planner import Plan
@@ -138,7 +137,7 @@ def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
         endpoint_port=_ENDPOINT_PORT,
         conf=job.rdzv.conf,
         options=job.options,
-        are_workers_apart=tells_workers_apart(scenario),
+        are_workers_apart=scenario.tells_workers_apart,
         backend=job.rdzv.backend,
         processors=len(os.sched_getaffinity(0)),
     )

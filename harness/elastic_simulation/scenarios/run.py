@@ -24,7 +24,7 @@ from elastic_harness.history.judge import judge_checks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
-from elastic_harness.scenario.model import ActionCatalog, Scenario
+from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
@@ -46,6 +46,7 @@ from pytest_elastic.rendezvous.settings import settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent
+    from elastic_harness.faults.registry import FaultRegistry
 
     from pytest_elastic.loop import Loop
 
@@ -196,7 +197,7 @@ class SimulatedRun:
         self,
         plan: Plan,
         catalog: Catalog,
-        actions: ActionCatalog,
+        actions: FaultRegistry,
         *,
         directory: str | None = None,
         checkers: Registry = STANDARD,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -25,9 +25,13 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.faults.workers.worker import name_of_end, signal_and_watch, told_end
+from elastic_harness.finding import Finding
 from elastic_harness.scenario.engine.situation import NodeRef, ProcessRef, Situation, Targets
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "CrashNode",
@@ -104,6 +108,7 @@ class CrashNode(NodeFault):
     """
 
     name = "crash"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -120,6 +125,7 @@ class CutPower(NodeFault):
     """
 
     name = "power_cut"
+    takes_nodes_away: ClassVar[bool] = True
     capability = "network"
     proof = "the cluster silenced its links and ended it by this order, and it is not up"
 
@@ -138,6 +144,7 @@ class PreemptNode(NodeFault):
     """
 
     name = "preempt"
+    takes_nodes_away: ClassVar[bool] = True
     sometimes_needs = "network (`by: power_cut`)"
     proof = (
         "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
@@ -146,6 +153,10 @@ class PreemptNode(NodeFault):
 
     notice: Seconds = 30.0
     by: Literal["crash", "power_cut"] = "power_cut"
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.notice, "notice")
 
     @property
     def needs(self) -> str | None:
