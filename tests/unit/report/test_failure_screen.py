@@ -206,6 +206,21 @@ def test_last_words_are_the_last_line_that_says_what_went_wrong(text: str, words
     assert last_words(text) == words
 
 
+def test_torchrun_refusing_an_option_is_not_hidden_by_its_own_summary() -> None:
+    """A main function of torch's that exits is summed up as a child that has failed."""
+    rule = "=" * 60
+    text = f"""\
+run.py: error: unrecognized arguments: --worker-start=exec
+E1124 07:35:55.8 1000 torch/api.py:1002] failed (exitcode: 2) local_rank: 0 of binary: python
+Traceback (most recent call last):
+  File "<string>", line 4, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+{rule}
+torch.distributed.run FAILED
+"""
+    assert last_words(text) == "run.py: error: unrecognized arguments: --worker-start=exec"
+
+
 def test_a_launcher_that_cannot_begin_has_last_words_too() -> None:
     """No worker has failed, because there was none."""
     history = Story().launcher_exits({"n1": 0, "n2": 1}).end("failed").history
