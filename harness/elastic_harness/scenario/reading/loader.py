@@ -82,9 +82,9 @@ def load_file(
 ) -> list[LoadedScenario]:
     """Read a scenario file: one scenario for each document, more where it has a `matrix`.
 
-    `faults` are those and `checkers` the checkers that it may name. `folders` are shared with
-    the nodes of its runs, beside the file's own folder and the one that the job runs in. Raises
-    ScenarioError with all that is wrong.
+    `faults` and `checkers` are those that it may name. `folders` are shared with the nodes of its
+    runs, beside the file's own folder and the one that the job runs in. Raises ScenarioError with
+    all that is wrong.
     """
     try:
         with open(path, encoding="utf-8") as file:
