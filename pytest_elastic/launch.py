@@ -443,8 +443,12 @@ class _Launch:
         line = describe_event(event)
         if line is not None:
             self._say(f"[pytest-elastic {self._name}] {line}")
-        if isinstance(event, AgentExited) and event.exit_code and not self._is_explained:
-            # Not the job is over, but this node's part in it: only this event knows why.
+        if isinstance(event, AgentExited):
+            self._say_why(event)
+
+    def _say_why(self, event: AgentExited) -> None:
+        """Say what this node leaves behind, or why its part ends before the job does."""
+        if event.exit_code and (event.stuck or not self._is_explained):
             self._say(f"[pytest-elastic {self._name}] this node cannot go on: {event.reason}")
 
     def _report(self, over: ports.JobOver) -> None:

@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from elastic_harness.finding import did_you_mean
 from elastic_harness.future import Future
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge_checks
-from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.history.verdict import Verdict
 from elastic_harness.history.worlds import World
 from elastic_harness.scenario.engine import messages as m
-from elastic_harness.scenario.model import ActionCatalog, Entry, Eventually, Storm
+from elastic_harness.scenario.model import Entry, Eventually, Storm
 from elastic_harness.scenario.planning.storm import STORM_ID
 from elastic_harness.scenario.reading.loader import read_clause, read_entry, read_storm
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["Chaos", "CheckResult", "Injected", "Job", "JobOutcome", "NotSeen"]
 
@@ -135,7 +138,7 @@ class Job:
     def __init__(
         self,
         start: Starter,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         *,
         draw: StormDrawer,
         name: str = "",

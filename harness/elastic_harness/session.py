@@ -22,7 +22,6 @@ from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.leaks import Spared, what_is_left
 from elastic_harness.loop_thread import LoopThread
-from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
@@ -251,11 +250,7 @@ class HarnessSession:
     def _launch_environs(self, plan: Plan) -> list[Callable[[str], Mapping[str, str]]]:
         """Return what the plan's faults need of a launcher's environment, where any does."""
         actions = [each.entry.action for each in plan.entries]
-        faults = [
-            self.faults.parse(action.name, action.value)
-            for action in actions
-            if action.name not in OWN_ACTIONS
-        ]
+        faults = [self.faults.read(action.name, action.value) for action in actions]
         return [fault.launch_environ for fault in faults if fault.launch_environ("")]
 
     def _ensure_started(self) -> None:

@@ -21,14 +21,13 @@ from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
 from elastic_simulation.inquiries import Inquiries, place_of
 from elastic_simulation.marks import Marks
-from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.process import Direction, Pipe, Process
+from elastic_simulation.process import Direction, Pipe, PlayedAgent, Process
 from elastic_simulation.queries import WorldQueries
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.founding_vocabulary import Joined
+from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, Joined
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
@@ -117,6 +116,7 @@ class World(WorldQueries):
         self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
+        self.has_several_endpoints = bool(names)
         self.endpoints = Endpoints(self, names) if names else None
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
@@ -527,6 +527,23 @@ class World(WorldQueries):
                 self.endpoints.found(process)
             case v.SteppedDown():
                 self.end_coordinator(process)
+
+    def perform_founding(self, process: Process, command: FoundingCommand) -> None:
+        if self.endpoints is not None:
+            self.endpoints.perform(process, command)
+
+    def announce_at_endpoints(self, process: Process, place: m.Place) -> None:
+        if self.endpoints is not None:
+            self.endpoints.announce(process, place)
+
+    def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
+        self.inquiries.announce_to(process, incarnation, place)
+
+    def hear_of(self, process: Process, place: m.Place) -> None:
+        self.inquiries.hear_of(process, place)
+
+    def watch_endpoint_of(self, process: Process) -> None:
+        self.inquiries.watch_endpoint_of(process)
 
     def end_coordinator(self, process: Process) -> None:
         """Let a process decide nothing any more; its members see their connections end."""

@@ -97,6 +97,7 @@ class GrantedRegistry:
         self._renewal: Timer | None = None
         self._highest_term = 0
         self._found_term = 0  # of whom the member was told last
+        self._seen: object = None  # what a file showed at the last look, for the next one
         self._seal: Seal | None = None  # the one that may be committed next
         self._recorded_round = 0
         self._is_concluded = False
@@ -146,7 +147,7 @@ class GrantedRegistry:
         value = as_text(place, self._settings.run_id, self._credentials)
         self._ask(
             "campaign",
-            {"value": value, "ttl_s": self._ttl_s},
+            {"value": value, "ttl_s": self._ttl_s, "seen": self._seen},
             timeout_s=within_s,
             on_done=lambda found, error: self._on_campaigned(found, error, asked_at),
         )
@@ -157,6 +158,8 @@ class GrantedRegistry:
 
     def _on_campaigned(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
         run_id = self._settings.run_id
+        if not error:
+            self._seen = found.get("seen")
         ending = None if error else read_end(found["ending"], run_id, self._credentials)
         if ending is not None and 0 < self._found_term <= ending.term:
             self._end_as_written(ending, found)

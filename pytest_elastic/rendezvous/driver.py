@@ -32,6 +32,7 @@ from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
+    Place,
     ProbeRequest,
     Question,
     SealAcknowledged,
@@ -192,6 +193,18 @@ class NodeRendezvous:
         if self._is_over:  # whoever named it had been asked before this node left
             self.tell_coordinator(v.HandOver(reason="has left"))
 
+    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
+        """Have a place looked at that somebody says is the coordinator's; see `NodeSide`."""
+        self.tell_member(v.Announced(place=place))
+        coordinator = self._coordinator
+        if coordinator is None or place.term <= coordinator.term:
+            return
+        self._inquiries.ask_whether_decides(
+            place,
+            self._settings.lease_s,
+            lambda found: otherwise() if found is None else self.tell_coordinator(found),
+        )
+
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost, or has left."""
         reason = f"{heritage.why_followed}; this node was elected"
@@ -342,8 +355,7 @@ class NodeRendezvous:
                 self._reception.send(connection, answer_of(self.member))
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:
-                    self.tell_coordinator(v.JobFound(place=place))
-                    self.tell_member(v.Announced(place=place))
+                    self.hear_of(place, otherwise=lambda: None)
             case _:
                 self.tell_member(v.Asked(connection=connection, question=question))
 

@@ -119,7 +119,7 @@ class ModelWire:
             if fate.kind is FateKind.HOLD:
                 self._held.append(number)
             for when in fate.leave_at if not fate.corrupt_units else ():
-                if not self.link.may_deliver(when, traffic):
+                if self.link.stop_on_way(when, traffic) is not None:
                     self.link.count_drop(DropReason.DOWN, traffic=traffic)
                 else:
                     self.link.count_delivery(traffic)

@@ -82,13 +82,17 @@ def _may_import(home: rules.Room, target: str) -> bool:
 
 
 def circles(tree: SourceTree, *, deferred: bool) -> list[Finding]:
-    """Find modules that import each other; with `deferred`, imports inside functions count too."""
+    """Find modules that import each other.
+
+    With `deferred`, imports inside functions and for types alone count too: whoever reads one of
+    such modules has to read them all.
+    """
     edges: dict[str, dict[str, int]] = {}
     for source in tree.product():
         targets = edges.setdefault(source.module, {})
         for imported in source.imports():
             target = tree.ours(imported)
-            counts = not imported.typing_only and (deferred or not imported.deferred)
+            counts = deferred or not (imported.typing_only or imported.deferred)
             if counts and target in tree.sources and target != source.module:
                 targets.setdefault(target, imported.line)
     found = []

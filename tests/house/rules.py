@@ -157,7 +157,7 @@ ROOMS = (
     ),
 )
 
-# Circles of modules that exist only because of an import inside a function. None is better.
+# Circles that exist only because of imports inside functions or for types. None is better.
 DEFERRED_CIRCLES: tuple[frozenset[str], ...] = ()
 
 
@@ -207,6 +207,8 @@ PURE = (
         drivers=("agent", "program", "signals", "store_calls"),
     ),
     Pure(holds="elastic_harness.future"),
+    Pure(holds="elastic_harness.finding"),
+    Pure(holds="elastic_harness.registry"),
     Pure(holds="elastic_harness.cluster.cluster"),
     Pure(holds="elastic_harness.cluster.facets"),
     Pure(holds="elastic_harness.cluster.process"),
@@ -223,7 +225,6 @@ PURE = (
             "api",
             "client",
             "connection",
-            "listener",
             "proxy",
             "remote",
             "server",
@@ -231,11 +232,15 @@ PURE = (
     ),
     # The most precise first.
     Pure(holds="elastic_harness.scenario.reading", drivers=("loader",)),
-    Pure(holds="elastic_harness.scenario.checks", drivers=("token_files",)),
+    Pure(
+        holds="elastic_harness.scenario.checks",
+        drivers=("launcher_options", "torchrun_options"),
+    ),
     Pure(
         holds="elastic_harness.scenario.stage",
         drivers=(
             "held_writers",
+            "link_clock",
             "log_clock",
             "log_watch",
             "proxies",
@@ -254,7 +259,7 @@ PURE = (
     Pure(holds="elastic_simulation.random_faults", drivers=("ledger",)),
     Pure(holds="elastic_simulation.scenarios", drivers=("cluster", "run")),
     Pure(holds="elastic_simulation", drivers=("__main__",)),
-    Pure(holds="elastic_harness.report", drivers=("retention", "run_directory")),
+    Pure(holds="elastic_harness.report", drivers=("run_directory",)),
 )
 
 # What a pure file does not import, and the names of it that are harmless all the same.
@@ -318,7 +323,6 @@ PROCESS_CALLS = (
 PROCESS_MODULES = (
     "elastic_harness.cluster.local_processes",
     "elastic_harness.cluster.process_table",
-    "elastic_harness.observe.proc",
 )
 # The packages that do it for nodes, of this machine or others, and those that run on nodes.
 PROCESSES_IN = ("elastic_harness.cluster", "elastic_harness.observe.probe")
@@ -329,7 +333,6 @@ PROCESSES_EXCEPT: dict[str, str] = {
     "elastic_harness.observe.observer": (
         "who is at the other end of a socket of this machine, its kernel knows"
     ),
-    "elastic_harness.observe.proc": "what the observer reads",
     "elastic_harness.observe.stacks": "a file in memory that a probe of this machine has offered",
     "elastic_harness.ranks.rank_faults": "ranks are forked from the test's process: no cluster",
     "elastic_harness.ranks.rank_server": "ranks are forked from the test's process: no cluster",
@@ -361,7 +364,7 @@ IMPORTERS = (
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",
             "elastic_harness.ranks.rank_process",
-            "elastic_harness.ranks.store_host",
+            "elastic_harness.scenario.checks.torchrun_options",
         ),
     ),
     Importer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import struct
 import threading
@@ -13,7 +14,15 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.future import gather, wait_for
-from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
+from elastic_harness.network.link_model import (
+    HEALTHY,
+    DropReason,
+    LinkCounters,
+    LinkMode,
+    LinkPolicy,
+)
+from elastic_harness.report.links import reach, read_link_uses
+from elastic_harness.scenario.stage.link_clock import LinkClock
 
 from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
@@ -189,3 +198,35 @@ def test_a_capture_shows_every_packet_of_a_link_and_what_became_of_it(bench: Ben
     assert [each.at_s for each in seen] == sorted(each.at_s for each in seen)
     again = wait_for(bench.loop, bench.network.end_capture("look"), within_s=LIMIT_S)
     assert again == 0
+
+
+def test_a_clock_of_links_writes_down_what_arrived_and_when_nothing_did(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Three datagrams pass, two are cut off: the page's table of who could reach whom says so."""
+    bench.start("n1", "n2")
+    path = tmp_path / "counts.jsonl"
+    clock = LinkClock(bench.loop, bench.cluster, str(path))
+    opened = bench.cluster.sockets.open("n1", datagram=True)
+    sender = wait_for(bench.loop, opened, within_s=LIMIT_S)
+
+    def send(number: int) -> None:
+        for _ in range(number):
+            sender.sendto(b"?", (bench.cluster.nodes["n2"].address, 7001))
+
+    def arrived() -> LinkCounters:
+        return bench.counters().links["n1", "n2"]
+
+    with sender:
+        send(3)
+        bench.until(lambda: arrived().delivered == 3, "three datagrams")
+        clock.note(bench.counters().links)
+        bench.set_policy(BOTH, LinkPolicy(up=False))
+        send(2)
+        bench.until(lambda: arrived().dropped == {DropReason.DOWN: 2}, "two that are cut off")
+        clock.start()
+        bench.until(lambda: clock.looks > 1, "a look at the links")
+    clock.close()
+    names, rows = reach(read_link_uses(path.read_text().splitlines()), 0.0)
+    assert names == ["n1", "n2"]
+    assert re.fullmatch(r"3, 2 dropped, none from \S+ s to the end", rows[0][1][1])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.client import ProcessCluster
 from elastic_harness.cluster.cluster import Capabilities
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.future import run, wait_for
 from elastic_harness.history.events import StackSeen, WorkerRaised
-from elastic_harness.observe.proc import read_process
 from elastic_harness.observe.stacks import ask_for_stacks
 
 from tests.integration.probe_bench import DEADLINE_S, Bench
@@ -235,14 +235,13 @@ def sizes_of_reads(pid: int) -> set[int]:
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state."""
-    found = read_process(pid)
+    found = row_of(pid)
     return found.state if found is not None else ""
 
 
 def name_of(pid: int) -> str:
     """Return the name of a process's program."""
-    found = read_process(pid)
-    return found.name if found is not None else ""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def has_memory_file(pid: int) -> bool:

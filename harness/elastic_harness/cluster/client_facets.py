@@ -9,22 +9,17 @@ import resource
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from elastic_harness.cluster.cluster import (
-    GATEWAY,
-    ClusterError,
-    ClusterNode,
-)
+from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy, policy_to
 from elastic_harness.cluster.facets import FileLimit, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_processes import listens_at
-from elastic_harness.cluster.process import ProcessRef, is_running
+from elastic_harness.cluster.process import ProcessInfo, ProcessRef, is_running
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
-from elastic_harness.network.link_model import DropReason, LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import DropReason, Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, read_hosts
 from elastic_harness.network.switch_wire import (
     counters_from_fields,
@@ -33,9 +28,7 @@ from elastic_harness.network.switch_wire import (
 )
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
-
-if TYPE_CHECKING:
-    from elastic_harness.cluster.client import ClusterClient
+from pytest_elastic.loop import Loop
 
 __all__ = ["FileClock", "LocalSockets", "NodeDisks", "NodeLimits", "NodeNames", "Switch"]
 
@@ -43,8 +36,34 @@ _LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "pr
 _GATEWAY_INDEX: Final = 254
 
 
+class _Client(Protocol):
+    """What facets need of the client of the cluster's server."""
+
+    loop: Loop
+    capabilities: Capabilities
+
+    @property
+    def places(self) -> Mapping[str, ClusterNode]:
+        """The nodes that run now, by name, and the gateway."""
+
+    def running(self, name: str) -> ClusterNode:
+        """Return what runs under a name; raises UsageError if nothing does."""
+
+    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
+        """Start a node, or the gateway."""
+
+    def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
+        """List the processes of a node."""
+
+    def state(self, process: ProcessRef) -> Future[str]:
+        """Return the letter of a process's state, "" once it has ended."""
+
+    def ask(self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> Future[Answer]:
+        """Ask the server for something."""
+
+
 class _Facet:
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: _Client) -> None:
         self._client = client
 
     def _ask_node(self, node: str, order: str, fields: Mapping[str, Any]) -> Future[Answer]:
@@ -142,7 +161,7 @@ def _own_drops(links: Mapping[Pair, LinkCounters], stalled: int) -> dict[str, in
 class LocalSockets(_Facet):
     """`Sockets`: opened by a node's init, whose network they live in, and passed to us."""
 
-    def __init__(self, client: ClusterClient, *, is_isolated: bool) -> None:
+    def __init__(self, client: _Client, *, is_isolated: bool) -> None:
         super().__init__(client)
         self._is_isolated = is_isolated
         self._gateway: Future[ClusterNode] | None = None
@@ -211,7 +230,7 @@ class NodeDisks(_Facet):
 class NodeLimits(_Facet):
     """`Limits`: control groups of nodes, and the kernel's limits on a process."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: _Client) -> None:
         super().__init__(client)
         self._soft: dict[ProcessRef, int] = {}  # what processes could open before
 

@@ -15,8 +15,7 @@ from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.future import Future
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 
 __all__ = [

@@ -18,9 +18,7 @@ from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.workers.stops import Stops
 from elastic_harness.future import Future, gather, settled
 from elastic_harness.network.endpoints import Endpoints
-from elastic_harness.network.link_model import LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
-from elastic_harness.network.link_policy import combine
+from elastic_harness.network.link_model import HEALTHY, Layers, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, NameOverlay
 from elastic_harness.network.overlay import Overlay, Place
 from pytest_elastic.errors import ElasticError
@@ -94,9 +92,7 @@ class LinkLayers:
             return settled(None)
         network = having(self._cluster.network, self._cluster.capabilities["network"])
         return gather(
-            network.set_policy(
-                pairs, combine(each for _, each in layers), traffic=traffic, layers=layers
-            )
+            network.set_policy(pairs, HEALTHY, traffic=traffic, layers=layers)
             for (layers, traffic), pairs in groups.items()
         ).then(_nothing)
 
@@ -250,11 +246,21 @@ def _narrowest(layers: list[_Limit], choose: Callable[[_Limit], _Number | None])
 
 
 class DiskLayers:
-    """Policies over directories of nodes; no path means `checkpoints`."""
+    """Policies over directories of nodes; no path means `checkpoints`.
 
-    def __init__(self, cluster: Cluster, checkpoints: str = "") -> None:
+    `on_covered` is called with the name of a node when a directory of it has been covered.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checkpoints: str = "",
+        *,
+        on_covered: Callable[[str], None] = _nothing,
+    ) -> None:
         self._cluster = cluster
         self._checkpoints = checkpoints
+        self._on_covered = on_covered
         # By owner, node and path: the node's incarnation.
         self._covered: dict[tuple[str, str, str | None], int] = {}
 
@@ -275,7 +281,8 @@ class DiskLayers:
         if policy is not None:
             self._covered[owner, node, path] = incarnation
         disks = having(self._cluster.disks, self._cluster.capabilities["disk_faults"])
-        return disks.set_policy(node, self._directory(path), owner, policy)
+        laid = disks.set_policy(node, self._directory(path), owner, policy)
+        return laid.then(lambda _: self._on_covered(node))
 
     def count(self, node: str, path: str | None) -> Future[DiskCounters]:
         """Read what policies over a directory have done."""

@@ -35,7 +35,7 @@ class LinkCounters:
     Lost packets are counted in units, so there may be more of them than of packets offered.
     `delayed` are packets whose fate was to leave later than they came. `classes` has the same for
     those classes of traffic that the link was told apart; `by_owner` what the policy of each owner
-    did, by kind (`link_owners`).
+    did, by kind.
     """
 
     packets: int = 0

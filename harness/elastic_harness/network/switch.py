@@ -28,11 +28,11 @@ from elastic_harness.network.link_model import (
     DropReason,
     Fate,
     FateKind,
+    Link,
     LinkMode,
     Pair,
     Traffic,
 )
-from elastic_harness.network.link_owners import OwnedLink
 from elastic_harness.network.switch_wire import (
     counters_to_fields,
     layers_from_fields,
@@ -66,7 +66,7 @@ class Switch:
     def __init__(self, loop: Loop, control: socket.socket) -> None:
         self._loop = loop
         self._ports: dict[int, Port] = {}
-        self._links: dict[Pair, OwnedLink] = {}
+        self._links: dict[Pair, Link] = {}
         self._traffic = TrafficTable()
         self._captures = Captures()
         self._seed = ""
@@ -252,12 +252,13 @@ class Switch:
     def _arrive(self, packet: Packet, frame: bytes, now: float) -> None:
         """End the way of a packet, at once or when its link lets go of it."""
         link, traffic = packet.lane.link, packet.traffic
-        if link.may_deliver(now, traffic):
-            self._deliver(packet, frame)
-        elif link.policy_of(traffic).mode is LinkMode.HOLD:
-            self._hold(packet.with_fate(frame))
-        else:
-            link.count_drop(DropReason.DOWN, traffic=traffic)
+        match link.stop_on_way(now, traffic):
+            case None:
+                self._deliver(packet, frame)
+            case LinkMode.HOLD:
+                self._hold(packet.with_fate(frame))
+            case _:
+                link.count_drop(DropReason.DOWN, traffic=traffic)
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class Switch:
         if traffic is not None:
             self._traffic.mind_port(traffic)
         for pair in pairs:
-            self._link(pair).own(layers, policy, now, traffic=traffic)
+            self._link(pair).lay(layers or (("", policy),), now, traffic=traffic)
         for lane in self._lanes():
             lane.known_flows.clear()
         for pair in pairs:
@@ -362,11 +363,11 @@ class Switch:
             lane.capture = self._captures.find(lane.pair)
         self._clear_up_all(now)
 
-    def _link(self, pair: Pair) -> OwnedLink:
+    def _link(self, pair: Pair) -> Link:
         link = self._links.get(pair)
         if link is None:
             # A stream for each link: a packet more on one moves no draw of another.
-            link = self._links[pair] = OwnedLink(f"{self._seed}:link:{pair[0]}>{pair[1]}")
+            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link
 
     def _reset(self, seed: str) -> None:

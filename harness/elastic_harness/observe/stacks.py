@@ -14,10 +14,10 @@ from typing import Any
 
 from elastic_harness.cluster.cluster import Cluster
 from elastic_harness.cluster.process import ProcessRef, is_running
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.future import Scheduler, Sleep, Steps
 from elastic_harness.history.events import StackSeen, WorkerHello
 from elastic_harness.history.stacks import parse_stacks, place_in_script
-from elastic_harness.observe.proc import read_process
 
 __all__ = ["StackOffer", "StackSource", "ask_for_stacks"]
 
@@ -113,7 +113,7 @@ class _Answer:
         worker, offer = self.source.worker, self.source.offer
         main, others = parse_stacks(self._text, offer.main if offer is not None else 0)
         if not main and not self._reason:
-            process = read_process(worker.pid)
+            process = row_of(worker.pid)
             state = process.state if process is not None else "X"
             words = _STATES.get(state, "gone")
             self._reason = f"no answer within {_LIMIT_S:g} s, {words} (state {state})"

@@ -31,8 +31,13 @@ _OF_TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedErro
 
 
 def last_words(text: str) -> str:
-    """Return the last line of an output that says what went wrong; empty when there is none."""
-    found = [match[2] for line in text.splitlines() if (match := _COMPLAINT.match(line))]
+    """Return the last line of an output that says what went wrong; empty when there is none.
+
+    What a launcher sums up names no cause, unless nothing else does.
+    """
+    lines = text.splitlines()
+    said = lines[: _summary_at(lines)]
+    found = [match[2] for line in (*lines, *said) if (match := _COMPLAINT.match(line))]
     return found[-1] if found else ""
 
 

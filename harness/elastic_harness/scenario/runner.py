@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from elastic_harness.cluster.cluster import Cluster, ClusterEvent
 from elastic_harness.faults.injector import Catalog, Injector
@@ -40,11 +41,11 @@ from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.engine_run import EngineRun
-from elastic_harness.scenario.model import ActionCatalog
 from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.stage.held_writers import HeldWriters
+from elastic_harness.scenario.stage.link_clock import LINK_COUNTS, LinkClock
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES, LogClock
 from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.stage.plan import StagePlan
@@ -54,6 +55,9 @@ from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop, Timer
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["Run", "RunResult", "RunSetup"]
 
@@ -112,7 +116,7 @@ class Run(EngineRun):
         cluster: Cluster,
         setup: RunSetup,
         catalog: Catalog,
-        actions: ActionCatalog,
+        actions: FaultRegistry,
         *,
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
@@ -153,8 +157,9 @@ class Run(EngineRun):
         self._logs = LogWatch(
             loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
         )
-        log_times = os.path.join(os.path.dirname(setup.stage.log_dir), LOG_TIMES)
+        log_times = os.path.join(setup.directory, LOG_TIMES)
         self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
+        self._link_clock = LinkClock(loop, cluster, os.path.join(setup.directory, LINK_COUNTS))
         self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
         self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
@@ -204,6 +209,7 @@ class Run(EngineRun):
             # Links draw from the run's own seed, so that the same plan meets the same losses.
             yield from self._cluster.reset(seed=str(self._setup.plan.seed.value))
             if self._end is None:
+                self._link_clock.start()
                 yield from self._stage.begin(self._setup.plan.scenario.initial_nodes)
         except ElasticError as problem:
             # A run that is ended while its launchers are being started takes their nodes away.
@@ -371,10 +377,12 @@ class Run(EngineRun):
         if self._cluster.network is not None:
             try:
                 counters = yield from self._cluster.network.counters()
+                self._link_clock.note(counters.links)
                 if lost := sum(counters.own_drops.values()):
                     self._on_fact("cluster", "", SwitchDropped(packets=lost))
             except ElasticError as problem:
                 self._fail(f"whether the harness dropped packets is not known: {problem}")
+        self._link_clock.close()
         try:
             yield from self._cluster.reset()
         except ElasticError as problem:

@@ -12,7 +12,6 @@ from elastic_simulation.granted import ETCD
 from elastic_simulation.process import Process
 from elastic_simulation.random_faults.target import MAX_STARTS, Target
 from elastic_simulation.world import World
-from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 
 __all__ = [
@@ -88,8 +87,7 @@ def depose(target: Target, process: Process, draw: random.Random) -> str:
     if not target.world.starts or process.is_frozen:
         return ""  # who has committed nothing has nobody who could follow
     term = coordinator.term + ahead
-    place = m.Place(term=term, name="lost", incarnation="lost/0", address="lost", port=1)
-    process.feed("coordinator", v.JobFound(place=place))
+    process.feed("coordinator", v.Superseded(term=term))
     return f"depose {process.name} by term {term}"
 
 

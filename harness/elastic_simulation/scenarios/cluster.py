@@ -28,8 +28,7 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.cluster.facets import NetworkCounters
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
-from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair, hardest_cut
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.job_world import JobWorld
@@ -314,11 +313,12 @@ class SimulatedLinks:
     ) -> Future[None]:
         if traffic is not None:
             return settled(ClusterError("simulated links do not tell classes of traffic apart"))
+        cut = hardest_cut(layers or (("", policy),))
         for pair in pairs:
             self._world.network.change(pair, policy, layers=layers)
-            if policy.up:
+            if cut is None:
                 self._heal(pair)
-            elif policy.mode is LinkMode.REJECT:
+            elif cut is LinkMode.REJECT:
                 # Who is refused hears so, and so does who would have been spoken to.
                 self._rejected.add(pair)
                 self._world.reject(pair[0], [pair[1]])

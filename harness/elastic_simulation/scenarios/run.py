@@ -26,7 +26,7 @@ from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.engine_run import EngineRun
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
-from elastic_harness.scenario.model import ActionCatalog, Scenario
+from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
@@ -48,6 +48,7 @@ from pytest_elastic.rendezvous.settings import settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent
+    from elastic_harness.faults.registry import FaultRegistry
 
     from pytest_elastic.loop import Loop
 
@@ -199,6 +200,9 @@ class SimulatedProbes:
     def __init__(self, training: Training) -> None:
         self._training = training
 
+    def enter_again(self, node: str) -> None:
+        """Do nothing: simulated workers have no working folder."""
+
     def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         return self._training.order(process.pid, order)
 
@@ -219,7 +223,7 @@ class SimulatedRun(EngineRun):
         self,
         plan: Plan,
         catalog: Catalog,
-        actions: ActionCatalog,
+        actions: FaultRegistry,
         *,
         directory: str | None = None,
         checkers: Registry = STANDARD,

@@ -125,6 +125,7 @@ class World:
         self.look_up = self.cluster.names.look_up
         self.budget = self.cluster.budget
         self.told: list[EngineInput] = []
+        self.entered: list[str] = []  # nodes whose workers entered their working folder again
         self.registry = built_in_faults()
         self.endpoints: dict[str, tuple[str, int]] = {}
         self.strangers = PlayedStrangers(numb=numb)
@@ -142,7 +143,7 @@ class World:
             links=LinkLayers(self.cluster),
             names=NameLayers(self.cluster),
             limits=LimitLayers(self.cluster),
-            disks=DiskLayers(self.cluster, "/checkpoints"),
+            disks=DiskLayers(self.cluster, "/checkpoints", on_covered=self.enter_again),
             clocks=ClockLayers(self.cluster, "clock of {}".format),
             stops=StopLayers(self.cluster),
             directory=str(self.folder),
@@ -250,6 +251,9 @@ class World:
         return story_of(each for each in self.told if getattr(each, "entry_id", "") == entry_id)
 
     # --- Probes --------------------------------------------------------------------------------
+
+    def enter_again(self, node: str) -> None:
+        self.entered.append(node)
 
     def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         found = self.processes.get(process.pid)

@@ -23,9 +23,7 @@ from elastic_harness.cluster.facets import FileLimit, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
-from elastic_harness.network.link_model import FateKind, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers, OwnedLink
-from elastic_harness.network.link_policy import combine
+from elastic_harness.network.link_model import HEALTHY, FateKind, Layers, Link, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from elastic_harness.network.overlay import Place
 
@@ -247,7 +245,7 @@ class PlayedNetwork:
         self.deaf: set[str] = set()
         self.links: dict[Pair, LinkPolicy] = {}
         self.places: dict[Place, LinkPolicy] = {}
-        self.wires: dict[Pair, OwnedLink] = {}
+        self.wires: dict[Pair, Link] = {}
         self.captures: dict[str, list[Pair]] = {}
         self._owners: dict[Place, set[str]] = {}
 
@@ -260,8 +258,8 @@ class PlayedNetwork:
             if fate.kind is FateKind.LEAVE:
                 link.count_delivery()
 
-    def _link(self, pair: Pair) -> OwnedLink:
-        return self.wires.setdefault(pair, OwnedLink(f"{pair[0]}>{pair[1]}"))
+    def _link(self, pair: Pair) -> Link:
+        return self.wires.setdefault(pair, Link(f"{pair[0]}>{pair[1]}"))
 
     def set_policy(
         self,
@@ -281,10 +279,10 @@ class PlayedNetwork:
         return self._cluster.operate(what, lambda: self._change(pairs, traffic, heard))
 
     def _change(self, pairs: Sequence[Pair], traffic: str | None, layers: Layers) -> None:
-        """Put a policy in force; one for a class of traffic in a place of its own."""
-        policy = combine(each for _, each in layers)
+        """Put policies in force; those for a class of traffic in a place of their own."""
+        policy = layers[-1][1] if layers else HEALTHY  # the newest of them
         for pair in pairs:
-            self._link(pair).own(layers, policy, self._cluster.time.now(), traffic=traffic)
+            self._link(pair).lay(layers, self._cluster.time.now(), traffic=traffic)
             self.places[pair, traffic] = policy
             if traffic is None:
                 self.links[pair] = policy

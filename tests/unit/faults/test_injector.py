@@ -136,9 +136,8 @@ def test_a_fault_from_outside_is_known_by_its_name() -> None:
     assert isinstance(registry.parse("nudge", "rank 1"), Nudge)
     with pytest.raises(UsageError, match="'nudge' already"):
         registry.add(Nudge)
-    with pytest.raises(UsageError, match="there is no fault 'nugde'") as refused:
+    with pytest.raises(UsageError, match="no fault is called 'nugde': did you mean 'nudge'"):
         registry.parse("nugde", "rank 1")
-    assert refused.value.hint == "did you mean 'nudge'?"
 
 
 class _Nameless(KillWorker):

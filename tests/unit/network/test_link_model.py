@@ -18,7 +18,7 @@ from elastic_harness.network.link_model import (
     LinkMode,
     LinkPolicy,
 )
-from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap, combine
+from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 
 from pytest_elastic.errors import UsageError
 
@@ -59,7 +59,7 @@ def test_a_link_that_is_down_treats_packets_by_its_mode(
     fate = made.offer(100, "flow", 0.0)
     assert (fate.kind, fate.reason) == (kind, reason)
     assert made.counters().dropped == ({} if reason is None else {reason: 1})
-    assert not made.may_deliver()
+    assert made.stop_on_way() is mode
 
 
 def test_latency_delays_and_jitter_spreads_without_reordering() -> None:
@@ -235,11 +235,11 @@ def test_a_flapping_link_is_down_first_and_keeps_its_rhythm() -> None:
     made.change_policy(LinkPolicy(flaps=(flap,)), 10.0)
     down = [made.offer(1, 0, 10.0 + t).kind is FateKind.DROP for t in (0.0, 0.9, 1.1, 2.9, 3.1)]
     assert down == [True, True, False, False, True]
-    made.change_policy(combine([LinkPolicy(flaps=(flap,)), LinkPolicy(latency_s=0.5)]), 14.5)
+    made.change_policy(LinkPolicy(flaps=(flap,), latency_s=0.5), 14.5)
     assert made.offer(1, 0, 15.0).kind is FateKind.LEAVE
-    assert not made.may_deliver(16.5)
+    assert made.stop_on_way(16.5) is LinkMode.DROP
     made.change_policy(HEALTHY, 16.5)
-    assert made.may_deliver(16.5)
+    assert made.stop_on_way(16.5) is None
 
 
 def test_a_flap_that_holds_delivers_when_the_link_is_up_again() -> None:
@@ -247,7 +247,7 @@ def test_a_flap_that_holds_delivers_when_the_link_is_up_again() -> None:
     made = link(LinkPolicy(flaps=(Flap(down_s=1.0, up_s=2.0, mode=LinkMode.HOLD),)))
     times = [made.offer(1, 0, t).leave_at[0] for t in (0.2, 0.4, 1.5)]
     assert times == pytest.approx([1.0, 1.0, 1.5], abs=1e-5)
-    assert made.may_deliver(times[0])
+    assert made.stop_on_way(times[0]) is None
 
 
 def test_an_order_to_reset_spares_connections_that_begin_later() -> None:
@@ -292,20 +292,24 @@ def test_what_comes_after_a_heal_does_not_overtake_what_is_on_its_way() -> None:
     assert made.is_settled(0.2)
 
 
-def test_policies_of_several_faults_make_one() -> None:
-    """Delays add up, chances combine, the narrowest rate and the hardest cut hold."""
-    both = combine(
-        [
-            LinkPolicy(latency_s=0.1, jitter_s=0.05, loss=0.5, rate_bytes_per_s=100.0),
-            LinkPolicy(latency_s=0.2, jitter_s=0.1, loss=0.5, rate_bytes_per_s=50.0),
-            LinkPolicy(up=False, mode=LinkMode.HOLD),
-            LinkPolicy(up=False, mode=LinkMode.REJECT),
-            LinkPolicy(jitter_s=0.12, distribution=Distribution.PARETO),
-        ]
-    )
-    assert (both.up, both.mode) == (False, LinkMode.REJECT)
-    assert both.latency_s == pytest.approx(0.3)
-    assert (both.jitter_s, both.distribution) == (0.12, Distribution.PARETO)
-    assert (both.loss, both.rate_bytes_per_s) == (0.75, 50.0)
-    assert combine([]) == HEALTHY
-    assert combine([LinkPolicy(latency_s=3000.0), LinkPolicy(latency_s=3000.0)]).latency_s == 3600.0
+def laid(*policies: LinkPolicy) -> Link:
+    """Return a link over which several faults have laid policies."""
+    made = link()
+    made.lay(tuple((f"fault {number}", policy) for number, policy in enumerate(policies)))
+    return made
+
+
+def test_a_packet_meets_the_policies_of_all_faults_as_those_of_links_in_a_row() -> None:
+    """Delays add up, the narrowest rate and the hardest cut hold, each draws its own chance."""
+    late = laid(LinkPolicy(latency_s=0.1), LinkPolicy(latency_s=0.2))
+    assert late.offer(1, 0, 0.0).leave_at[0] == pytest.approx(0.3)
+    narrow = laid(LinkPolicy(rate_bytes_per_s=100.0), LinkPolicy(rate_bytes_per_s=50.0))
+    assert narrow.offer(5, 0, 0.0).leave_at[0] == pytest.approx(0.1)
+    cuts = [LinkPolicy(up=False, mode=mode) for mode in (LinkMode.HOLD, LinkMode.REJECT)]
+    assert laid(*cuts).offer(1, 0, 0.0).kind is FateKind.REJECT
+    lossy = laid(LinkPolicy(loss=0.5), LinkPolicy(loss=0.5))
+    lost = sum(lossy.offer(1, 0, 0.0).kind is FateKind.DROP for _ in range(4000))
+    assert lost / 4000 == pytest.approx(0.75, rel=0.05)
+    long = laid(LinkPolicy(latency_s=3000.0), LinkPolicy(latency_s=3000.0))
+    assert long.offer(1, 0, 0.0).leave_at == (3600.0,)
+    assert laid().is_transparent

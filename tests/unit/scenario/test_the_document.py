@@ -14,7 +14,7 @@ from elastic_harness.scenario.triggers import CONDITION_KEYS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
-NAMES = sorted({*built_in_faults().names(), *STANDARD.names, *CONDITION_KEYS})
+NAMES = sorted({*built_in_faults().names, *STANDARD.names, *CONDITION_KEYS})
 
 
 @pytest.mark.parametrize("name", NAMES)

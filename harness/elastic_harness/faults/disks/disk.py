@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -16,9 +17,14 @@ from elastic_harness.faults.context import (
     Waits,
     wait_for_proof,
 )
+from elastic_harness.faults.disks.job_directories import outside_of_the_job
 from elastic_harness.faults.nodes.node import NodeFault, names_of
+from elastic_harness.finding import Finding
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
 
@@ -85,6 +91,10 @@ class _DiskFault(NodeFault):
     _done: ClassVar[str]
 
     path: Annotated[str | None, AfterValidator(_directory)] = None
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from outside_of_the_job(scenario, "path", self.path)
 
     def policy(self) -> DiskPolicy:
         """Return what is laid over the path."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
 from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, FaultImpossible, Steps
+from elastic_harness.faults.disks.job_directories import outside_of_the_job
 from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.fault import Fault
+from elastic_harness.finding import Finding
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["CorruptFile"]
 
@@ -45,6 +51,10 @@ class CorruptFile(Fault):
     file: Annotated[str, AfterValidator(_pattern)]
     node: Select | None = None
     how: Literal["torn", "truncate", "flip"] = "torn"
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from outside_of_the_job(scenario, "file", self.file)
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         if self.node is None:

@@ -50,6 +50,7 @@ class ConfuseNames(Fault):
     proof = "a process of the node asked for such a name, and was given this fault's answer"
     capability: ClassVar[str | None] = "names"
     is_healable: ClassVar[bool] = True
+    sides: ClassVar[tuple[str, ...]] = ("node", "of")
 
     node: Select
     of: Select

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,12 +17,15 @@ from elastic_harness.faults.context import (
     wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
+from elastic_harness.finding import Finding, did_you_mean
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.toxiproxy.stream import Toxic
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
-from elastic_harness.toxiproxy.values import checked_attributes
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, checked_attributes
 from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
 
@@ -29,7 +33,28 @@ _BITS_PER_KILOBYTE: Final = 8000
 _MILLI, _MICRO = 1e3, 1e6
 
 
-class AddToxic(Fault):
+class _ProxyFault(Fault):
+    """A fault of one of the run's proxies."""
+
+    layer = "network"
+    is_healable: ClassVar[bool] = True
+
+    proxy: str
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        known = scenario.spec.proxies
+        if self.proxy not in known:
+            yield Finding(
+                f"the scenario has no proxy {self.proxy!r} (`proxies:`)",
+                ("proxy",),
+                suggestion=did_you_mean(self.proxy, known) if known else None,
+            )
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+
+class AddToxic(_ProxyFault):
     """Connections through one of the run's `proxies` are harmed as a toxic of Toxiproxy harms them.
 
     `type` is latency (`latency`, `jitter`), bandwidth (`rate`), slow_close (`delay`), timeout
@@ -43,11 +68,8 @@ class AddToxic(Fault):
     """
 
     name = "toxic"
-    layer = "network"
     proof = "connections that this toxic harms had bytes (slow_close: an end) in its direction"
-    is_healable: ClassVar[bool] = True
 
-    proxy: str
     type: Literal[
         "latency",
         "bandwidth",
@@ -83,9 +105,6 @@ class AddToxic(Fault):
         except UsageError as error:
             raise ValueError(error.message) from error
         return self
-
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        return Targets(proxies=(self.proxy,))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         toxic = self._toxic(id)
@@ -136,18 +155,11 @@ class AddToxic(Fault):
         return {name: value for name, value in said.items() if value is not None}
 
 
-class _ProxySwitch(Fault):
+class _ProxySwitch(_ProxyFault):
     """A proxy of the run that is switched on or off."""
 
-    layer = "network"
     shorthand: ClassVar[str | None] = "proxy"
-    is_healable: ClassVar[bool] = True
     _on: ClassVar[bool]
-
-    proxy: str
-
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        return Targets(proxies=(self.proxy,))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if context.proxies.is_on(self.proxy) is self._on:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -18,9 +19,14 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.nodes.node import NodeFault, end_nodes, names_of
+from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets, natural_key
 from elastic_harness.scenario.fields import Listed, Seconds
-from elastic_harness.scenario.selectors import SelectionEmpty
+from elastic_harness.scenario.selectors import SelectionEmpty, Term
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["JoinNodes", "RebootNode", "ReplaceNode"]
 
@@ -62,6 +68,38 @@ class JoinNodes(Fault):
     ] = Field(default=1)
     stagger: Seconds = 0.0
 
+    def adds_nodes(self, there: Sequence[str]) -> tuple[str, ...]:
+        if isinstance(self.nodes, int):
+            return tuple(f"n{len(there) + number}" for number in range(1, self.nodes + 1))
+        return tuple(name for name in self.nodes if name not in there)
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        initial, earlier = scenario.spec.initial_nodes, list(scenario.before(self))
+        joins = [each for each in (*earlier, self) if isinstance(each, JoinNodes)]
+        total = len(initial) + sum(
+            each.nodes if isinstance(each.nodes, int) else len(each.nodes) for each in joins
+        )
+        if total > _MAX_NODES:
+            yield Finding(f"a run has {_MAX_NODES} nodes at most, and here it has {total}")
+        entry = scenario.entry_of(self)
+        if isinstance(self.nodes, int) or entry.optional or scenario.spec.storm is not None:
+            return
+        known = {n for each in joins[:-1] if not isinstance(each.nodes, int) for n in each.nodes}
+        for name in self.nodes:
+            why = "is there from the start" if name in initial else ""
+            if not why and name in known:
+                why = "joins in an earlier entry already"
+            if not why and entry.every is not None and entry.every.max > 1:
+                why = "would join more than once"
+            if why and not _may_end(scenario, name, nodes=True):
+                stays = "no fault takes it away: choose another name, or say how many"
+                if _may_end(scenario, name, nodes=False):
+                    stays = (
+                        f"stays up without its launcher: `reboot: {name}` starts that again, "
+                        f"`replace: {name}` with an empty disk"
+                    )
+                yield Finding(f"{name} {why}, and {stays}", ("nodes",))
+
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         up = {node.name: node for node in situation.nodes}
         if isinstance(self.nodes, int):
@@ -94,6 +132,20 @@ class JoinNodes(Fault):
         return Evidence(text=f"{', '.join(up)} up", facts={"up": up})
 
 
+def _may_end(scenario: CheckedScenario, name: str, *, nodes: bool) -> bool:
+    """Tell whether some fault may end this node, or (`nodes` False) at least its launcher."""
+
+    def terms(action: PlannedAction) -> list[Term]:
+        return [term for key, each in action.selectors() if key == "node" for term in each.terms]
+
+    return any(
+        any(term.kind != "node" or term.name == name for term in terms(action))
+        for action in scenario.actions
+        if isinstance(action, Fault)
+        and (action.takes_nodes_away if nodes else action.layer == "agent")
+    )
+
+
 class ReplaceNode(NodeFault):
     """A node dies and another one of the same name, with an empty disk, takes its place.
 
@@ -102,11 +154,16 @@ class ReplaceNode(NodeFault):
     """
 
     name = "replace"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and one of its name is up again"
     sometimes_needs = "network (`by: power_cut`)"
 
     by: Literal["crash", "power_cut"] = "crash"
     downtime: Seconds = 0.0
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.downtime, "downtime")
 
     @property
     def needs(self) -> str | None:
@@ -127,9 +184,14 @@ class RebootNode(NodeFault):
     """
 
     name = "reboot"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is up again"
 
     downtime: Seconds = 1.0
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.downtime, "downtime")
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from end_nodes(context, targets.nodes, context.cluster.crash_node)

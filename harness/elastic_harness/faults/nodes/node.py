@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -24,11 +24,15 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
+from elastic_harness.finding import Finding
 from elastic_harness.future import Future, gather
 from elastic_harness.scenario.engine.situation import NodeRef, Situation, Targets
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
 from pytest_elastic.errors import ElasticError
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "CrashNode",
@@ -95,6 +99,7 @@ class CrashNode(NodeFault):
     """
 
     name = "crash"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -111,6 +116,7 @@ class CutPower(NodeFault):
     """
 
     name = "power_cut"
+    takes_nodes_away: ClassVar[bool] = True
     capability = "network"
     proof = "the cluster silenced its links and ended it by this order, and it is not up"
 
@@ -129,6 +135,7 @@ class PreemptNode(NodeFault):
     """
 
     name = "preempt"
+    takes_nodes_away: ClassVar[bool] = True
     sometimes_needs = "network (`by: power_cut`)"
     proof = (
         "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
@@ -137,6 +144,10 @@ class PreemptNode(NodeFault):
 
     notice: Seconds = 30.0
     by: Literal["crash", "power_cut"] = "power_cut"
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.notice, "notice")
 
     @property
     def needs(self) -> str | None:

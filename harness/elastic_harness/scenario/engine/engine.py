@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import assert_never
 
@@ -33,6 +33,7 @@ from elastic_harness.history.events import (
     WorkerGone,
 )
 from elastic_harness.history.verdict import Verdict, invalid
+from elastic_harness.scenario.actions import CheckNow
 from elastic_harness.scenario.engine.clauses import (
     Bucket,
     ClauseState,
@@ -69,13 +70,11 @@ from elastic_harness.scenario.engine.messages import (
 )
 from elastic_harness.scenario.engine.observed import LauncherView, ObservedRun
 from elastic_harness.scenario.engine.timeline import (
-    CHECK_ACTION,
-    OWN_ACTIONS,
     EntryPhase,
     EntryState,
 )
 from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.model import Entry
 from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import (
     planned_checks,
@@ -86,6 +85,9 @@ from elastic_harness.scenario.planning.planner import Plan, PlannedEntry, plan_e
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["Decision", "EngineMachine", "RunPhase"]
 
@@ -131,7 +133,7 @@ class EngineMachine:
     def __init__(
         self,
         plan: Plan,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         *,
         is_open: bool = False,
         patience: float = 1.0,
@@ -273,10 +275,10 @@ class EngineMachine:
 
     def _record_planned(self, state: EntryState) -> None:
         name = state.entry.action.name
-        if name == CHECK_ACTION:
+        if isinstance(state.action, CheckNow):
             for clause in planned_checks(state.id, state.entry, self._checkers):
                 self._put(RecordEvent(source="engine", event=clause))
-        elif name not in OWN_ACTIONS:
+        elif not state.action.is_own:
             planned = FaultPlanned(id=state.id, fault=name, is_optional=state.is_optional)
             self._put(RecordEvent(source="engine", event=planned))
 

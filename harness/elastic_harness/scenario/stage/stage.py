@@ -115,7 +115,9 @@ class Stage:
             links=LinkLayers(cluster),
             names=NameLayers(cluster),
             limits=LimitLayers(cluster),
-            disks=DiskLayers(cluster, next(iter(plan.data_folders), "")),
+            disks=DiskLayers(
+                cluster, next(iter(plan.data_folders), ""), on_covered=probes.enter_again
+            ),
             clocks=ClockLayers(cluster, plan.clock_file_of if has_clocks else None),
             stops=StopLayers(cluster),
             directory=os.path.dirname(plan.log_dir),
