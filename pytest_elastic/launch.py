@@ -21,6 +21,7 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
+from pytest_elastic.boot.descriptors import raise_limit
 from pytest_elastic.config import Endpoint, LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.events.codec import encode_record
@@ -214,6 +215,8 @@ class _Launch:
                 self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
             if config.logs_specs is not None:
                 self._plan.use_plugin()
+            if process_ends:  # only now: what runs the user's code keeps the limit that was given
+                raise_limit()
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
