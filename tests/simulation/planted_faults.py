@@ -389,6 +389,8 @@ PLANTED: dict[str, Planted] = {
             (candidate, "_MOST_UNREST", 0),
             (Succession, "refuse_second", nothing),
         ),
+        # A coordinator steps down for one that is published only if that one still decides.
+        guards=((Inquiries, "decides_at", lambda *_: True),),
         options=drawn("reject", "fail", nodes=3),
     ),
     "success-stays": Planted(
