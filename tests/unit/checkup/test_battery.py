@@ -135,7 +135,7 @@ def test_writers_are_held_in_the_folder_of_the_checkpoint() -> None:
 def test_pages_name_tests_that_there_are() -> None:
     """A reader copies the command as it stands."""
     known = {test.name for test in BATTERY}
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {
         name
         for page in pages

@@ -36,7 +36,7 @@ REST = {
 def shown() -> dict[str, str]:
     """Return the scenarios that pages show, by page and line, each with what it leaves out."""
     found = {}
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         for block in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             keys = re.findall(r"^(\w+):", block[1], re.MULTILINE)
