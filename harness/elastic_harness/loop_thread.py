@@ -30,7 +30,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.loop.open_door()
+        self.loop.enable_thread_wakeup()
         self._thread = threading.Thread(target=self._run, name="elastic-loop", daemon=True)
         self._failure: BaseException | None = None
         self._has_ended = threading.Event()

@@ -54,8 +54,8 @@ __all__ = ["build_parser", "parse_run_command", "read_options"]
 
 # Above this somebody has mistaken another number for it; each worker is a process.
 _MAX_WORKERS = 10_000
-# Of a complaint: its beginning and its end are what it is about.
-_MAX_COMPLAINT = 600
+# Characters of an error message; its middle is left out first.
+_MAX_MESSAGE = 600
 
 
 class _Parser(argparse.ArgumentParser):
@@ -146,10 +146,10 @@ def _read_options(argv: Sequence[str]) -> Reading:
 
 
 def _in_one_line(message: str) -> str:
-    """Return a complaint that quotes what a user gave, whatever that was."""
+    """Return an error message that quotes what a user gave, made printable and cut to length."""
     plain = printable(message)
-    half = _MAX_COMPLAINT // 2
-    return plain if len(plain) <= _MAX_COMPLAINT else f"{plain[:half]} ... {plain[-half:]}"
+    half = _MAX_MESSAGE // 2
+    return plain if len(plain) <= _MAX_MESSAGE else f"{plain[:half]} ... {plain[-half:]}"
 
 
 def _parse(

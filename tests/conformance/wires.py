@@ -16,8 +16,8 @@ from typing import Protocol
 from elastic_harness.future import wait_for
 from elastic_harness.network.link_model import (
     NO_CLASS,
+    DecisionKind,
     DropReason,
-    FateKind,
     Link,
     LinkCounters,
     LinkMode,
@@ -116,7 +116,7 @@ class ModelWire:
         traffic = (port_class(port),) if self.link.tells_apart else NO_CLASS
         for number, now in zip(numbers, times, strict=True):
             fate = self.link.offer(size + _HEADERS, port, now, units=1, traffic=traffic)
-            if fate.kind is FateKind.HOLD:
+            if fate.kind is DecisionKind.HOLD:
                 self._held.append(number)
             for when in fate.leave_at if not fate.corrupt_units else ():
                 if self.link.stop_on_way(when, traffic) is not None:

@@ -258,7 +258,7 @@ def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     later = [step for step in found.steps if step > seen.steps // 4]
     if len(later) < 2:
         raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
-    # The less is covered, the less of the job passes through a slower file system.
+    # The smaller the overlaid folder, the less of the job passes through a slower file system.
     folders = found.written.split("/")[:-1]
     fixed = list(takewhile(lambda name: "*" not in name, folders))
     below = {"path": "/".join(fixed)} if fixed else {}

@@ -128,7 +128,7 @@ class Probes(Protocol):
     """What rides in each worker."""
 
     def enter_again(self, node: str) -> None:
-        """Have a node's workers enter their working folder by its path: it may be covered."""
+        """Have a node's workers enter their working folder by its path, where an overlay may be."""
 
     def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Send an order to a worker's probe, done in its step hook; False when it has no probe.

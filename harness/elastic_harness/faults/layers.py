@@ -248,7 +248,7 @@ def _narrowest(layers: list[_Limit], choose: Callable[[_Limit], _Number | None])
 class DiskLayers:
     """Policies over directories of nodes; no path means `checkpoints`.
 
-    `on_covered` is called with the name of a node when a directory of it has been covered.
+    `on_overlay` is called with the name of a node when it has got an overlay on a directory.
     """
 
     def __init__(
@@ -256,13 +256,13 @@ class DiskLayers:
         cluster: Cluster,
         checkpoints: str = "",
         *,
-        on_covered: Callable[[str], None] = _nothing,
+        on_overlay: Callable[[str], None] = _nothing,
     ) -> None:
         self._cluster = cluster
         self._checkpoints = checkpoints
-        self._on_covered = on_covered
+        self._on_overlay = on_overlay
         # By owner, node and path: the node's incarnation.
-        self._covered: dict[tuple[str, str, str | None], int] = {}
+        self._overlaid: dict[tuple[str, str, str | None], int] = {}
 
     def set(
         self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
@@ -273,16 +273,16 @@ class DiskLayers:
         """
         running = self._cluster.nodes.get(node)
         incarnation = running.incarnation if running is not None else 0
-        laid_on = self._covered.pop((owner, node, path), 0)
+        laid_on = self._overlaid.pop((owner, node, path), 0)
         if policy is None and (not laid_on or laid_on != incarnation):
             return settled(None)  # never laid there, or gone with the node that it was laid on
         if running is None:
             return settled(ClusterError(f"{node} is not up any more"))
         if policy is not None:
-            self._covered[owner, node, path] = incarnation
+            self._overlaid[owner, node, path] = incarnation
         disks = having(self._cluster.disks, self._cluster.capabilities["disk_faults"])
         laid = disks.set_policy(node, self._directory(path), owner, policy)
-        return laid.then(lambda _: self._on_covered(node))
+        return laid.then(lambda _: self._on_overlay(node))
 
     def count(self, node: str, path: str | None) -> Future[DiskCounters]:
         """Read what policies over a directory have done."""

@@ -364,7 +364,7 @@ class OutputRead(Event):
 
     `unread` are the files of which some was not, with the reason if there is one: that a line was
     not seen in them says nothing. `left_out` counts, by pattern, matching lines that are not in the
-    history because others of the same node and speaker are.
+    history because others of the same node and source are.
     """
 
     unread: tuple[str, ...]
@@ -388,7 +388,7 @@ class FileWritten(Event):
 class WriterHeld(Event):
     """A process of a node is held in the middle of a write: half of it is in `file`.
 
-    `pattern` and `path` are those of the trigger; `file` is below the path that is covered for it.
+    `pattern` and `path` are those of the trigger; `file` is below the overlaid path.
     """
 
     pattern: str

@@ -2,7 +2,7 @@
 
 Nothing here reads a clock or touches a packet, and chance comes from a named stream: the same model
 serves the user-space switch and the simulator. A link is told that a packet of so many bytes of
-such a flow arrived `now`, and answers with its fate.
+such a flow arrived `now`, and answers with its decision.
 
 Loss and corruption count in units of at most 1 500 bytes: what a switch reads in one go may be
 forty segments of a TCP stream, each of which a real link would lose by itself.
@@ -40,10 +40,10 @@ __all__ = [
     "NO_CLASS",
     "UNIT_BYTES",
     "BurstLoss",
+    "Decision",
+    "DecisionKind",
     "Distribution",
     "DropReason",
-    "Fate",
-    "FateKind",
     "Flap",
     "Layers",
     "Link",
@@ -79,7 +79,7 @@ _MAX_OPENED = 65536
 _AFTER_FLAP_S = 1e-6
 
 
-class FateKind(enum.Enum):
+class DecisionKind(enum.Enum):
     """What is to be done with a packet."""
 
     LEAVE = "leave"
@@ -89,7 +89,7 @@ class FateKind(enum.Enum):
     RESET = "reset"
 
 
-class Fate(NamedTuple):
+class Decision(NamedTuple):
     """The decision on a packet (a tuple, for there is one for each: it is made in half the time).
 
     `leave_at` is a time for each copy, `reason` why it is dropped. `lost_units` are the units of
@@ -98,21 +98,21 @@ class Fate(NamedTuple):
     ends of its connection are told that there is none.
     """
 
-    kind: FateKind
+    kind: DecisionKind
     leave_at: tuple[float, ...] = ()
     reason: DropReason | None = None
     lost_units: tuple[int, ...] = ()
     corrupt_units: tuple[int, ...] = ()
 
 
-_LOST = Fate(FateKind.DROP, reason=DropReason.LOST)
-_QUEUE_FULL = Fate(FateKind.DROP, reason=DropReason.QUEUE_FULL)
-_RESET = Fate(FateKind.RESET, reason=DropReason.RESET)
+_LOST = Decision(DecisionKind.DROP, reason=DropReason.LOST)
+_QUEUE_FULL = Decision(DecisionKind.DROP, reason=DropReason.QUEUE_FULL)
+_RESET = Decision(DecisionKind.RESET, reason=DropReason.RESET)
 # What becomes of a packet at a cut, by its mode, and what the layer that cuts is said to have done.
 _STOPPED = {
-    LinkMode.HOLD: (Fate(FateKind.HOLD), "held"),
-    LinkMode.REJECT: (Fate(FateKind.REJECT, reason=DropReason.REJECTED), "rejected"),
-    LinkMode.DROP: (Fate(FateKind.DROP, reason=DropReason.DOWN), "dropped"),
+    LinkMode.HOLD: (Decision(DecisionKind.HOLD), "held"),
+    LinkMode.REJECT: (Decision(DecisionKind.REJECT, reason=DropReason.REJECTED), "rejected"),
+    LinkMode.DROP: (Decision(DecisionKind.DROP, reason=DropReason.DOWN), "dropped"),
 }
 
 
@@ -169,8 +169,8 @@ class Link:
     def lay(self, layers: Layers, now: float = 0.0, *, traffic: str | None = None) -> None:
         """Put other layers in force, for everything or for a class of traffic.
 
-        Packets that already have their fate keep it, and are not overtaken by those of their flow
-        that come later.
+        Decided packets keep their decision, and are not overtaken by those of their flow that
+        come later.
         """
         self._layers[traffic] = tuple(each for each in layers if not each[1].is_transparent)
         if not self._layers[traffic]:
@@ -221,7 +221,7 @@ class Link:
         units: int | None = None,
         opens: bool | None = None,
         traffic: Traffic = NO_CLASS,
-    ) -> Fate:
+    ) -> Decision:
         """Decide on a packet of `size` bytes that arrived `now`, and count it.
 
         `units` is how many packets of a real link it stands for (default: by size). `opens` tells
@@ -239,15 +239,15 @@ class Link:
         units: int | None = None,
         opens: bool | None = None,
         traffic: Traffic = NO_CLASS,
-    ) -> Fate:
+    ) -> Decision:
         """Decide on a packet that was counted when it arrived (one that was held)."""
         layers = self._layers_for(traffic)
         mode = self._stop(layers, now) if self._may_stop else None
         if mode is not None:
-            fate, _ = _STOPPED[mode]
-            if fate.reason is not None:
-                self.count_drop(fate.reason, traffic=traffic)
-            return fate
+            decision, _ = _STOPPED[mode]
+            if decision.reason is not None:
+                self.count_drop(decision.reason, traffic=traffic)
+            return decision
         if self.resets and opens is not None and self._is_reset(layers, flow, opens=opens):
             self.count_drop(DropReason.RESET, traffic=traffic)
             return _RESET
@@ -287,7 +287,7 @@ class Link:
             self._settles_at = max(self._settles_at, last)
             delaying = [owner for owner, own in layers if own.latency_s or own.jitter_s]
             self._put(dict.fromkeys([*delaying, *slowest]), "delayed")
-        return Fate(FateKind.LEAVE, times, None, lost, corrupt)
+        return Decision(DecisionKind.LEAVE, times, None, lost, corrupt)
 
     def stop_on_way(self, now: float = 0.0, traffic: Traffic = NO_CLASS) -> LinkMode | None:
         """Return how a delayed packet is stopped that would arrive now, None if it arrives.

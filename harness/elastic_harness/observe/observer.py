@@ -162,7 +162,7 @@ class Observer:
         self._workers: dict[int, _Peer] = {}
         self._answers: dict[int, dict[str, Mapping[str, Any]]] = {}  # by whose order it was
         self._holds: list[tuple[int, int | None]] = []
-        self._covered: set[str] = set()
+        self._overlaid: set[str] = set()
         self._generations: dict[tuple[str, str], _Generation] = {}
         self._listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -210,10 +210,10 @@ class Observer:
     def enter_again(self, node: str) -> None:
         """Have workers of a node enter their working folder by its path, now and in later rounds.
 
-        A process that was in a folder before it was covered goes past the cover otherwise, with
+        A process that was in a folder before the overlay was mounted goes past it otherwise, with
         relative names.
         """
-        self._covered.add(node)
+        self._overlaid.add(node)
         for peer in self._workers.values():
             if peer.node == node:
                 self._send(peer, "enter")
@@ -372,7 +372,7 @@ class Observer:
         self._emit(peer, peer.worker, at + peer.skew_s)
         self._watch_process(peer)
         steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})
-        enter = ["enter"] if peer.node in self._covered else []
+        enter = ["enter"] if peer.node in self._overlaid else []
         orders = [*enter, *(f"hold {step}" for step in steps)]
         self._send(peer, "\n".join([*orders, self._welcome]))
 

@@ -151,7 +151,7 @@ def _known_lines(history: History) -> list[LogLine]:
 
 
 def _plain(lines: Sequence[LogLine], start: float) -> list[tuple[float, str, str, str]]:
-    """Return lines as the script has them: seconds, speaker, text, class of the cell."""
+    """Return lines as the script has them: seconds, source, text, class of the cell."""
     return [(round(line.at - start, 3), line.who, line.text, "") for line in lines]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from elastic_harness.registry import Registry
-from elastic_harness.scenario.stage.speakers import WORKER_LOGS
+from elastic_harness.scenario.stage.log_source import WORKER_LOGS
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 

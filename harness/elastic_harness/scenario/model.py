@@ -32,7 +32,7 @@ from elastic_harness.scenario.fields import (
     format_duration,
 )
 from elastic_harness.scenario.job_spec import Observe, ProxySpec, Rdzv
-from elastic_harness.scenario.stage.speakers import ANY
+from elastic_harness.scenario.stage.log_source import ANY
 from elastic_harness.scenario.triggers import (
     After,
     AtStep,

@@ -47,9 +47,9 @@ from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.stage.held_writers import HeldWriters
 from elastic_harness.scenario.stage.link_clock import LINK_COUNTS, LinkClock
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES, LogClock
+from elastic_harness.scenario.stage.log_source import WORKER
 from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.stage.plan import StagePlan
-from elastic_harness.scenario.stage.speakers import WORKER
 from elastic_harness.scenario.stage.stage import Stage
 from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from pytest_elastic.errors import ElasticError
@@ -155,7 +155,7 @@ class Run(EngineRun):
         )
         self._injector = Injector(self._stage.context, catalog, loop, self._tell)
         self._logs = LogWatch(
-            loop, setup.stage.log_dir, self._on_log_line, speaker_of=setup.stage.speaker_of
+            loop, setup.stage.log_dir, self._on_log_line, log_source_of=setup.stage.log_source_of
         )
         log_times = os.path.join(setup.directory, LOG_TIMES)
         self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
@@ -287,12 +287,12 @@ class Run(EngineRun):
             self._logs.catch_up()  # or the run would be over before it was read
 
     def _on_log_line(self, found: FoundLine) -> None:
-        speaker = found.speaker
-        if isinstance(speaker, int):
-            worker = self.history.worlds.worker_on(found.node, speaker)
-            speaker = f"rank {worker.rank}" if worker is not None else WORKER
+        source = found.source
+        if isinstance(source, int):
+            worker = self.history.worlds.worker_on(found.node, source)
+            source = f"rank {worker.rank}" if worker is not None else WORKER
         matched = LogMatched(
-            pattern=found.pattern, line=found.line, by=speaker or "", was_there=found.was_there
+            pattern=found.pattern, line=found.line, by=source or "", was_there=found.was_there
         )
         self._on_fact("worker", found.node, matched)
 

@@ -185,7 +185,7 @@ class Dial:
 
     With `open_socket` the socket is one that somebody else opens, in another network than ours;
     None instead of a socket is a refusal. A name is looked up by a thread, so that the loop must be
-    one whose door is open to threads.
+    one that threads may wake (`enable_thread_wakeup`).
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Toxiproxy:
     def __init__(
         self, loop: Loop, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0
     ) -> None:
-        loop.open_door()
+        loop.enable_thread_wakeup()
         self._loop = loop
         self._wanted = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._seed = Seed(value=seed)

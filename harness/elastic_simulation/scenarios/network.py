@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from elastic_harness.network.link_model import (
     NO_CLASS,
+    DecisionKind,
     DropReason,
-    FateKind,
     Layers,
     Link,
     LinkCounters,
@@ -96,10 +96,10 @@ class SimulatedNetwork:
 
     def _decide(self, pair: Pair, packet: _Packet) -> None:
         link, now = self._link(pair), self._now()
-        fate = link.decide(packet.size, packet.flow, now, units=1, traffic=packet.traffic)
-        if fate.kind is FateKind.HOLD:
+        decision = link.decide(packet.size, packet.flow, now, units=1, traffic=packet.traffic)
+        if decision.kind is DecisionKind.HOLD:
             self._held.setdefault(pair, []).append(packet)
-        for when in fate.leave_at if not fate.corrupt_units else ():
+        for when in decision.leave_at if not decision.corrupt_units else ():
             self._later(max(when - now, 0.0), self._arrive, pair, packet)
 
     def _arrive(self, pair: Pair, packet: _Packet) -> None:
@@ -125,10 +125,10 @@ class SimulatedNetwork:
         link, now = self._link(pair), self._now()
         at, resend_s, arrives_at = now, _RESEND_S, None
         for _ in range(_MAX_RESENDS):
-            fate = link.offer(size, flow, at, units=1)
-            if fate.leave_at and not fate.corrupt_units:
+            decision = link.offer(size, flow, at, units=1)
+            if decision.leave_at and not decision.corrupt_units:
                 link.count_delivery()
-                arrives_at = min(fate.leave_at)
+                arrives_at = min(decision.leave_at)
                 break
             at, resend_s = at + resend_s, 2 * resend_s
         before = self._arrives_at.get((pair, flow), now)

@@ -143,7 +143,7 @@ class World:
             links=LinkLayers(self.cluster),
             names=NameLayers(self.cluster),
             limits=LimitLayers(self.cluster),
-            disks=DiskLayers(self.cluster, "/checkpoints", on_covered=self.enter_again),
+            disks=DiskLayers(self.cluster, "/checkpoints", on_overlay=self.enter_again),
             clocks=ClockLayers(self.cluster, "clock of {}".format),
             stops=StopLayers(self.cluster),
             directory=str(self.folder),

@@ -23,7 +23,7 @@ from elastic_harness.cluster.facets import FileLimit, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
-from elastic_harness.network.link_model import HEALTHY, FateKind, Layers, Link, LinkPolicy, Pair
+from elastic_harness.network.link_model import HEALTHY, DecisionKind, Layers, Link, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from elastic_harness.network.overlay import Place
 
@@ -255,7 +255,7 @@ class PlayedNetwork:
         link = self._link((source, target))
         for _ in range(packets):
             fate = link.offer(1000, f"{source}>{target}", now, opens=False)
-            if fate.kind is FateKind.LEAVE:
+            if fate.kind is DecisionKind.LEAVE:
                 link.count_delivery()
 
     def _link(self, pair: Pair) -> Link:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from elastic_harness.network.link_model import DropReason, FateKind, Link
+from elastic_harness.network.link_model import DecisionKind, DropReason, Link
 from elastic_harness.network.link_policy import (
     BurstLoss,
     Distribution,
@@ -99,7 +99,7 @@ def test_a_flap_that_is_up_has_done_nothing() -> None:
 
 
 def test_what_was_on_its_way_is_stopped_by_the_cut_that_came() -> None:
-    """It had its fate from the policy before; the cut has made it another one."""
+    """It had its decision from the policy before; the cut has made it another one."""
     link = laid(late=LATE)
     link.offer(1000, "flow", 0.0)
     for mode, kind in ((DROP, "dropped"), (HOLD, "held")):
@@ -132,10 +132,10 @@ def test_a_connection_that_began_between_two_orders_is_reset_by_the_second_alone
     """An older one by both: each of them would have."""
     reset = LinkPolicy(resets=1)
     link = laid(first=reset)
-    assert link.offer(40, "old", 0.0, opens=False).kind is FateKind.RESET
-    assert link.offer(40, "new", 0.0, opens=True).kind is FateKind.LEAVE
+    assert link.offer(40, "old", 0.0, opens=False).kind is DecisionKind.RESET
+    assert link.offer(40, "new", 0.0, opens=True).kind is DecisionKind.LEAVE
     link.lay((("first", reset), ("second", reset)))
-    assert link.offer(40, "new", 0.0, opens=False).kind is FateKind.RESET
+    assert link.offer(40, "new", 0.0, opens=False).kind is DecisionKind.RESET
     assert link.counters().by_owner == {"first": {"reset": 1}, "second": {"reset": 1}}
     link.offer(40, "old", 0.0, opens=False)
     assert link.counters().by_owner == {"first": {"reset": 2}, "second": {"reset": 2}}

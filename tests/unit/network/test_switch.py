@@ -124,7 +124,7 @@ def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_la
 def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_off_later(
     table: Table, after: LinkPolicy
 ) -> None:
-    """Others of its flow are still on their way when the link lets go; it has its fate, as they."""
+    """Others of its flow are still on their way when the link lets go; it is decided, as they."""
     table.change(LinkPolicy(latency_s=0.02))
     table.send(1)
     table.clock.at += 0.01

@@ -37,7 +37,7 @@ class Table:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.loop.open_door()
+        self.loop.enable_thread_wakeup()
         self.api = Api(self._make_proxy)
         self.upstream = socket.create_server(("127.0.0.1", 0))
         host, port = self.upstream.getsockname()

@@ -65,7 +65,7 @@ class _HeldWrite:
 
 
 class _HeldWrites:
-    """The writes of one covered path that wait, by the number of the kernel's request.
+    """The writes of one overlaid path that wait, by the number of the kernel's request.
 
     Half of the bytes are in the file, the rest is not yet; the writer waits in the kernel. A signal
     that it gets ends its wait with a short write, as of any file: killed, it leaves its file torn,
@@ -185,7 +185,7 @@ class DiskLayer:
         return fnmatch.fnmatch(self._name_of(node), pattern)
 
     def _name_of(self, node: _Node) -> str:
-        """Return what a file is called now, below the covered path."""
+        """Return what a file is called now, below the overlaid path."""
         return os.path.relpath(os.readlink(node.path), os.readlink(self._nodes[_ROOT].path))
 
     def _hold(self, request: Request) -> bytes | None:

@@ -1,7 +1,7 @@
-"""The covered paths of nodes, as the cluster's server sees them: one process for each.
+"""The overlaid paths of nodes, as the cluster's server sees them: one process for each.
 
-A path is covered once, when it is first needed, and stays covered until its node ends: a file that
-is open would keep what it was opened on, and taking the cover away is a fault of its own.
+An overlay is mounted once, when it is first needed, and stays until its node ends: a file that
+is open would keep what it was opened on, and unmounting the overlay is a fault of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["DiskLayers"]
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One covered path; `ready` is settled once it is served, `gone` when that process is."""
+    """One overlaid path; `ready` is settled once it is served, `gone` when that process is."""
 
     node: Node
     path: str
@@ -56,13 +56,15 @@ class DiskLayers:
         return [each.conversation for each in self._layers if each.conversation is not None]
 
     def obey(self, op: str, fields: JsonObject) -> Steps[Answer]:
-        """Do what a client asks of one path: set or unset a policy, or count; covers if need be."""
+        """Set or unset a policy of one path, or count there; mounts the overlay if need be."""
         node, path = self._nodes.find(fields["name"]), fields["path"]
         layer = self._find(node, path)
         try:
             conversation = yield from layer.ready
         except ClusterError as error:
-            raise ClusterError(f"cannot cover {path} on '{node.name}': {error.message}") from error
+            raise ClusterError(
+                f"cannot mount an overlay on {path} of '{node.name}': {error.message}"
+            ) from error
         return (yield from conversation.call(op, fields["fields"], timeout_s=STEP_LIMIT_S))
 
     def end(self, node: Node) -> None:
@@ -94,15 +96,15 @@ class DiskLayers:
                 return layer
         layer = _Layer(node, path, gone=Future(), ready=Future())
         self._layers.append(layer)
-        run(self._loop, self._cover(layer)).add_done_callback(
+        run(self._loop, self._mount_overlay(layer)).add_done_callback(
             lambda done: layer.ready.settle(done.error or done.result())
         )
         return layer
 
-    def _cover(self, layer: _Layer) -> Steps[Conversation]:
+    def _mount_overlay(self, layer: _Layer) -> Steps[Conversation]:
         """Have a node mount a file system, and serve it in a process of its own."""
         try:
-            mounted = yield from layer.node.call("cover", {"path": layer.path})
+            mounted = yield from layer.node.call("overlay", {"path": layer.path})
             own, theirs = socket.socketpair()
             conversation = Conversation(self._loop, own, on_closed=lambda _: None)
             layer.conversation = conversation

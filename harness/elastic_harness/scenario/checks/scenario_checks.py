@@ -24,7 +24,7 @@ from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.storm import STORM_ID, sketch_of
-from elastic_harness.scenario.stage.speakers import rank_of
+from elastic_harness.scenario.stage.log_source import rank_of
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
 from elastic_harness.toxiproxy.proxied import RENDEZVOUS, environ_name
 from pytest_elastic.events.model import EVENT_KINDS

@@ -398,7 +398,7 @@ class FaultFlow:
             self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
 
     def _say_ineffective(self, entry: EntryState, reason: str) -> None:
-        """Record that a fault did nothing; of an optional one that is a fact and no complaint."""
+        """Record that a fault did nothing; of an optional one that is a fact and no error."""
         self._put_fact(FaultIneffective(id=entry.id, reason=reason, is_optional=entry.is_optional))
 
     def _put_fact(self, event: Event) -> None:

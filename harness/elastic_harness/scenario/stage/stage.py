@@ -116,7 +116,7 @@ class Stage:
             names=NameLayers(cluster),
             limits=LimitLayers(cluster),
             disks=DiskLayers(
-                cluster, next(iter(plan.data_folders), ""), on_covered=probes.enter_again
+                cluster, next(iter(plan.data_folders), ""), on_overlay=probes.enter_again
             ),
             clocks=ClockLayers(cluster, plan.clock_file_of if has_clocks else None),
             stops=StopLayers(cluster),

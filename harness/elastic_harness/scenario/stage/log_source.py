@@ -16,9 +16,9 @@ __all__ = [
     "WORKER",
     "WORKER_LOGS",
     "is_by",
-    "parse_speaker",
+    "log_source_of",
+    "parse_log_source",
     "rank_of",
-    "speaker_of",
 ]
 
 LAUNCHER: Final = "launcher"
@@ -32,7 +32,7 @@ _PASSED_ON = re.compile(r"\[[^\]\s]*\d+\]:")
 _RANK = re.compile(r"rank (\d+)")
 
 
-def parse_speaker(text: str) -> str:
+def parse_log_source(text: str) -> str:
     """Return `text` if it says whose lines are meant; raises ValueError."""
     if text in {LAUNCHER, WORKER, ANY} or _RANK.fullmatch(text):
         return text
@@ -45,7 +45,7 @@ def rank_of(text: str | None) -> int | None:
     return int(found[1]) if found else None
 
 
-def speaker_of(
+def log_source_of(
     file: str, line: str, *, own_lines: re.Pattern[str] | None, are_apart: bool
 ) -> str | int | None:
     """Return whose line it is: a worker's (by its local rank, if known), the launcher's, or None.
