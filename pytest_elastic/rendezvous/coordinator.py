@@ -215,6 +215,13 @@ class CoordinatorMachine:
             while changes:
                 self._on_change(changes.popleft(), now)
             if self._farewell.ending is None:
+                for peer, report in self._reach.overdue(
+                    self._members.peers,
+                    self._deadlines,
+                    now,
+                    judges_from=self._members.judges_from,
+                ):
+                    self._on_peers_checked(peer, report)
                 self._reach.watch(self._deadlines, self._members.peers, now)
             self._look(now)
             if self.phase is before and not has_news and not changes:
