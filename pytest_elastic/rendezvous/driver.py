@@ -11,7 +11,6 @@ performed before the next input, whatever those commands cause.
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -70,7 +69,6 @@ class NodeRendezvous:
         place: OwnPlace | None = None,
     ) -> None:
         self._loop = loop
-        self.node = node
         self._place = place
         self._settings = settings
         self._registry = registry
@@ -142,6 +140,11 @@ class NodeRendezvous:
             then()
 
     @property
+    def node(self) -> Node:
+        """The node, under the name that it was given last, and where the others reach it."""
+        return self.member.node
+
+    @property
     def _may_move(self) -> bool:
         return self._coordinator is None and self.member.may_move
 
@@ -151,9 +154,9 @@ class NodeRendezvous:
         if self._may_move and (before := place.move(address)) is not None:
             self._reception.move(place.listener)
             before.close()
-            self.node = dataclasses.replace(self.node, address=place.address, port=place.port)
             self.tell_member(v.Moved(address=place.address, port=place.port))
-        then()
+        self._queue.append(then)  # when the member knows
+        self._pump()
 
     # Who decides
 
