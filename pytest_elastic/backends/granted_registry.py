@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -101,7 +102,7 @@ class GrantedRegistry:
         self._seal: Seal | None = None  # the one that may be committed next
         self._recorded_round = 0
         self._is_concluded = False
-        self._held_back: list[v.CoordinatorCommand] = []
+        self._held_back: deque[v.SendTo] = deque()
 
     def open(self, side: NodeSide) -> None:
         """Join: whoever looks for the coordinator first finds that it is itself."""
@@ -286,22 +287,37 @@ class GrantedRegistry:
         match command:
             case v.SendTo(message=Beat()):  # most often
                 pass
-            case v.SendTo() if self._held_back:
+            case v.SendTo():
                 self._held_back.append(command)
-                return
-            case v.SendTo(message=Seal() as seal):
-                self._seal = seal
-            case v.SendTo(message=Commit() as commit) if commit.round > self._recorded_round:
-                self._held_back.append(command)
-                self._record(commit)
-                return
-            case v.SendTo(message=JobEnding() as ending) if not self._is_concluded:
-                self._held_back.append(command)
-                self._conclude(ending)
+                if len(self._held_back) == 1:
+                    self._send_held_back()
                 return
             case _:
                 pass
         self._side.perform(command)
+
+    def _send_held_back(self) -> None:
+        """Send what waits, up to what is to be written down first.
+
+        What follows from a command while it is performed waits behind the others.
+        """
+        office = self._office
+        while self._held_back and self._office is office:
+            command = self._held_back[0]
+            match command.message:
+                case Seal() as seal:
+                    self._seal = seal
+                case Commit() as commit if commit.round > self._recorded_round:
+                    self._record(commit)
+                    return
+                case JobEnding() as ending if not self._is_concluded:
+                    self._conclude(ending)
+                    return
+                case _:
+                    pass
+            self._side.perform(command)
+            if self._held_back and self._held_back[0] is command:  # else it was given up
+                self._held_back.popleft()
 
     def _record(self, commit: Commit) -> None:
         seal = self._seal
@@ -340,9 +356,7 @@ class GrantedRegistry:
                 self._loop.call_at(self._loop.now() + _RETRY_S, write)
             elif is_written:
                 on_written()
-                held_back, self._held_back = self._held_back, []
-                for command in held_back:
-                    self.pass_on(command)
+                self._send_held_back()
             else:
                 self._side.tell_coordinator(v.MandateExtended(until=self._loop.now()))
 
