@@ -52,6 +52,16 @@ def test_each_is_laid_over_a_path_and_proven_by_its_counter(
     assert world.story[-1] == "undone"
 
 
+def test_workers_enter_their_folder_again_once_a_directory_is_covered_and_not_before() -> None:
+    """A process that is in a folder goes past what is mounted over it, by relative names."""
+    world = World()
+    world.fire("disk_full", "n2")
+    assert world.entered == []
+    world.pass_time(0.5)
+    assert world.cluster.disks.policies
+    assert world.entered == ["n2"]
+
+
 def test_a_disk_that_is_met_at_once_and_healed_has_acted() -> None:
     """A job may have met it, said so and had it healed before anything else was read."""
     world = World()
