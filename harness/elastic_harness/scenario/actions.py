@@ -7,7 +7,7 @@ The engine heals (`heal: crash`) and judges (`check: [ranks]`) by itself; everyt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
@@ -16,9 +16,6 @@ from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Listed, Parameters, from_shorthand
 from elastic_harness.scenario.model import Clause
 from elastic_harness.scenario.selectors import Selector
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["CHECK", "HEAL", "CheckNow", "HealEntries", "PlannedAction", "read_check"]
 
@@ -119,7 +116,7 @@ class HealEntries(PlannedAction):
     def _from_shorthand(cls, value: object) -> object:
         return value if isinstance(value, cls) else {"ids": value}
 
-    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+    def findings(self, scenario: Any) -> Iterator[Finding]:  # noqa: ANN401 (see `Parameters`)
         own = scenario.entry_of(self)
         final = scenario.final_entries
         for name in self.ids:
@@ -147,7 +144,7 @@ class CheckNow(PlannedAction):
             return value
         return {"clauses": value if isinstance(value, (list, tuple)) else [value]}
 
-    def findings(self, scenario: CheckedScenario) -> Iterable[Finding]:
+    def findings(self, scenario: Any) -> Iterable[Finding]:  # noqa: ANN401 (see `Parameters`)
         return () if self.clauses else (Finding("a check has one clause or more"),)
 
 

@@ -26,7 +26,6 @@ from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
     from elastic_harness.finding import Finding
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "Fraction",
@@ -68,8 +67,9 @@ class ScenarioModel(BaseModel):
 class Parameters(ScenarioModel):
     """What a scenario says behind the name of a fault or a checker."""
 
-    def findings(self, scenario: CheckedScenario) -> Iterable[Finding]:
-        """Return what is wrong with this use, as far as the scenario shows it before it runs.
+    # Any: a `CheckedScenario`, which is made of parameters, and would make a circle of imports.
+    def findings(self, scenario: Any) -> Iterable[Finding]:  # noqa: ANN401
+        """Return what is wrong with this use, as far as the `CheckedScenario` shows it.
 
         Paths begin at these parameters: `("node",)`. What is wrong with a value by itself, pydantic
         has found already.
