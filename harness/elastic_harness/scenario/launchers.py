@@ -264,7 +264,7 @@ LAUNCHERS = LauncherRegistry(
             own_lines=_TORCH_LOG_LINE,
             modules=("torch.distributed.run",),
         ),
-        # With the one setting that lets 2.13 recover from a lost member at all (docs/torchrun.md).
+        # With the one setting that lets 2.13 recover from a lost member at all.
         Launcher(
             name="torchrun-best",
             command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
