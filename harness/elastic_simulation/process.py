@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_elastic.agent.messages import AgentInput
 from pytest_elastic.events.model import CoordinatorStarted
@@ -17,7 +17,6 @@ from pytest_elastic.rendezvous.founding_vocabulary import FoundingInput
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
-from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Node, Settings
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ class Process:
         self.name = node.name
         self._offset_s = offset_s
         self._rate = rate
-        self.member = MemberMachine(node=node, settings=config)
-        self.coordinator: CoordinatorMachine | None = None
+        self.member: Any = world.new_member(node, config)  # of either core
+        self.coordinator: Any = None  # of either core
         self.founding: FoundingMachine | None = None
         self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None

@@ -15,7 +15,7 @@ import heapq
 import json
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
@@ -29,6 +29,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.founding_vocabulary import Joined
+from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
@@ -84,6 +85,9 @@ def settings(
 class World(WorldQueries):
     """All of it. `processes` holds the newest start of each node."""
 
+    inquiries_class: type[Inquiries] = Inquiries
+    codec: Any = wire
+
     def __init__(
         self,
         config: Settings,
@@ -113,7 +117,7 @@ class World(WorldQueries):
         self.draw: Callable[[], float] = random.Random(0).random
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
-        self.inquiries = Inquiries(self, KEEPER_S)
+        self.inquiries = self.inquiries_class(self, KEEPER_S)
         self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
@@ -124,6 +128,10 @@ class World(WorldQueries):
         self._queue: list[_Due] = []
         self._count = 0
         self._terms = 0
+
+    def new_member(self, node: Node, config: Settings) -> object:
+        """Return the machine of a node that takes part in rounds."""
+        return MemberMachine(node=node, settings=config)
 
     @property
     def end_written_at(self) -> float | None:
@@ -346,7 +354,7 @@ class World(WorldQueries):
             self.sent.append((self.time, source.name, target.name, message))
         if not self._checks_wire:
             return message
-        return cast("T", wire.decode(json.loads(json.dumps(wire.encode(message)))))
+        return cast("T", self.codec.decode(json.loads(json.dumps(self.codec.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""

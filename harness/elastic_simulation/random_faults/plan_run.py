@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.cores import world_class
+from elastic_simulation.granted import ETCD
 from elastic_simulation.played_agent import KILL_S, STOP_S, PlayedAgent
 from elastic_simulation.random_faults.faults import inject
 from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, health_of, seems_over
@@ -56,7 +57,7 @@ class PlanRun:
         checks_wire: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = (GrantedWorld if plan.settings.is_granted else World)(
+        self.world = world_class(plan.settings)(
             plan.settings,
             checks_wire=checks_wire,
             keeps_messages=keeps_messages,

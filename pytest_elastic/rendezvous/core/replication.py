@@ -1,0 +1,190 @@
+"""The leader's record: what is proposed, who has accepted it, and until when it may lead.
+
+A new leader first proposes the newest record again, under its own term, decided or not. Its own
+proposals it may withdraw, as nobody else counts who has accepted them; what it found it may not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_elastic.rendezvous.core.messages import AppendRecord
+from pytest_elastic.rendezvous.core.records import Configuration, Record, Term
+from pytest_elastic.rendezvous.model import Settings
+
+__all__ = ["Replication"]
+
+_NEVER = float("inf")
+
+
+class Replication:
+    """One record at a time, on a decided `base`; `own` is the leader's incarnation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        own: str,
+        term: Term,
+        *,
+        base: Record,
+        adopted: Record | None,
+        heard_at: Mapping[str, float],
+        now: float,
+    ) -> None:
+        self.base = base
+        """The newest record that is decided."""
+        self.pending = None if adopted is None else adopted.under(term)
+        """What is proposed on it, if anything is."""
+        self.is_adopted = adopted is not None
+        self.number = max(base.number, adopted.number if adopted is not None else 0)
+        """The highest number that anybody is known to have used."""
+        self._settings = settings
+        self._own = own
+        self._term = term
+        self._accepted: set[str] = set()
+        self._proposed_at = now
+        self._heard_at = dict(heard_at)
+        self._since = self._looked_at = float("-inf")
+        self._stale_s = settings.beat_interval_s / 8
+        self._granted_until = _NEVER
+        self._is_frozen = self._is_concluded = False
+
+    @property
+    def newest(self) -> Record:
+        """The record that the job goes by."""
+        return self.pending or self.base
+
+    # --- proposing ---------------------------------------------------------------------------
+
+    def configuration_of(self, voters: Sequence[str]) -> Configuration:
+        """Return who votes where these could; one voter is all there ever is without succession."""
+        if not self._settings.has_succession:
+            voters = (self._own,)
+        return Configuration(voters=tuple(voters), tie_breaker=self._own)
+
+    def next_number(self) -> int:
+        """Return a number that nobody has used."""
+        self.number += 1
+        return self.number
+
+    def propose(self, now: float, **changed: object) -> Record:
+        """Propose a record that differs from the newest one in these fields."""
+        assert self.pending is None, "one record is pending at a time"
+        record = dataclasses.replace(
+            self.base,
+            term=self._term,
+            origin=self._term,
+            number=self.next_number(),
+            **changed,  # type: ignore[arg-type]  # fields of a record, as the callers name them
+        )
+        return self.propose_record(record, now)
+
+    def propose_record(self, record: Record, now: float) -> Record:
+        """Propose a record."""
+        assert self.pending is None, "one record is pending at a time"
+        self.number = max(self.number, record.number)
+        self.pending = record
+        self.is_adopted = False
+        self._proposed_at = now
+        self._accepted.clear()
+        return record
+
+    def message(self) -> AppendRecord:
+        """Return what is sent to those who are to accept the newest record."""
+        return AppendRecord(term=self._term, record=self.newest, base=self.base)
+
+    def withdraw(self) -> None:
+        """Take back a proposal of our own that was never counted as decided."""
+        assert not self.is_adopted, "what was adopted may be decided already"
+        self.pending = None
+
+    def take_acceptance(self, incarnation: str, number: int) -> None:
+        """Take note that a voter has accepted the newest record."""
+        if self.pending is not None and number == self.pending.number:
+            self._accepted.add(incarnation)
+            self.hear(incarnation, self._proposed_at)
+
+    @property
+    def has_quorums(self) -> bool:
+        """Whether enough have accepted the pending record for it to be decided."""
+        return self.pending is not None and self.is_agreed(self._accepted)
+
+    def is_agreed(self, agreeing: Collection[str]) -> bool:
+        """Tell whether a quorum of each configuration that counts is among these."""
+        return all(each.has_quorum(agreeing) for each in self._needed)
+
+    @property
+    def _needed(self) -> Sequence[Configuration]:
+        own = self.base.configuration
+        return (own,) if self.pending is None else (own, self.pending.configuration)
+
+    def settle(self) -> Record:
+        """Take the pending record for decided, as it is; return it."""
+        assert self.has_quorums, "a record is decided by quorums"
+        assert self.pending is not None, "there is a record to decide"
+        self.base, self.pending = self.pending, None
+        self.is_adopted = False
+        self._since = self._looked_at = float("-inf")
+        return self.base
+
+    def has_voter(self, incarnation: str) -> bool:
+        """Tell whether a node has a vote on what is proposed next, or now."""
+        return any(incarnation in each.voters for each in self._needed)
+
+    # --- the leader's lease ------------------------------------------------------------------
+
+    def hear(self, incarnation: str, sent_at: float) -> None:
+        """Take note that a member has answered what we sent at `sent_at`."""
+        if sent_at >= self._heard_at.get(incarnation, sent_at):
+            self._heard_at[incarnation] = sent_at
+
+    def extend(self, until: float) -> None:
+        """Take note until when whoever grants the lease from outside has granted it."""
+        self._granted_until = until
+
+    def freeze(self, now: float) -> None:
+        """Grant nothing beyond what is granted already: we are about to leave (R11.9)."""
+        self._is_frozen = True
+
+    def conclude(self) -> None:
+        """Need nobody's answers any more: the end is decided."""
+        self._is_concluded = True
+
+    @property
+    def why_over(self) -> str:
+        """Why the lease ended, once it has."""
+        if self._settings.is_granted:
+            return "its grant ran out"
+        return "a majority of the last round has not answered for a lease"
+
+    def grants_until(self, now: float) -> float:
+        """Return until when a lease may be granted."""
+        return now if self._is_frozen else self.leads_until(now)
+
+    def leads_until(self, now: float) -> float:
+        """Return when the lease ends unless it is extended; infinite if it does not.
+
+        Looks at all voters only now and then, as it only moves on.
+        """
+        if self._is_concluded:
+            return _NEVER
+        if self._settings.is_granted:
+            return self._granted_until
+        counted = self._counted
+        if all(tuple(each.voters) == (self._own,) for each in counted):
+            return _NEVER
+        lease_s = self._settings.lease_s
+        is_over = now >= self._since + lease_s
+        if is_over or not self._looked_at <= now < self._looked_at + self._stale_s:
+            since = min(each.agreed_since(self._heard_at) for each in counted)
+            self._since, self._looked_at = max(self._since, since), now
+        return min(self._since, now) + lease_s
+
+    @property
+    def _counted(self) -> Sequence[Configuration]:
+        """Whose answers make the lease: of an adopted record too, as it may be decided."""
+        own = self.base.configuration
+        if self.pending is not None and self.is_adopted:
+            return (own, self.pending.configuration)
+        return (own,)

@@ -1,0 +1,170 @@
+"""What drivers tell the two machines, and what these tell them to do.
+
+The rules for a driver are those of `rendezvous.vocabulary`, whose inputs and commands are used where
+they say nothing of terms. What is here has a term of this core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.core.messages import (
+    LeaderAddress,
+    LeaderRequest,
+    RecordDecided,
+    VoteAnswer,
+    VoteRequest,
+)
+from pytest_elastic.rendezvous.core.records import Record, Term
+from pytest_elastic.rendezvous.model import RosterEntry
+
+__all__ = [
+    "AskVote",
+    "Asked",
+    "Bootstrap",
+    "EndHeard",
+    "FollowerCommand",
+    "FollowerInput",
+    "Lead",
+    "LeaderCommand",
+    "LeaderFound",
+    "LeaderHeard",
+    "LeaderInput",
+    "Recovered",
+    "VoteAnswered",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a new leader goes on with.
+
+    `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
+    `started` is where the store of its round is, None if nobody knows that it was started. `heard_at`
+    is when each of those who voted was asked, `contact_at` when one of them last heard a leader.
+    """
+
+    term: Term
+    base: Record
+    record: Record
+    started: RecordDecided | None
+    contact_at: float
+    lost: str = ""
+    number: int = 0
+    restarts_used: int = 0
+    heard_at: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Sequence[RosterEntry]:
+        """Everybody who may look for a leader now."""
+        entries = {entry.incarnation: entry for entry in (*self.base.roster, *self.record.roster)}
+        return tuple(entries.values())
+
+
+# --- inputs and commands of the follower ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """This node hosts an endpoint: it may found the job, with these hosts as its first voters."""
+
+    base: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderFound:
+    """The registry names this leader; `is_here`: it runs in this process."""
+
+    leader: LeaderAddress
+    is_here: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderHeard:
+    """Somebody said who leads: the leader itself, or a node that follows it."""
+
+    leader: LeaderAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndHeard:
+    """Somebody who was asked has said how the job has ended."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Somebody asks at our listening port; `connection` is where an `AnswerTo` goes."""
+
+    connection: int
+    question: VoteRequest | LeaderRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteAnswered:
+    """What `AskVote` brought; None: no answer."""
+
+    incarnation: str
+    request: VoteRequest
+    answer: VoteAnswer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskVote:
+    """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
+
+    incarnation: str
+    address: str
+    port: int
+    request: VoteRequest
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """This node was elected: run the leader, with what was recovered, and announce it."""
+
+    recovered: Recovered
+
+
+FollowerInput = (
+    v.Start
+    | v.Moved
+    | Bootstrap
+    | LeaderFound
+    | v.CoordinatorNotFound
+    | LeaderHeard
+    | EndHeard
+    | v.Connected
+    | v.DialFailed
+    | v.ConnectionLost
+    | v.MessageReceived
+    | Asked
+    | VoteAnswered
+    | v.ProbeAnswered
+    | v.TimePassed
+    | ports.Request
+)
+
+FollowerCommand = (
+    v.Notify
+    | v.FindCoordinator
+    | v.Dial
+    | v.Send
+    | v.Hangup
+    | v.Probe
+    | v.Emit
+    | AskVote
+    | v.AnswerTo
+    | v.HandOver
+    | Lead
+    | v.Released
+)
+
+LeaderInput = v.PeerMessage | v.PeerLost | v.ProbeAnswered | LeaderHeard | v.HandOver | v.TimePassed
+
+LeaderCommand = v.SendTo | v.Disconnect | v.Probe | v.Emit | v.Finished | v.SteppedDown
