@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from elastic_simulation.granted import GrantedWorld
 from elastic_simulation.raft_world import RaftWorld
+from elastic_simulation.random_faults import health, raft_health
 from elastic_simulation.world import World
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["CORES", "choose_core", "is_raft", "world_class"]
+__all__ = ["CORES", "choose_core", "health_of", "is_raft", "world_class"]
 
 CORES = ("present", "raft")
 _chosen = CORES[0]
@@ -30,3 +33,8 @@ def world_class(settings: Settings) -> type[World]:
     if is_raft():
         return RaftWorld
     return GrantedWorld if settings.is_granted else World
+
+
+def health_of(world: World, **named: Any) -> health.Health:  # noqa: ANN401 (those of either)
+    """Say what is not well yet; see `random_faults.health.health_of`."""
+    return (raft_health if is_raft() else health).health_of(world, **named)

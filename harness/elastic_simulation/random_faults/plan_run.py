@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.cores import world_class
+from elastic_simulation.cores import health_of, world_class
 from elastic_simulation.granted import ETCD
 from elastic_simulation.played_agent import KILL_S, STOP_S, PlayedAgent
 from elastic_simulation.random_faults.faults import inject
-from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, health_of, seems_over
+from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, seems_over
 from elastic_simulation.random_faults.plan import AIMED, InjectedFault, Plan, draw_plan
 from elastic_simulation.random_faults.target import Target, can_boot, may_come
 from elastic_simulation.world import World

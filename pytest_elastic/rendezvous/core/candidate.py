@@ -95,12 +95,12 @@ class Candidate:
 
         `at_once`: the leader has named this node (leadership transfer), or nobody else votes.
         """
-        if self.phase is not Candidacy.IDLE:
+        if self.phase is not Candidacy.IDLE or self._voter.base is None:
             return
         self._learn_own()
-        if self._base is None:
-            return
-        roster = (self._newest or self._base).roster
+        newest = self._newest or self._base
+        assert newest is not None, "a voter with a base was just learnt from"
+        roster = newest.roster
         order = [entry.incarnation for entry in roster if entry.incarnation != lost]
         own = self._voter.incarnation
         place = order.index(own) if own in order else len(order)
@@ -184,7 +184,7 @@ class Candidate:
     def _fail(self, now: float) -> None:
         """Try again after a while: when a voter said, if one did, but not in step with others."""
         voters = self._voters()
-        self.reached = (len(voters & set(self._granted)), len(voters))
+        self.reached = (len(voters.keys() & self._granted.keys()), len(voters))
         self._become(Candidacy.WAITING)
         self._request = None
         self._tries += 1
@@ -262,11 +262,12 @@ class Candidate:
         ]
         return pending.may_be_decided(self._base, never)
 
-    def _voters(self) -> set[str]:
+    def _voters(self) -> dict[str, None]:
+        """Whose votes are needed, in the order of their rosters."""
         assert self._base is not None, "a candidate knows a decided record"
-        voters, pending = set(self._base.configuration.voters), self._pending
+        voters, pending = dict.fromkeys(self._base.configuration.voters), self._pending
         if pending is not None and self._may_be_decided(pending):
-            voters |= set(pending.configuration.voters)
+            voters |= dict.fromkeys(pending.configuration.voters)
         return voters
 
     def _count(self, now: float) -> None:

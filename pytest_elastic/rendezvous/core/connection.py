@@ -51,6 +51,7 @@ class Connection:
         self._lease: HeldLease | None = None
         self._next_lease: HeldLease | None = None
         self._echo = 0
+        self._told, self._told_at = "", 0.0  # which leader was last told that it is not obeyed
 
     def become(self, phase: ConnectionPhase) -> None:
         """Go from one phase to another, as the table has it."""
@@ -140,7 +141,7 @@ class Connection:
         """Dial whom the registry names, unless that one is over, or was dialled a moment ago."""
         if self.phase is not ConnectionPhase.SEEKING:
             return
-        if not self._voter.may_follow(leader.term):
+        if not self.may_dial(leader, now):
             reason = f"the registry names the leader of term {leader.term.counter}, which is over"
             self.rest(reason, now)
         elif self._is_lost_one(leader) and now < self._dialled_at + self._settings.lease_s:
@@ -148,6 +149,20 @@ class Connection:
         else:
             self.leader, self._is_here = leader, is_here
             self._dial(now)
+
+    def may_dial(self, leader: m.LeaderAddress, now: float) -> bool:
+        """Tell whether to dial a leader: to follow it, or to tell it of a higher term.
+
+        It cannot count on this voter, and stands again when it hears so (Raft 5.1). That is said once
+        a lease, as it may be lost.
+        """
+        if self._voter.may_follow(leader.term):
+            return True
+        is_told = self._told == leader.incarnation
+        if is_told and now < self._told_at + self._settings.lease_s:
+            return False
+        self._told, self._told_at = leader.incarnation, now
+        return True
 
     def _is_lost_one(self, leader: m.LeaderAddress) -> bool:
         known = self.leader

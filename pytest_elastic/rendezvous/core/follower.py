@@ -267,6 +267,8 @@ class Follower:
         self._is_quorum_missed = False
         self._patient_until = now
         self.voter.hear_of(accepted.number)
+        if not self._connection.leads:
+            self.voter.give_way()
         self._group.tell_lease()
         if accepted.is_over:
             return  # its end follows
@@ -305,7 +307,7 @@ class Follower:
             return
         if self._connection.is_joined and known is not None and leader.term <= known.term:
             return
-        if not self.voter.may_follow(leader.term):
+        if not self._connection.may_dial(leader, now):
             return
         reason = f"{leader.name} leads now, under term {leader.term.counter}"
         is_here = leader.incarnation == self.node.incarnation

@@ -26,6 +26,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Suspected, Went
 from pytest_elastic.rendezvous.core import messages as m
+from pytest_elastic.rendezvous.core.first_round import FirstRound
 from pytest_elastic.rendezvous.core.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.core.job_end import JobEnd
 from pytest_elastic.rendezvous.core.members import Members
@@ -101,6 +102,7 @@ class Leader:
             replication=replication,
             deadlines=self._deadlines,
         )
+        self._first_round = FirstRound(settings, self._out, self._deadlines, now, is_new=is_new)
         self._started_at = now
         self._leavers: dict[str, Peer] = {}
         self._own_leave: str | None = None
@@ -278,6 +280,9 @@ class Leader:
             self._end("lost", self._own_leave, now)
             return
         match self._gathering.look(self._rounds.last, now):
+            case Enough() if not self._may_begin(now):
+                if self._first_round.is_given_up(now):
+                    self._end("lost", self._first_round.why_lost, now)
             case Enough() as enough:
                 problem = self._rounds.propose(enough.roster, enough.reason, now)
                 if problem is None:
@@ -289,6 +294,10 @@ class Leader:
                 self._end("lost", reason, now)
             case None:
                 pass
+
+    def _may_begin(self, now: float) -> bool:
+        has_round = self._rounds.last is not None
+        return has_round or self._first_round.may_begin(self._members.ready, now)
 
     def _watch_round(self, now: float) -> None:
         last = self._rounds.last
@@ -356,11 +365,20 @@ class Leader:
     def _on_join_request(self, connection: int, request: m.JoinRequest, now: float) -> None:
         if request.meant_for not in {"", self.node.incarnation}:
             self._out.disconnect(connection)  # nobody here has the promise that it gave
-        elif self.settings.has_succession and request.term > self.term:
+        elif self._is_outdated_by(request):
             name, counter = request.node.name, request.term.counter
+            if self._replication.base.number == 0 and self._first_round.must_wait_for(request, now):
+                self._rounds.break_off(f"{name} is in a job of before")
+                self._out.disconnect(connection)
+                return
             self._resign(f"{name} has promised to obey term {counter}", higher=counter)
         elif self._members.peer_at(connection) is None:
+            self._first_round.meet(request)
             self._members.take_request(connection, request, now)
+
+    def _is_outdated_by(self, request: m.JoinRequest) -> bool:
+        is_over = self.phase is LeaderPhase.OVER  # nothing is left to decide
+        return self.settings.has_succession and request.term > self.term and not is_over
 
     def _on_peers_dialled(self, peer: Peer, report: m.PeersDialled) -> None:
         peers = self._members.peers

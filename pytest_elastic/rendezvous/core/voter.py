@@ -53,6 +53,11 @@ class Voter:
         assert self.may_follow(term), f"term {self.term} was promised, not {term}"
         self.term = term
 
+    def give_way(self) -> None:
+        """Found no job any more: somebody else leads one."""
+        if self.record is None:
+            self.base = None
+
     def hear_of(self, number: int, restarts_used: int = 0) -> None:
         """Take note that there is a record of that number, and what its round had used."""
         self.number = max(self.number, number)

@@ -41,6 +41,7 @@ class WorkerGroup:
         self._connection = connection
         self._out = out
         self._reports: list[_Report] = []
+        self._newest_round = 0  # that it was ever in: it is in none of them again
 
     def become(self, phase: GroupPhase) -> None:
         """Go from one phase to another, as the table has it."""
@@ -81,18 +82,22 @@ class WorkerGroup:
 
     # --- orders ------------------------------------------------------------------------------
 
+    def _is_new_in(self, record: Record) -> bool:
+        own = self._incarnation
+        is_named = any(entry.incarnation == own for entry in record.roster)
+        return is_named and record.round > self._newest_round
+
     def may_be_in(self, record: Record) -> bool:
-        """Tell whether this node can be in the round of a record, if that names it at all."""
-        is_named = any(entry.incarnation == self._incarnation for entry in record.roster)
-        return not is_named or record.round == self.round or self.is_free
+        """Tell whether this node can be in the round of a record, if it is to be in that at all."""
+        return self.is_free or not self._is_new_in(record)
 
     def take_record(self, record: Record) -> None:
         """Be in the round of a record that was accepted, if it names this node."""
         if record.round == self.round:
             self.record = record  # proposed again, or without somebody who leaves
+        if not self._is_new_in(record):
             return
-        if not any(entry.incarnation == self._incarnation for entry in record.roster):
-            return
+        self._newest_round = record.round
         self.record = record
         self._reports.clear()
         if self.phase is not GroupPhase.ACCEPTED:
