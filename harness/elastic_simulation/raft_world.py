@@ -18,7 +18,7 @@ from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core import wire
 from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.leader import Leader
-from pytest_elastic.rendezvous.core.records import founding_record
+from pytest_elastic.rendezvous.core.records import Term, founding_record
 from pytest_elastic.rendezvous.model import Node, Settings
 
 if TYPE_CHECKING:
@@ -160,6 +160,15 @@ class RaftWorld(World):
         self.host = process
         base = founding_record((process.node.as_entry(),))
         process.feed("member", cv.Bootstrap(base=base))  # type: ignore[arg-type]
+
+    def show_newer(self, process: Process, ahead: int) -> int:
+        """Let a leader find a record of somebody, lost since, whose term is so much higher."""
+        term = Term(process.coordinator.term.counter + ahead, "lost/0")
+        lost = m.LeaderAddress(
+            term=term, name="lost", incarnation="lost/0", address="lost", port=1
+        )
+        process.feed("coordinator", cv.LeaderHeard(leader=lost))  # type: ignore[arg-type]
+        return term.counter
 
     def perform_member(self, process: Process, command: Any) -> None:  # noqa: ANN401
         """Do what a follower wants."""

@@ -536,6 +536,13 @@ class World(WorldQueries):
             case v.SteppedDown():
                 self.end_coordinator(process)
 
+    def show_newer(self, process: Process, ahead: int) -> int:
+        """Let whoever decides find a record of somebody, lost since, whose term is so much higher."""
+        term = int(process.coordinator.term) + ahead
+        place = m.Place(term=term, name="lost", incarnation="lost/0", address="lost", port=1)
+        process.feed("coordinator", v.JobFound(place=place))
+        return term
+
     def end_coordinator(self, process: Process) -> None:
         """Let a process decide nothing any more; its members see their connections end."""
         if process.coordinator is None:

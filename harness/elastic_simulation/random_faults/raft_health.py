@@ -100,9 +100,10 @@ def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | No
     voters: list[Voter] = [p.member.voter for p in living]
     present = {voter.incarnation for voter in voters}
     leaders = [p.coordinator for p in living if p.coordinator is not None]
-    if any(each._replication.base.number == 0 for each in leaders):  # noqa: SLF001
-        new = sum(voter.record is None for voter in voters)
-        return Exemption.FEW_NEW if new < world.config.min_nodes else None
+    for each in leaders:
+        if each._replication.base.number == 0:  # noqa: SLF001
+            new = present - each._first_round._of_before  # noqa: SLF001
+            return Exemption.FEW_NEW if len(new) < world.config.min_nodes else None
     bases = [voter.base for voter in voters if voter.base is not None]
     bases += [each._replication.base for each in leaders]  # noqa: SLF001
     if not bases:

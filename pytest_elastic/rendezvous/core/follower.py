@@ -336,7 +336,7 @@ class Follower:
         if record.end is not None:
             self._may_be_asked = bool(decided.unaware)
             self._end_by(record.end)
-        elif decided.store_port and self.group is GroupPhase.ACCEPTED:
+        elif decided.store_port and self._group.waits_for(record.round):
             if self._leaving is not None:
                 self._group.report_gone()
             elif self._connection.must_fence(now):

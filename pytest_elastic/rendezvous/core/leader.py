@@ -527,7 +527,7 @@ class Leader:
             return
         is_voter = replication.has_voter(peer.node.incarnation)
         has_round = peer.standing is not Standing.WAITING
-        if has_round or (is_voter and replication.base.number > 0):
+        if has_round or (is_voter and replication.newest.number > 0):
             self._out.send(peer, replication.message())
         if self.phase is LeaderPhase.STOPPING and has_round:
             self._out.send(peer, self._rounds.stop_order())

@@ -106,6 +106,10 @@ class WorkerGroup:
             world_size = sum(entry.slots for entry in record.roster)
             self._out.notify(ports.OpenStore(round=record.round, world_size=world_size))
 
+    def waits_for(self, round_: int) -> bool:
+        """Tell whether this node waits for the start of a round."""
+        return self.phase is GroupPhase.ACCEPTED and self.round == round_
+
     def start(self, decided: m.RecordDecided) -> None:
         """Start the workers of the round."""
         record = self.record
