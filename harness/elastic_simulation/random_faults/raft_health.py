@@ -52,12 +52,13 @@ def _health_of_successors(
     if any(_could_tell(process, healed_at) for process in aware):
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         return _after_the_end(world, living, ended_at)
+    everybody = living
     if not h.is_served(world, left_out):
         # New nodes find a job at its endpoint, and by nobody else. A node may know none of those
         # who are left. Both go on looking.
         living = [p for p in living if p.agent.belongs and _knows_somebody(p, living)]
     health = h.running(world, living)
-    exemption = _why_nobody_leads(living, world) if health.problem is not None else None
+    exemption = _why_nobody_leads(everybody, world) if health.problem is not None else None
     return health if exemption is None else Health(exemption=exemption)
 
 

@@ -27,15 +27,15 @@ class FirstRound:
     """Asked when enough nodes are ready for the first round of a leader that has found nothing."""
 
     def __init__(
-        self, settings: Settings, out: Outbox, deadlines: Deadlines, now: float, *, is_new: bool
+        self, settings: Settings, out: Outbox, deadlines: Deadlines, began_at: float, *, is_new: bool
     ) -> None:
         self._settings = settings
         self._out = out
         self._deadlines = deadlines
         self._is_guarded = is_new and settings.has_succession
-        self._announced_by = now + announced_within_s(settings)
-        self._elders_until = now + _PATIENCE * announced_within_s(settings)
-        self._waits_until = self._announced_by if settings.could_be_two else now
+        self._announced_by = began_at + announced_within_s(settings)
+        self._elders_until = began_at + _PATIENCE * announced_within_s(settings)
+        self._waits_until = self._announced_by if settings.could_be_two else began_at
         self._of_before: set[str] = set()  # who was told of a job before it came here
         self._asked_at: float | None = None
         self._has_few_new = False

@@ -55,6 +55,7 @@ class Follower:
         self._peer_dials = PeerDials()
         self._roster: Sequence[RosterEntry] = ()  # of a round that goes on without this node
         self._is_host = False
+        self._began_at = 0.0
         self._seeking_since = self._patient_until = 0.0
         self._leaving: ports.DrainRequested | None = None
         self._leaves_by = float("inf")
@@ -130,6 +131,7 @@ class Follower:
                 connection.seek((), now)
             case cv.Bootstrap(base=base):
                 self._is_host = True
+                self._began_at = now
                 if self.voter.base is None:
                     self.voter.base = base
                 self.candidate.stand(now, "", at_once=True)
@@ -506,6 +508,7 @@ class Follower:
     def _lead(self, elected: cv.Recovered, now: float) -> None:
         """Lead, and follow what leads here like everybody else."""
         self.candidate.elected = None
+        elected = dataclasses.replace(elected, began_at=self._began_at)
         self._out.add(cv.Lead(recovered=elected))  # type: ignore[arg-type]
         node = self.node
         here = m.LeaderAddress(

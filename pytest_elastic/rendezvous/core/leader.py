@@ -102,7 +102,9 @@ class Leader:
             replication=replication,
             deadlines=self._deadlines,
         )
-        self._first_round = FirstRound(settings, self._out, self._deadlines, now, is_new=is_new)
+        self._first_round = FirstRound(
+            settings, self._out, self._deadlines, recovered.began_at, is_new=is_new
+        )
         self._started_at = now
         self._leavers: dict[str, Peer] = {}
         self._own_leave: str | None = None
@@ -444,8 +446,6 @@ class Leader:
             if self.node.incarnation in leaving and self._own_leave is None:
                 self._leave_alone(self._leavers[self.node.incarnation])
             return
-        if self.node.incarnation in leaving:
-            replication.freeze(now)
         replication.propose(now, configuration=replication.configuration_of(others))
         self._send_record()
 

@@ -189,7 +189,7 @@ class Members:
 
     def _lease_s(self, now: float) -> float:
         """Return the most that may be granted now: what is left of our own lease."""
-        return max(self._replication.grants_until(now) - now, 0.0)
+        return max(self._replication.leads_until(now) - now, 0.0)
 
     def _accept(self, peer: Peer, now: float, *, is_resumed: bool) -> None:
         self._out.send(

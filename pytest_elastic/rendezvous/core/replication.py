@@ -48,7 +48,7 @@ class Replication:
         self._since = self._looked_at = float("-inf")
         self._stale_s = settings.beat_interval_s / 8
         self._granted_until = _NEVER
-        self._is_frozen = self._is_concluded = False
+        self._is_concluded = False
 
     @property
     def newest(self) -> Record:
@@ -61,7 +61,8 @@ class Replication:
         """Return who votes where these could; one voter is all there ever is without succession."""
         if not self._settings.has_succession:
             voters = (self._own,)
-        return Configuration(voters=tuple(voters), tie_breaker=self._own)
+        tie_breaker = self._own if self._own in voters else voters[0]
+        return Configuration(voters=tuple(voters), tie_breaker=tie_breaker)
 
     def next_number(self) -> int:
         """Return a number that nobody has used."""
@@ -88,6 +89,7 @@ class Replication:
         self.is_adopted = False
         self._proposed_at = now
         self._accepted.clear()
+        self._since = self._looked_at = float("-inf")
         return record
 
     def message(self) -> AppendRecord:
@@ -143,10 +145,6 @@ class Replication:
         """Take note until when whoever grants the lease from outside has granted it."""
         self._granted_until = until
 
-    def freeze(self, now: float) -> None:
-        """Grant nothing beyond what is granted already: we are about to leave (R11.9)."""
-        self._is_frozen = True
-
     def conclude(self) -> None:
         """Need nobody's answers any more: the end is decided."""
         self._is_concluded = True
@@ -157,10 +155,6 @@ class Replication:
         if self._settings.is_granted:
             return "its grant ran out"
         return "a majority of the last round has not answered for a lease"
-
-    def grants_until(self, now: float) -> float:
-        """Return until when a lease may be granted."""
-        return now if self._is_frozen else self.leads_until(now)
 
     def leads_until(self, now: float) -> float:
         """Return when the lease ends unless it is extended; infinite if it does not.
@@ -183,8 +177,14 @@ class Replication:
 
     @property
     def _counted(self) -> Sequence[Configuration]:
-        """Whose answers make the lease: of an adopted record too, as it may be decided."""
-        own = self.base.configuration
-        if self.pending is not None and self.is_adopted:
-            return (own, self.pending.configuration)
+        """Whose answers make the lease.
+
+        Of an adopted record too, as it may be decided; and of one that leaves this node out, as
+        whoever is elected then need not have heard of what rested on our own vote.
+        """
+        own, pending = self.base.configuration, self.pending
+        if pending is not None and (
+            self.is_adopted or self._own not in pending.configuration.voters
+        ):
+            return (own, pending.configuration)
         return (own,)

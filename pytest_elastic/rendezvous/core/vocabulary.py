@@ -44,7 +44,8 @@ class Recovered:
 
     `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
     `started` is where the store of its round is, None if nobody knows that it was started. `heard_at`
-    is when each of those who voted was asked, `contact_at` when one of them last heard a leader.
+    is when each of those who voted was asked, `contact_at` when one of them last heard a leader, and
+    `began_at` when this node began to look for the job.
     """
 
     term: Term
@@ -53,6 +54,7 @@ class Recovered:
     started: RecordDecided | None
     contact_at: float
     lost: str = ""
+    began_at: float = 0.0
     number: int = 0
     restarts_used: int = 0
     heard_at: Mapping[str, float] = field(default_factory=dict)
