@@ -16,8 +16,10 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core import wire
+from pytest_elastic.rendezvous.core.first_round import Mark
 from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.leader import Leader
+from pytest_elastic.rendezvous.core.phases import ConnectionPhase
 from pytest_elastic.rendezvous.core.records import Term, founding_record
 from pytest_elastic.rendezvous.model import Node, Settings
 
@@ -131,14 +133,19 @@ class _Inquiries(Inquiries):
             process.feed(which, cv.LeaderHeard(leader=place))  # type: ignore[arg-type]
 
 
-class _NoMarks(Marks):
-    """Hosts leave no marks yet."""
+class _Marks(Marks):
+    """The mark of each machine, as the Raft-shaped core leaves it."""
 
-    def remember(self, process: Process) -> None:
-        """Leave none."""
+    def mark_of(self, job: Any, renewed_at: float) -> Any:  # noqa: ANN401 (of another core)
+        return Mark(job=job, renewed_at=renewed_at)
+
+    def is_in_contact(self, process: Process) -> bool:
+        return process.member.connection is ConnectionPhase.JOINED
 
     def part(self, process: Process) -> None:
-        """Take none away."""
+        """Take the mark away if the job has ended."""
+        if process is self._world.host and process.member.has_ended:
+            self.lose(process.name)
 
 
 class RaftWorld(World):
@@ -149,7 +156,7 @@ class RaftWorld(World):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (those of World)
         super().__init__(*arguments, **named)
-        self.marks = _NoMarks(self)
+        self.marks = _Marks(self)
 
     def new_member(self, node: Node, config: Settings) -> object:
         """Return the machine of a node that takes part in rounds."""
@@ -158,8 +165,8 @@ class RaftWorld(World):
     def start_coordinator(self, process: Process) -> None:
         """Let a process host the rendezvous."""
         self.host = process
-        base = founding_record((process.node.as_entry(),))
-        process.feed("member", cv.Bootstrap(base=base))  # type: ignore[arg-type]
+        base, mark = founding_record((process.node.as_entry(),)), self.marks.open(process)
+        process.feed("member", cv.Bootstrap(base=base, mark=mark))  # type: ignore[arg-type]
 
     def show_newer(self, process: Process, ahead: int) -> int:
         """Let a leader find a record of somebody, lost since, whose term is so much higher."""
@@ -175,6 +182,9 @@ class RaftWorld(World):
         match command:
             case cv.Lead() | cv.AskVote():
                 self.inquiries.perform(process, command)
+            case v.Send(message=m.RecordAccepted()):
+                self.marks.remember(process)
+                super().perform_member(process, command)
             case _:
                 super().perform_member(process, command)
 

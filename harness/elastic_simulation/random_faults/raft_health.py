@@ -7,6 +7,7 @@ later record may be decided, a quorum of that. Everything else that is exempt is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from elastic_simulation.process import Process
 from elastic_simulation.random_faults import health as h
@@ -15,6 +16,7 @@ from elastic_simulation.world import World
 from pytest_elastic.rendezvous.core.phases import ConnectionPhase, LeaderPhase
 from pytest_elastic.rendezvous.core.records import Record
 from pytest_elastic.rendezvous.core.voter import Voter
+from pytest_elastic.rendezvous.vocabulary import Outcome
 
 __all__ = ["health_of"]
 
@@ -103,8 +105,10 @@ def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | No
     leaders = [p.coordinator for p in living if p.coordinator is not None]
     for each in leaders:
         if each._replication.base.number == 0:  # noqa: SLF001
-            new = present - each._first_round._of_before  # noqa: SLF001
-            return Exemption.FEW_NEW if len(new) < world.config.min_nodes else None
+            came_with = each._first_round._of_before  # noqa: SLF001
+            marked = _newest_that_has_ended(world, world.by_incarnation[each.node.incarnation])
+            new = sum(came_with.get(incarnation, 0) <= marked for incarnation in present)
+            return Exemption.FEW_NEW if new < world.config.min_nodes else None
     bases = [voter.base for voter in voters if voter.base is not None]
     bases += [each._replication.base for each in leaders]  # noqa: SLF001
     if not bases:
@@ -126,3 +130,14 @@ def _may_be_decided(pending: Record, base: Record, voters: Sequence[Voter]) -> b
         if voter.record is None or voter.record.identity != pending.identity
     ]
     return pending.may_be_decided(base, never)
+
+
+def _newest_that_has_ended(world: World, host: Process) -> int:
+    """Return the number of the mark that a host found, 0 if there was none or one may go on."""
+    job: Any = world.marks.found_by(host)  # of this core
+    if job is None:
+        return 0
+    names = {*job.base.configuration.voters, *job.record.configuration.voters}
+    ends = {Outcome.TOMBSTONE, Outcome.REFUSED}
+    outcomes = [world.outcome(host, world.by_incarnation[name]) for name in sorted(names)]
+    return int(job.number) if all(outcome in ends for outcome in outcomes) else 0

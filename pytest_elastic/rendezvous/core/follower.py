@@ -22,6 +22,7 @@ from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core.candidate import Candidate
 from pytest_elastic.rendezvous.core.connection import Connection
+from pytest_elastic.rendezvous.core.first_round import KnownJob, Mark
 from pytest_elastic.rendezvous.core.peer_dials import PeerDials
 from pytest_elastic.rendezvous.core.phases import ConnectionPhase, GroupPhase
 from pytest_elastic.rendezvous.core.records import End, Record
@@ -56,6 +57,7 @@ class Follower:
         self._roster: Sequence[RosterEntry] = ()  # of a round that goes on without this node
         self._is_host = False
         self._began_at = 0.0
+        self._mark: Mark | None = None
         self._seeking_since = self._patient_until = 0.0
         self._leaving: ports.DrainRequested | None = None
         self._leaves_by = float("inf")
@@ -82,7 +84,26 @@ class Follower:
             and self._connection.phase is not ConnectionPhase.JOINING
         )
 
-    ending = ended = None  # what today's probes ask for: here it is asked with `LeaderRequest`
+    ended = None  # what today's probes ask for: here it is asked with `LeaderRequest`
+
+    @property
+    def ending(self) -> End | None:
+        """How the job ends, if this node has accepted that."""
+        return self._pending_end
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this node was told how the job ends, and has ended that way."""
+        return self._is_over and self._pending_end is not None
+
+    @property
+    def known_job(self) -> KnownJob | None:
+        """What is known of the job that this node is in, if it has accepted a record of one."""
+        record, base = self.voter.record, self.voter.base
+        if record is None or base is None:
+            return None
+        number, restarts_used = self.known_numbers
+        return KnownJob(record=record, base=base, number=number, restarts_used=restarts_used)
 
     @property
     def known_numbers(self) -> tuple[int, int]:
@@ -129,7 +150,8 @@ class Follower:
                 assert connection.phase is ConnectionPhase.UNSTARTED, "a follower starts once"
                 self._seeking_since = now
                 connection.seek((), now)
-            case cv.Bootstrap(base=base):
+            case cv.Bootstrap(base=base, mark=mark):
+                self._mark = mark
                 self._is_host = True
                 self._began_at = now
                 if self.voter.base is None:
@@ -508,7 +530,7 @@ class Follower:
     def _lead(self, elected: cv.Recovered, now: float) -> None:
         """Lead, and follow what leads here like everybody else."""
         self.candidate.elected = None
-        elected = dataclasses.replace(elected, began_at=self._began_at)
+        elected = dataclasses.replace(elected, began_at=self._began_at, mark=self._mark)
         self._out.add(cv.Lead(recovered=elected))  # type: ignore[arg-type]
         node = self.node
         here = m.LeaderAddress(

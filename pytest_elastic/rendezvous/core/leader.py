@@ -103,7 +103,12 @@ class Leader:
             deadlines=self._deadlines,
         )
         self._first_round = FirstRound(
-            settings, self._out, self._deadlines, recovered.began_at, is_new=is_new
+            settings,
+            self._out,
+            self._deadlines,
+            began_at=recovered.began_at,
+            is_new=is_new,
+            mark=recovered.mark,
         )
         self._started_at = now
         self._leavers: dict[str, Peer] = {}
@@ -163,6 +168,7 @@ class Leader:
                 self._members.lose_connection(connection, reason)
             case v.ProbeAnswered():
                 self._members.take_answer(input, now)
+                self._first_round.take_answer(input)
             case LeaderHeard(leader=leader):
                 if leader.term > self.term:
                     reason = f"{leader.name} leads, under term {leader.term.counter}"
@@ -281,6 +287,8 @@ class Leader:
         if self._own_leave is not None:
             self._end("lost", self._own_leave, now)
             return
+        if self._rounds.last is None:
+            self._first_round.watch(self._members.peers, now)
         match self._gathering.look(self._rounds.last, now):
             case Enough() if not self._may_begin(now):
                 if self._first_round.is_given_up(now):
@@ -298,8 +306,15 @@ class Leader:
                 pass
 
     def _may_begin(self, now: float) -> bool:
-        has_round = self._rounds.last is not None
-        return has_round or self._first_round.may_begin(self._members.ready, now)
+        if self._rounds.last is not None:
+            return True
+        here = self._members.peers
+        if not self._first_round.may_begin(self._members.ready, here, now):
+            return False
+        number, restarts_used = self._first_round.numbers(here)
+        self._replication.number = max(self._replication.number, number)
+        self._rounds.use(restarts_used=restarts_used)
+        return True
 
     def _watch_round(self, now: float) -> None:
         last = self._rounds.last

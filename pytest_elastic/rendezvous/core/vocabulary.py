@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.core.first_round import Mark
 from pytest_elastic.rendezvous.core.messages import (
     LeaderAddress,
     LeaderRequest,
@@ -45,7 +46,7 @@ class Recovered:
     `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
     `started` is where the store of its round is, None if nobody knows that it was started. `heard_at`
     is when each of those who voted was asked, `contact_at` when one of them last heard a leader, and
-    `began_at` when this node began to look for the job.
+    `began_at` when this node began to look for the job; `mark` is what it found on its machine then.
     """
 
     term: Term
@@ -55,6 +56,7 @@ class Recovered:
     contact_at: float
     lost: str = ""
     began_at: float = 0.0
+    mark: Mark | None = None
     number: int = 0
     restarts_used: int = 0
     heard_at: Mapping[str, float] = field(default_factory=dict)
@@ -71,9 +73,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """This node hosts an endpoint: it may found the job, with these hosts as its first voters."""
+    """This node hosts an endpoint: it may found the job, with the voters of `base`, the hosts.
+
+    `mark`: what its machine remembers of the job that was here before.
+    """
 
     base: Record
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
