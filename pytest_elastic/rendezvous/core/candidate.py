@@ -55,7 +55,7 @@ class Candidate:
         self._settings = settings
         self._voter = voter
         self._wake_at = 0.0
-        self._skips_pre_vote = False
+        self._skips_pre_vote = self._has_deferred = False
         self._tries = 0
         self._request: m.VoteRequest | None = None
         self._asked_at = 0.0
@@ -105,6 +105,7 @@ class Candidate:
         own = self._voter.incarnation
         place = order.index(own) if own in order else len(order)
         self._skips_pre_vote = at_once
+        self._has_deferred = False
         self._become(Candidacy.WAITING)
         self._wake_at = now if at_once else now + place * (self.stagger_s + self._jitter_s())
 
@@ -121,6 +122,30 @@ class Candidate:
         if self.phase is Candidacy.WAITING:
             self._wake_at = max(self._wake_at, now + 2 * self.stagger_s + self._jitter_s())
             self._skips_pre_vote = False
+
+    def defer_to(self, candidate: str, now: float) -> None:
+        """Leave time to one that tries, too, and comes earlier in the roster; once a try.
+
+        Of two that ask for votes at the same time one may be elected although the other has
+        promised a higher term by then. It steps down, and its lease is waited for.
+        """
+        is_trying = self.phase in {Candidacy.WAITING, Candidacy.PRE_VOTE}
+        if self._has_deferred or not is_trying or self._skips_pre_vote:
+            return
+        if not self._comes_earlier(candidate):
+            return
+        self._has_deferred = True
+        if self.phase is Candidacy.PRE_VOTE:
+            self._become(Candidacy.WAITING)
+            self._request = None
+        self._wake_at = max(self._wake_at, now + self.stagger_s + self._jitter_s())
+
+    def _comes_earlier(self, other: str) -> bool:
+        newest = self._newest or self._base
+        assert newest is not None, "a candidate knows a record"
+        order = [entry.incarnation for entry in newest.roster]
+        own = self._voter.incarnation
+        return other in order and (own not in order or order.index(other) < order.index(own))
 
     def advance(self, now: float) -> list[AskVote]:
         """Do what time asks for; return whom to ask."""
@@ -187,6 +212,7 @@ class Candidate:
         self.reached = (len(voters.keys() & self._granted.keys()), len(voters))
         self._become(Candidacy.WAITING)
         self._request = None
+        self._has_deferred = False
         self._tries += 1
         pause_s = self.stagger_s / 2 + self._jitter_s()
         self._wake_at = now + max(pause_s, min(self._patience_s, default=0.0))

@@ -577,7 +577,9 @@ class Follower:
             patience_s = max(patience_s, beat_s)
         vote = self.voter.answer(question, now, leader=leader, patience_s=patience_s)
         self._out.add(v.AnswerTo(connection=number, message=vote))  # type: ignore[arg-type]
-        if vote.is_granted and not question.is_pre_vote:
+        if vote.is_granted and question.is_pre_vote:
+            self.candidate.defer_to(question.term.node, now)
+        elif vote.is_granted:
             self.candidate.yield_to_another(now)
             if self._connection.leads_somewhere:
                 self._connection.break_off("this node has voted for a successor", now)
