@@ -8,7 +8,7 @@ the follower's business.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
@@ -306,8 +306,13 @@ class Connection:
 
     # --- time --------------------------------------------------------------------------------
 
-    def watch(self, peers: Sequence[RosterEntry], now: float, *, may_join: bool) -> None:
-        """Beat, give up what takes too long, try again; `may_join`: nothing is being killed."""
+    def watch(
+        self, peers: Callable[[], Sequence[RosterEntry]], now: float, *, may_join: bool
+    ) -> None:
+        """Beat, give up what takes too long, try again; `may_join`: nothing is being killed.
+
+        `peers` tells who else can be asked who leads.
+        """
         is_due, lease_s = self._deadlines.is_due, self._settings.lease_s
         match self.phase:
             case ConnectionPhase.JOINED:
@@ -330,4 +335,4 @@ class Connection:
             if self.leader is not None and (is_known or self.trusts(now)):
                 self._dial(now)
             else:
-                self.seek(peers, now)
+                self.seek(peers(), now)

@@ -440,7 +440,7 @@ class Follower:
                 self._watch_lease(now)
             self._watch_election(now)
             may_join = self.group is not GroupPhase.FENCING
-            self._connection.watch(self.peers, now, may_join=may_join)
+            self._connection.watch(lambda: self.peers, now, may_join=may_join)
             self._watch_leaving(now)
             self._watch_contact(now)
         if self._is_over:

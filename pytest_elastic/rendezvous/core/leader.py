@@ -230,7 +230,7 @@ class Leader:
     def _settle(self, now: float) -> None:
         """Take what was found, or proposed for a leaver, for decided once quorums have it."""
         is_own_round = self._rounds.next is not None or self._job_end.end is not None
-        if self._replication.has_quorums and not is_own_round:
+        if not is_own_round and self._replication.has_quorums:
             self._replication.settle()
             for peer in self._members.peers.values():
                 if self._replication.has_voter(peer.node.incarnation):

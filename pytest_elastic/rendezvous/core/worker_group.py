@@ -41,6 +41,7 @@ class WorkerGroup:
         self._connection = connection
         self._out = out
         self._reports: list[_Report] = []
+        self._ranked: tuple[Record, int | None] | None = None
         self._newest_round = 0  # that it was ever in: it is in none of them again
 
     def become(self, phase: GroupPhase) -> None:
@@ -82,10 +83,16 @@ class WorkerGroup:
 
     # --- orders ------------------------------------------------------------------------------
 
+    def _rank_in(self, record: Record) -> int | None:
+        """Return this node's group rank in the round of a record; None: it is not in it."""
+        if self._ranked is None or self._ranked[0] is not record:  # a roster may be long
+            own, roster = self._incarnation, enumerate(record.roster)
+            rank = next((rank for rank, entry in roster if entry.incarnation == own), None)
+            self._ranked = (record, rank)
+        return self._ranked[1]
+
     def _is_new_in(self, record: Record) -> bool:
-        own = self._incarnation
-        is_named = any(entry.incarnation == own for entry in record.roster)
-        return is_named and record.round > self._newest_round
+        return record.round > self._newest_round and self._rank_in(record) is not None
 
     def may_be_in(self, record: Record) -> bool:
         """Tell whether this node can be in the round of a record, if it is to be in that at all."""
@@ -102,7 +109,7 @@ class WorkerGroup:
         self._reports.clear()
         if self.phase is not GroupPhase.ACCEPTED:
             self.become(GroupPhase.ACCEPTED)
-        if record.roster[0].incarnation == self._incarnation:
+        if self._rank_in(record) == 0:
             world_size = sum(entry.slots for entry in record.roster)
             self._out.notify(ports.OpenStore(round=record.round, world_size=world_size))
 
@@ -116,12 +123,13 @@ class WorkerGroup:
         assert record is not None, "what is started was accepted"
         self.become(GroupPhase.RUNNING)
         self.tell_lease()
-        own, roster = self._incarnation, enumerate(record.roster)
+        group_rank = self._rank_in(record)
+        assert group_rank is not None, "a node is started in a round that names it"
         assignment = Assignment(
             round=record.round,
             term=record.origin.counter,
             roster=record.roster,
-            group_rank=next(rank for rank, entry in roster if entry.incarnation == own),
+            group_rank=group_rank,
             restart_count=record.restart_count,
             max_restarts=record.max_restarts,
             store_address=decided.store_address,
