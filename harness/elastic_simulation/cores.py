@@ -37,4 +37,5 @@ def world_class(settings: Settings) -> type[World]:
 
 def health_of(world: World, **named: Any) -> health.Health:  # noqa: ANN401 (those of either)
     """Say what is not well yet; see `random_faults.health.health_of`."""
-    return (raft_health if is_raft() else health).health_of(world, **named)
+    judge = raft_health.health_of if is_raft() else health.health_of
+    return judge(world, **named)

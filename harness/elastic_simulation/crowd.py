@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from elastic_simulation.cores import world_class
 from elastic_simulation.world import settings
-from pytest_elastic.rendezvous import messages as m
 
 __all__ = ["Crowd", "form_crowd"]
 
@@ -41,7 +40,11 @@ def form_crowd(nodes: int) -> Crowd:
     finally:
         if was_collecting:
             gc.enable()
-    targets = [target for _, _, target, what in world.sent if type(what).__name__ not in {"Beat", "Heartbeat"}]
+    targets = [
+        target
+        for _, _, target, what in world.sent
+        if type(what).__name__ not in {"Beat", "Heartbeat"}
+    ]
     to_members = Counter(target for target in targets if target != names[0])
     return Crowd(
         messages=len(targets),

@@ -226,7 +226,8 @@ class _Agent:
 
     @property
     def member(self) -> MemberMachine:
-        return self._process.member
+        member: MemberMachine = self._process.member
+        return member
 
     @property
     def node(self) -> Node:

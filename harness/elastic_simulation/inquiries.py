@@ -127,9 +127,7 @@ class Inquiries:
         elif outcome is not v.Outcome.SILENT:
             self._end(number, None, outcome)
 
-    def question_of(
-        self, number: int, question: m.VoteRequest | m.PlaceRequest
-    ) -> v.MemberInput:
+    def question_of(self, number: int, question: m.VoteRequest | m.PlaceRequest) -> v.MemberInput:
         """Return a question as the machine of a node is asked it."""
         return v.Asked(connection=number, question=question)
 

@@ -200,10 +200,11 @@ class Process:
             self._set_alarm(which, wake)
 
     def _wake_at(self, which: str) -> float | None:
-        if which == "member":
-            return self.member.wake_at()
-        machine = self.founding if which == "founding" else self.coordinator
-        return machine.wake_at() if machine is not None else None
+        machine: Any = self.member
+        if which != "member":
+            machine = self.founding if which == "founding" else self.coordinator
+        wake: float | None = machine.wake_at() if machine is not None else None
+        return wake
 
     def _pump(self) -> None:
         if self._is_pumping:
@@ -223,7 +224,7 @@ class Process:
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
         if which == "member":
-            for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
+            for command in self.member.step(given, now):
                 world.perform_member(self, command)
             wake = self.member.wake_at()
         elif which == "agent":
@@ -239,7 +240,7 @@ class Process:
             coordinator = self.coordinator
             if coordinator is None:
                 return
-            for order in coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
+            for order in coordinator.step(given, now):
                 world.perform_coordinator(self, order)
             wake = coordinator.wake_at()  # None if it has stepped down
         if wake is not None and wake < self._alarms[which]:

@@ -16,11 +16,10 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core import wire
-from pytest_elastic.rendezvous.core.first_round import Mark
 from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.leader import Leader
 from pytest_elastic.rendezvous.core.phases import ConnectionPhase
-from pytest_elastic.rendezvous.core.records import Term, founding_record
+from pytest_elastic.rendezvous.core.records import Mark, Term, founding_record
 from pytest_elastic.rendezvous.model import Node, Settings
 
 if TYPE_CHECKING:
@@ -171,9 +170,7 @@ class RaftWorld(World):
     def show_newer(self, process: Process, ahead: int) -> int:
         """Let a leader find a record of somebody, lost since, whose term is so much higher."""
         term = Term(process.coordinator.term.counter + ahead, "lost/0")
-        lost = m.LeaderAddress(
-            term=term, name="lost", incarnation="lost/0", address="lost", port=1
-        )
+        lost = m.LeaderAddress(term=term, name="lost", incarnation="lost/0", address="lost", port=1)
         process.feed("coordinator", cv.LeaderHeard(leader=lost))  # type: ignore[arg-type]
         return term.counter
 
@@ -181,7 +178,7 @@ class RaftWorld(World):
         """Do what a follower wants."""
         match command:
             case cv.Lead() | cv.AskVote():
-                self.inquiries.perform(process, command)
+                self.inquiries.perform(process, command)  # type: ignore[arg-type]
             case v.Send(message=m.RecordAccepted()):
                 self.marks.remember(process)
                 super().perform_member(process, command)
@@ -190,7 +187,7 @@ class RaftWorld(World):
 
     def _found(self, process: Process) -> None:
         if process.coordinator is not None:
-            self._tell_found(process, leader_at(process))  # type: ignore[arg-type]
+            self._tell_found(process, leader_at(process))
         elif self.inquiries.published is None:
             process.feed("member", v.CoordinatorNotFound(reason="nobody leads"))
         else:

@@ -537,7 +537,7 @@ class World(WorldQueries):
                 self.end_coordinator(process)
 
     def show_newer(self, process: Process, ahead: int) -> int:
-        """Let whoever decides find a record of somebody, lost since, whose term is so much higher."""
+        """Let whoever decides find somebody published, lost since, of a term so much higher."""
         term = int(process.coordinator.term) + ahead
         place = m.Place(term=term, name="lost", incarnation="lost/0", address="lost", port=1)
         process.feed("coordinator", v.JobFound(place=place))

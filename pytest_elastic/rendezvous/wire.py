@@ -95,7 +95,8 @@ def _read(hint: object, value: object, where: str) -> object:
         if not isinstance(value, list | tuple) or len(value) != len(hint._fields):
             raise BadMessage(f"{where}: {hint.__name__} is expected, found {value!r:.80}")
         kinds = typing.get_type_hints(hint).values()
-        return hint(*(_read(kind, each, where) for kind, each in zip(kinds, value, strict=True)))
+        fields: Any = [_read(kind, each, where) for kind, each in zip(kinds, value, strict=True)]
+        return hint(*fields)
     if origin in {typing.Union, types.UnionType}:
         return _read_union(typing.get_args(hint), value, where)
     if origin is Sequence:

@@ -1,7 +1,7 @@
 """Faults planted in the Raft-shaped core, to see that the simulator finds them.
 
-    python -m tests.simulation.raft_planted                   every planted fault, up to 10 000 seeds
-    python -m tests.simulation.raft_planted no-fencing --seeds 500..2000
+python -m tests.simulation.raft_planted                   every planted fault, up to 10 000 seeds
+python -m tests.simulation.raft_planted no-fencing --seeds 500..2000
 """
 
 from __future__ import annotations
@@ -302,7 +302,6 @@ PLANTED: dict[str, Planted] = {
 }
 
 
-
 def finds(name: str, seed: int) -> str:
     """Return which promise the run of a seed finds broken when a fault is planted, "" for none."""
     with PLANTED[name].planted():
@@ -319,9 +318,7 @@ def find(name: str, seeds: range) -> tuple[int, str] | None:
     """Return the first seed that finds a planted fault, and nothing without it, and what."""
     for seed in seeds:
         message = finds(name, seed)
-        if message and not isinstance(
-            finding_of(draw_plan(seed, PLANTED[name].options)), Finding
-        ):
+        if message and not isinstance(finding_of(draw_plan(seed, PLANTED[name].options)), Finding):
             return seed, message
     return None
 

@@ -176,7 +176,7 @@ def _came_after_the_end(process: Process, healed_at: float) -> bool:
     host = process.world.by_incarnation.get(ballot.leader)
     if host is None or not knows_the_end(host) or ballot.contact_at is None:
         return False
-    return ballot.contact_at >= process.moment(healed_at)
+    return float(ballot.contact_at) >= process.moment(healed_at)
 
 
 def knows_the_end(process: Process) -> bool:

@@ -1,7 +1,7 @@
 """Whether a job is well again whose nodes run the Raft-shaped core.
 
-A job that outlives its leader goes on if a quorum of the newest decided record is here, and, where a
-later record may be decided, a quorum of that. Everything else that is exempt is in `Exemption`.
+A job that outlives its leader goes on if a quorum of the newest decided record is here, and, where
+a later record may be decided, a quorum of that. Everything else that is exempt is in `Exemption`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def health_of(
     if not world.config.has_succession or is_frozen or world.host is None:
         return h.health_of(world, left_out=left_out, is_host_lost=is_host_lost)
     living = [
-        p
-        for p in world.every_process
-        if p.is_alive and p.name != left_out and p.agent.over is None
+        p for p in world.every_process if p.is_alive and p.name != left_out and p.agent.over is None
     ]
     return _health_of_successors(world, living, left_out, healed_at)
 

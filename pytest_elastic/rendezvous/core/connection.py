@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
+from pytest_elastic.rendezvous.core.outbox import FollowerOutbox
 from pytest_elastic.rendezvous.core.phases import CONNECTION_ALLOWED, ConnectionPhase
 from pytest_elastic.rendezvous.core.voter import Voter
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.greeting import settings_as_values
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
-from pytest_elastic.rendezvous.outbox import MemberOutbox
 
 __all__ = ["Connection"]
 
@@ -33,7 +33,7 @@ class Connection:
     """One follower's connection to its leader; `phase` is what goes on now."""
 
     def __init__(
-        self, settings: Settings, voter: Voter, out: MemberOutbox, deadlines: Deadlines
+        self, settings: Settings, voter: Voter, out: FollowerOutbox, deadlines: Deadlines
     ) -> None:
         self.phase = ConnectionPhase.UNSTARTED
         self.leader: m.LeaderAddress | None = None
@@ -153,8 +153,8 @@ class Connection:
     def may_dial(self, leader: m.LeaderAddress, now: float) -> bool:
         """Tell whether to dial a leader: to follow it, or to tell it of a higher term.
 
-        It cannot count on this voter, and stands again when it hears so (Raft 5.1). That is said once
-        a lease, as it may be lost.
+        It cannot count on this voter, and stands again when it hears so (Raft 5.1). That is said
+        once a lease, as it may be lost.
         """
         if self._voter.may_follow(leader.term):
             return True
@@ -177,7 +177,10 @@ class Connection:
     def turn_to(self, leader: m.LeaderAddress, now: float, *, is_here: bool) -> bool:
         """Dial somebody who was announced, unless that goes on already; tell whether it is new."""
         known = self.leader
-        if known is not None and (known.incarnation, known.term) == (leader.incarnation, leader.term):
+        if known is not None and (known.incarnation, known.term) == (
+            leader.incarnation,
+            leader.term,
+        ):
             # A dial that began while a link was cut takes long to notice that it is not any more.
             is_fresh = now < self._tried_at + self._settings.beat_interval_s / 2
             if self.leads_somewhere and (self.phase is not ConnectionPhase.DIALING or is_fresh):
@@ -281,7 +284,7 @@ class Connection:
         self._voter.contact_at = now
         if beat.lease_s is not None:
             # What it grants next depends on how lately we have answered: do not wait for our beat.
-            self._out.add(v.Send(message=m.Heartbeat(count=0, echo=beat.count)))
+            self._out.send(m.Heartbeat(count=0, echo=beat.count))
         self._echo = max(self._echo, beat.count)
         is_extended = self._lease.take_echo(beat.echo, beat.lease_s)
         if beat.lease_s is not None:
@@ -292,7 +295,7 @@ class Connection:
         assert self._lease is not None, "a follower that has joined has a lease"
         if self._deadlines.is_due(self._lease.beat_at, now):
             count = self._lease.next_beat(now)
-            self._out.add(v.Send(message=m.Heartbeat(count=count, echo=self._echo)))
+            self._out.send(m.Heartbeat(count=count, echo=self._echo))
             self._deadlines.is_due(self._lease.beat_at, now)
 
     def standing(self, now: float) -> tuple[m.LeaderAddress | None, float]:

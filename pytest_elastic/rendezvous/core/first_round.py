@@ -1,11 +1,12 @@
 """Whether a leader that has found nothing may begin a job, or one may be running already (R12).
 
-A host that has forgotten everything is elected all the same, in the configuration of hosts. Where it
-is alone in that, these are safe: that there cannot be nodes enough for a second job; to wait until
-the survivors of a first one would have announced themselves; to count only nodes that know of no job;
-and a **mark** that was left on this machine, which tells who voted in the job of before. Those, and
-nodes that come and have promised a higher term, are its *elders*: each is dialled once a beat, and
-waited for as long as it may go on with that job, for three times as long as an election takes.
+A host that has forgotten everything is elected all the same, in the configuration of hosts. Where
+it is alone in that, these are safe: that there cannot be nodes enough for a second job; to wait
+until the survivors of a first one would have announced themselves; to count only nodes that know of
+no job; and a **mark** that was left on this machine, which tells who voted in the job of before.
+Those, and nodes that come and have promised a higher term, are its *elders*: each is dialled once a
+beat, and waited for as long as it may go on with that job, for three times as long as an election
+takes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from dataclasses import dataclass
 
 from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.core.messages import JoinRequest
-from pytest_elastic.rendezvous.core.records import Record
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
+from pytest_elastic.rendezvous.core.records import Mark
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.founding import announced_within_s
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
-__all__ = ["FirstRound", "KnownJob", "Mark"]
+__all__ = ["FirstRound"]
 
 # How long a leader may need for a look at the endpoint, at most: it has as long for an answer.
 _LOOK_S = 1.0
@@ -30,24 +31,6 @@ _LOOK_S = 1.0
 # a link that is cut for longer than it takes to notice heals as a rule. There has to be an end, as
 # some nodes that have lost each other can do nothing without this host.
 _PATIENCE = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownJob:
-    """What a node knows of the job that it is in: whose votes count, and the highest numbers."""
-
-    record: Record
-    base: Record
-    number: int
-    restarts_used: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What was left on this machine; `renewed_at` is when its writer was last in contact."""
-
-    job: KnownJob
-    renewed_at: float
 
 
 @dataclass(slots=True)
@@ -66,7 +49,7 @@ class FirstRound:
     def __init__(
         self,
         settings: Settings,
-        out: Outbox,
+        out: LeaderOutbox,
         deadlines: Deadlines,
         *,
         began_at: float,
@@ -220,7 +203,9 @@ class FirstRound:
     def is_given_up(self, now: float) -> bool:
         """Tell whether nobody of those who are ready should wait any longer."""
         timeout_s = self._settings.join_timeout_s
-        return self._asked_at is not None and self._deadlines.is_due(self._asked_at + timeout_s, now)
+        return self._asked_at is not None and self._deadlines.is_due(
+            self._asked_at + timeout_s, now
+        )
 
     @property
     def why_lost(self) -> str:

@@ -5,7 +5,8 @@ Its parts: the **connection** to the leader, the **worker group** of the newest 
 passes between them, how a node leaves, and when it gives the job up.
 
 The node's own safety needs nobody: with workers running and the lease about to end it fences,
-whatever the connection is doing (R6). It asks to join without its round only when no worker is left.
+whatever the connection is doing (R6). It asks to join without its round only when no worker is
+left.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core.candidate import Candidate
 from pytest_elastic.rendezvous.core.connection import Connection
-from pytest_elastic.rendezvous.core.first_round import KnownJob, Mark
+from pytest_elastic.rendezvous.core.outbox import FollowerOutbox
 from pytest_elastic.rendezvous.core.peer_dials import PeerDials
 from pytest_elastic.rendezvous.core.phases import ConnectionPhase, GroupPhase
-from pytest_elastic.rendezvous.core.records import End, Record
+from pytest_elastic.rendezvous.core.records import End, KnownJob, Mark, Record
 from pytest_elastic.rendezvous.core.voter import Voter
 from pytest_elastic.rendezvous.core.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
-from pytest_elastic.rendezvous.outbox import MemberOutbox
 
 __all__ = ["Follower"]
 
@@ -47,7 +47,7 @@ class Follower:
     def __init__(self, *, node: Node, settings: Settings) -> None:
         self.node = node
         self.settings = settings
-        self._out = MemberOutbox()
+        self._out = FollowerOutbox()
         self._deadlines = Deadlines()
         self.voter = Voter(settings, node.incarnation)
         self.candidate = Candidate(settings, self.voter)
@@ -110,7 +110,7 @@ class Follower:
         """The newest record of the job that this node is in, and the restarts used; 0 for none."""
         return self.voter.number, self.voter.restarts_used
 
-    def step(self, input: cv.FollowerInput, now: float) -> tuple[v.MemberCommand, ...]:
+    def step(self, input: cv.FollowerInput, now: float) -> tuple[cv.FollowerCommand, ...]:
         """Take one input in; return what is to be done, in order."""
         if self._is_over and not isinstance(input, _WHEN_OVER):
             return ()
@@ -157,7 +157,7 @@ class Follower:
                 if self.voter.base is None:
                     self.voter.base = base
                 self.candidate.stand(now, "", at_once=True)
-                self._out.add(*self.candidate.advance(now))  # type: ignore[arg-type]
+                self._out.add(*self.candidate.advance(now))
             case v.Moved(address=address, port=port):
                 self.node = dataclasses.replace(self.node, address=address, port=port)
             case cv.LeaderFound(leader=leader, is_here=is_here):
@@ -240,9 +240,7 @@ class Follower:
         if report is None or leader is None or not self._connection.is_joined:
             return
         if report.term == leader.term:
-            self._out.add(v.Send(message=report))
-
-    # --- coming and going --------------------------------------------------------------------
+            self._out.send(report)
 
     def _on_connected(self, now: float) -> None:
         if self.connection is ConnectionPhase.DIALING:
@@ -302,7 +300,7 @@ class Follower:
             return
         self._group.release()
         if self._leaving is not None:
-            self._out.add(v.Send(message=self._leaving))
+            self._out.send(self._leaving)
         self._group.report_again()
 
     def _on_refused(self, refused: m.JoinRefused, now: float) -> None:
@@ -348,7 +346,7 @@ class Follower:
         if not self.voter.accept(record, append.base):
             return
         self.voter.contact_at = now
-        self._out.add(v.Send(message=m.RecordAccepted(term=append.term, number=record.number)))
+        self._out.send(m.RecordAccepted(term=append.term, number=record.number))
         if record.end is None:
             self._group.take_record(record)
 
@@ -414,7 +412,7 @@ class Follower:
         self._leaving = drain
         self._leaves_by = now + max(drain.grace_s, 0.0)
         if self._connection.is_joined:
-            self._out.add(v.Send(message=drain))
+            self._out.send(drain)
 
     def _watch_leaving(self, now: float) -> None:
         """Go without being let go, if nobody is there to be asked and no vote can be needed."""
@@ -503,8 +501,7 @@ class Follower:
     def _watch_election(self, now: float) -> None:
         """Follow a leader that is lost, or find who does."""
         candidate, connection = self.candidate, self._connection
-        if candidate.elected is not None:
-            self._lead(dataclasses.replace(candidate.elected, lost=connection.name), now)
+        if self._lead_if_elected(now):
             return
         is_joined = connection.phase is ConnectionPhase.JOINED
         if is_joined or connection.phase is ConnectionPhase.UNSTARTED or not self._may_stand(now):
@@ -519,19 +516,22 @@ class Follower:
         lost = connection.leader.incarnation if connection.leader is not None else ""
         if self._leaving is None or not self._group.is_idle:
             candidate.stand(now, lost)
-        self._out.add(*candidate.advance(now))  # type: ignore[arg-type]
-        if candidate.elected is not None:
-            self._watch_election(now)
+        self._out.add(*candidate.advance(now))
+        if self._lead_if_elected(now):
             return
         self._tell_quorum_missed(now)
         if candidate.wake_at is not None:
             self._deadlines.is_due(candidate.wake_at, now)
 
-    def _lead(self, elected: cv.Recovered, now: float) -> None:
-        """Lead, and follow what leads here like everybody else."""
-        self.candidate.elected = None
-        elected = dataclasses.replace(elected, began_at=self._began_at, mark=self._mark)
-        self._out.add(cv.Lead(recovered=elected))  # type: ignore[arg-type]
+    def _lead_if_elected(self, now: float) -> bool:
+        """Lead if an election was won, and follow what leads here like everybody else."""
+        elected, self.candidate.elected = self.candidate.elected, None
+        if elected is None:
+            return False
+        recovered = dataclasses.replace(
+            elected, lost=self._connection.name, began_at=self._began_at, mark=self._mark
+        )
+        self._out.add(cv.Lead(recovered=recovered))
         node = self.node
         here = m.LeaderAddress(
             term=elected.term,
@@ -542,6 +542,7 @@ class Follower:
         )
         self._group.hold("this node leads now")
         self._connection.turn_to(here, now, is_here=True)
+        return True
 
     def _may_stand(self, now: float) -> bool:
         if not self.settings.has_succession:
@@ -561,22 +562,20 @@ class Follower:
         reason = self._connection.last_problem
         self._out.emit(events.QuorumMissed(reached=reached, members=voters, reason=reason))
 
-    def _on_asked(
-        self, number: int, question: m.VoteRequest | m.LeaderRequest, now: float
-    ) -> None:
+    def _on_asked(self, number: int, question: m.VoteRequest | m.LeaderRequest, now: float) -> None:
         """Answer who asks for a vote, or for who leads."""
         leader, patience_s = self._connection.standing(now)
         if isinstance(question, m.LeaderRequest):
             answer = m.LeaderAnswer(leader=None)
             if question.run_id == self.settings.run_id:
                 answer = m.LeaderAnswer(leader=leader, ended=self.voter.ended)
-            self._out.add(v.AnswerTo(connection=number, message=answer))  # type: ignore[arg-type]
+            self._out.add(v.AnswerTo(connection=number, message=answer))
             return
         beat_s = self.settings.beat_interval_s
         if self.voter.voted_for_another_since(now - beat_s):
             patience_s = max(patience_s, beat_s)
         vote = self.voter.answer(question, now, leader=leader, patience_s=patience_s)
-        self._out.add(v.AnswerTo(connection=number, message=vote))  # type: ignore[arg-type]
+        self._out.add(v.AnswerTo(connection=number, message=vote))
         if vote.is_granted and question.is_pre_vote:
             self.candidate.defer_to(question.term.node, now)
         elif vote.is_granted:
@@ -597,7 +596,9 @@ class Follower:
         where, run_id = self._connection.where, self.settings.run_id
         if self.settings.has_succession:
             reached = self.candidate.reached
-            seen = f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
+            seen = (
+                f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
+            )
             self._finish(
                 "lost",
                 f"lost {where} and was cut off from a majority of run {run_id!r} for "

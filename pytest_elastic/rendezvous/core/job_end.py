@@ -1,4 +1,4 @@
-"""The end of a job, as its leader sees it: a record that all are told of, and late comers too (R10).
+"""The end of a job, as its leader sees it: a record that all are told of, late comers too (R10).
 
 From the first day it keeps the list of who may still come to ask: whoever is lost today may ask at
 the end.
@@ -12,11 +12,11 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.changes import Went
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.members import Members
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import End, Term
 from pytest_elastic.rendezvous.core.replication import Replication
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer
 from pytest_elastic.rendezvous.vocabulary import Finished
 
@@ -36,7 +36,7 @@ class JobEnd:
         settings: Settings,
         term: Term,
         *,
-        out: Outbox,
+        out: LeaderOutbox,
         members: Members,
         replication: Replication,
         deadlines: Deadlines,

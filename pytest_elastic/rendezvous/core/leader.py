@@ -30,6 +30,7 @@ from pytest_elastic.rendezvous.core.first_round import FirstRound
 from pytest_elastic.rendezvous.core.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.core.job_end import JobEnd
 from pytest_elastic.rendezvous.core.members import Members
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.phases import LEADER_ALLOWED, LeaderPhase
 from pytest_elastic.rendezvous.core.reachability import Reachability
 from pytest_elastic.rendezvous.core.records import End
@@ -43,7 +44,6 @@ from pytest_elastic.rendezvous.core.vocabulary import (
 )
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 
 __all__ = ["Leader"]
@@ -52,14 +52,12 @@ __all__ = ["Leader"]
 class Leader:
     """Leads one job under one term; `node` is where it runs, `recovered` what it goes on with."""
 
-    def __init__(
-        self, *, settings: Settings, node: Node, recovered: Recovered, now: float
-    ) -> None:
+    def __init__(self, *, settings: Settings, node: Node, recovered: Recovered, now: float) -> None:
         self.phase = LeaderPhase.GATHERING
         self.settings = settings
         self.node = node
         self.term = recovered.term
-        self._out = Outbox()
+        self._out = LeaderOutbox()
         self._deadlines = Deadlines()
         is_new = recovered.record.number == 0
         self._replication = replication = Replication(
@@ -579,12 +577,11 @@ class Leader:
         self._rounds.suspect(peer)
         self._reach.set_aside(peer.node.incarnation)
         self._job_end.lose(peer, now)
-        is_ending = self._job_end.end is not None
-        if self._is_own(peer) and self._own_leave is None and not is_ending:
-            if not self.settings.outlives_coordinator:
-                # In this very process nothing else can end a connection: its agent takes no part.
-                self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
-                self._stop_for_own(self._own_leave)
+        can_return = self.settings.outlives_coordinator or self._job_end.end is not None
+        if self._is_own(peer) and self._own_leave is None and not can_return:
+            # In this very process nothing else can end a connection: its agent takes no part.
+            self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
+            self._stop_for_own(self._own_leave)
 
     def _on_went(self, gone: Went, now: float) -> None:
         incarnation = gone.peer.node.incarnation

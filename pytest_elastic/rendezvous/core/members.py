@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Departed, Suspected, Went
 from pytest_elastic.rendezvous.core import messages as m
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import Term
 from pytest_elastic.rendezvous.core.replication import Replication
 from pytest_elastic.rendezvous.greeting import difference, free_name
 from pytest_elastic.rendezvous.liveness import GrantedLease, kill_s
 from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
@@ -47,7 +47,13 @@ class Members:
     """The members of one job under one leader, which runs on `own`."""
 
     def __init__(
-        self, *, settings: Settings, own: Node, term: Term, outbox: Outbox, replication: Replication
+        self,
+        *,
+        settings: Settings,
+        own: Node,
+        term: Term,
+        outbox: LeaderOutbox,
+        replication: Replication,
     ) -> None:
         self.peers: dict[str, Peer] = {}
         """By incarnation, in the order in which they came."""
@@ -124,7 +130,7 @@ class Members:
     # --- coming ------------------------------------------------------------------------------
 
     def take_request(self, connection: int, request: m.JoinRequest, now: float) -> None:
-        """Answer a node's first words: accept, refuse, or say nothing while its name is in doubt."""
+        """Answer a node's first words: accept, refuse, or wait while its name is in doubt."""
         problem = difference(request, self._settings, self._own.name)
         if problem is not None:
             self.refuse(connection, problem, is_final=True)
@@ -136,7 +142,9 @@ class Members:
                 return
             self._drop(known, "evicted", "it gave up its lease and killed its workers", None, now)
         if request.resumes_round and not self._is_closed:
-            reason = f"round {request.resumes_round} goes on without {request.node.name}, or is over"
+            reason = (
+                f"round {request.resumes_round} goes on without {request.node.name}, or is over"
+            )
             self.refuse(connection, reason, is_final=False)
             return
         holder = self._by_name.get(request.node.name)
@@ -208,7 +216,9 @@ class Members:
 
     def refuse(self, connection: int, reason: str, *, is_final: bool) -> None:
         """Turn a node away, for good or until it comes without its round."""
-        self._out.send_to(connection, m.JoinRefused(term=self._term, reason=reason, is_final=is_final))
+        self._out.send_to(
+            connection, m.JoinRefused(term=self._term, reason=reason, is_final=is_final)
+        )
         self._out.disconnect(connection)
 
     # --- names -------------------------------------------------------------------------------
@@ -239,7 +249,9 @@ class Members:
                     is_final=True,
                 )
             else:
-                self._admit(claim.connection, claim.request, free_name(node.name, self._by_name), now)
+                self._admit(
+                    claim.connection, claim.request, free_name(node.name, self._by_name), now
+                )
 
     def close(self, now: float) -> None:
         """Judge nobody any more, as the job ends, and let in whoever waits for a name."""

@@ -43,7 +43,7 @@ __all__ = [
 class Heartbeat:
     """Beat `count` of a side; `echo` is the newest of the other side's that this one grants (R6).
 
-    Count 0 is an answer, and is not answered. `lease_s`: for how long, if that is less than a lease.
+    Count 0 is an answer, and is not answered. `lease_s`: for how long, if less than a lease.
     """
 
     count: int
@@ -82,7 +82,7 @@ class RecordAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersDialled:
-    """Everybody whom `DialPeers` named was dialled; `unreached` says how it went with some (R13)."""
+    """All whom `DialPeers` named were dialled; `unreached` says how it went with some (R13)."""
 
     term: Term
     number: int
@@ -110,7 +110,8 @@ Report = (
 class JoinAccepted:
     """You are a member, under this name; `resumed`: your round stands, and is still yours.
 
-    `is_over`: the job is, and its end follows. `number` is the highest that the leader knows; `lease_s` as in `Heartbeat`.
+    `is_over`: the job is, and its end follows. `number` is the highest that the leader knows;
+    `lease_s` as in `Heartbeat`.
     """
 
     term: Term
@@ -125,7 +126,7 @@ class JoinAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRefused:
-    """You may not take part. Not final: kill the workers of your round, and ask again without it."""
+    """You may not take part. Not final: kill the workers of your round, and ask again."""
 
     term: Term
     reason: str
@@ -269,7 +270,7 @@ class VoteAnswer:
 
     `record` is the newest one that it has accepted, `base` the newest decided one below it, and
     `started` where the store of the record's round is, if it was started. `contact_age_s`: how long
-    ago it heard a leader, or voted for another. `patience_s`: after how long asking again makes sense.
+    ago it heard a leader, or voted for another. `patience_s`: after how long to ask again.
     """
 
     term: Term

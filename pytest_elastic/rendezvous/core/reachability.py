@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_elastic.rendezvous.core.messages import DialPeers, PeersDialled
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import Term
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import RosterEntry
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer
 
 __all__ = ["FULL_MESH", "Reachability", "mutually_reachable", "neighbours"]
@@ -88,7 +88,7 @@ class Reachability:
     last dial ended; it outlives sweeps, until the dialler reaches them or either is gone.
     """
 
-    def __init__(self, outbox: Outbox, *, term: Term, answer_within_s: float) -> None:
+    def __init__(self, outbox: LeaderOutbox, *, term: Term, answer_within_s: float) -> None:
         self.unreached: dict[str, dict[str, str]] = {}
         self._out = outbox
         self._term = term

@@ -1,8 +1,8 @@
-"""What is replicated: one record, who votes on it, and under whose term (`docs/rendezvous-core.md`).
+"""What is replicated: one record, who votes on it, under whose term (`docs/rendezvous-core.md`).
 
 A record is decided when a majority of its base's voters and a majority of its own have accepted it
-under the term of one leader. Both majorities make it joint consensus (Raft thesis, 4.3) in one step,
-as at most one record is pending at a time.
+under the term of one leader. Both majorities make it joint consensus (Raft thesis, 4.3) in one
+step, as at most one record is pending at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 from pytest_elastic.rendezvous.model import Failure, RosterEntry
 
-__all__ = ["NO_TERM", "Configuration", "End", "Record", "Term", "founding_record"]
+__all__ = [
+    "NO_TERM",
+    "Configuration",
+    "End",
+    "KnownJob",
+    "Mark",
+    "Record",
+    "Term",
+    "founding_record",
+]
 
 _NEVER = float("-inf")
 
@@ -75,9 +84,9 @@ class End:
 class Record:
     """All that a job goes on with; the newest decided one is what the job is.
 
+    `term` is that of the leader that proposed it last, `origin` that of the one that did so first.
     `number` grows with each proposal; `round` is the number of the one that made the newest round,
     whose `roster` is in rank order. `restart_count` and `idle_rounds` are what the budget has used.
-    `term` is that of the leader which proposed it last, `origin` that of the one which did so first.
     """
 
     term: Term
@@ -114,6 +123,24 @@ class Record:
         return base.configuration.could_have_quorum(never) and self.configuration.could_have_quorum(
             never
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJob:
+    """What a node knows of the job that it is in: whose votes count, and the highest numbers."""
+
+    record: Record
+    base: Record
+    number: int
+    restarts_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What was left on this machine; `renewed_at` is when its writer was last in contact."""
+
+    job: KnownJob
+    renewed_at: float
 
 
 def founding_record(hosts: Sequence[RosterEntry]) -> Record:

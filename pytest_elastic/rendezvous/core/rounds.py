@@ -18,11 +18,11 @@ from pytest_elastic.rendezvous.budget import Budget, EndedRound, Verdict, judge
 from pytest_elastic.rendezvous.changes import Went
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.members import Members
+from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import Record, Term
 from pytest_elastic.rendezvous.core.replication import Replication
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Failure, Settings
-from pytest_elastic.rendezvous.outbox import Outbox
 from pytest_elastic.rendezvous.peer import Peer, Standing
 
 __all__ = ["Cause", "Round", "Rounds"]
@@ -112,7 +112,7 @@ class Rounds:
         settings: Settings,
         term: Term,
         *,
-        out: Outbox,
+        out: LeaderOutbox,
         members: Members,
         replication: Replication,
         deadlines: Deadlines,
@@ -226,7 +226,7 @@ class Rounds:
             events.RoundSealed(
                 round=number,
                 term=self._term.counter,
-                roster=self.next.names,
+                roster=tuple(self.next.names),
                 spares=spares,
                 restart_count=record.restart_count,
                 reason=f"{reason}; {why}",

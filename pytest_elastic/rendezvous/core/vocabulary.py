@@ -1,7 +1,7 @@
 """What drivers tell the two machines, and what these tell them to do.
 
-The rules for a driver are those of `rendezvous.vocabulary`, whose inputs and commands are used where
-they say nothing of terms. What is here has a term of this core's.
+The rules for a driver are those of `rendezvous.vocabulary`, whose inputs and commands are used
+where they say nothing of terms. What is here has a term of this core's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.core.first_round import Mark
 from pytest_elastic.rendezvous.core.messages import (
     LeaderAddress,
     LeaderRequest,
@@ -19,7 +18,7 @@ from pytest_elastic.rendezvous.core.messages import (
     VoteAnswer,
     VoteRequest,
 )
-from pytest_elastic.rendezvous.core.records import Record, Term
+from pytest_elastic.rendezvous.core.records import Mark, Record, Term
 from pytest_elastic.rendezvous.model import RosterEntry
 
 __all__ = [
@@ -44,9 +43,10 @@ class Recovered:
     """What a new leader goes on with.
 
     `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
-    `started` is where the store of its round is, None if nobody knows that it was started. `heard_at`
-    is when each of those who voted was asked, `contact_at` when one of them last heard a leader, and
-    `began_at` when this node began to look for the job; `mark` is what it found on its machine then.
+    `started` is where the store of its round is, None if nobody knows that it was started.
+    `heard_at` is when each of those who voted was asked, `contact_at` when one of them last heard a
+    leader, and `began_at` when this node began to look for the job; `mark` is what it found on its
+    machine then.
     """
 
     term: Term

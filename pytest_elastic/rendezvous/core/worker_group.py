@@ -7,13 +7,12 @@ and said again whenever this node is taken in; the leader knows what it has hear
 from __future__ import annotations
 
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.connection import Connection
+from pytest_elastic.rendezvous.core.outbox import FollowerOutbox
 from pytest_elastic.rendezvous.core.phases import GROUP_ALLOWED, WITH_WORKERS, GroupPhase
 from pytest_elastic.rendezvous.core.records import Record
 from pytest_elastic.rendezvous.model import Assignment
-from pytest_elastic.rendezvous.outbox import MemberOutbox
 
 __all__ = ["WorkerGroup"]
 
@@ -29,7 +28,7 @@ _Report = (
 class WorkerGroup:
     """One node's worker group; `phase` is what it is in the middle of."""
 
-    def __init__(self, incarnation: str, connection: Connection, out: MemberOutbox) -> None:
+    def __init__(self, incarnation: str, connection: Connection, out: FollowerOutbox) -> None:
         self.phase = GroupPhase.NONE
         self.has_workers = False
         """Whether workers run, or are being stopped."""
@@ -74,14 +73,12 @@ class WorkerGroup:
         """Tell the leader, now and whenever this node is taken in, until the next round."""
         self._reports.append(report)
         if self._connection.is_joined:
-            self._out.add(v.Send(message=report))
+            self._out.send(report)
 
     def report_again(self) -> None:
         """Tell a leader that has just taken this node in what it may not have heard."""
         for report in self._reports:
-            self._out.add(v.Send(message=report))
-
-    # --- orders ------------------------------------------------------------------------------
+            self._out.send(report)
 
     def _rank_in(self, record: Record) -> int | None:
         """Return this node's group rank in the round of a record; None: it is not in it."""
@@ -142,7 +139,7 @@ class WorkerGroup:
         """Stop the workers as ordered."""
         if order.round != self.round:
             # Nothing of it was ever started here.
-            self._out.add(v.Send(message=ports.WorkersGone(round=order.round)))
+            self._out.send(ports.WorkersGone(round=order.round))
         elif self.phase is GroupPhase.ACCEPTED:
             self.report_gone()
         elif self.phase in {GroupPhase.RUNNING, GroupPhase.SUCCEEDED}:
