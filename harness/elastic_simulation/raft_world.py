@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_simulation.inquiries import Inquiries
 from elastic_simulation.marks import Marks
+from elastic_simulation.raft_endpoints import RaftEndpoints
 from elastic_simulation.world import World
 from pytest_elastic.events.model import CoordinatorStarted
 from pytest_elastic.rendezvous import vocabulary as v
@@ -126,6 +127,19 @@ class _Inquiries(Inquiries):
         world.carry(process, target, announced)
         world.later(2 * world.draw_latency_s(), arrive)
 
+    def gives_way(self, published: Any, place: Any) -> bool:  # noqa: ANN401 (of another core)
+        """Tell whether a leader is published over another."""
+        return not published.goes_before(place)
+
+    def _ask(self, caller: Process, incarnation: str, *arguments: Any) -> None:  # noqa: ANN401
+        """Ask a node; the host of an endpoint is whoever is there now."""
+        if incarnation.startswith("host of "):
+            host = self._world.processes.get(incarnation.removeprefix("host of "))
+            if host is None:
+                return
+            incarnation = host.node.incarnation
+        super()._ask(caller, incarnation, *arguments)
+
     def hear_of(self, process: Process, place: Any) -> None:  # noqa: ANN401 (of another core)
         """Let a node hear of a leader."""
         for which in ("coordinator", "member"):
@@ -156,6 +170,8 @@ class RaftWorld(World):
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (those of World)
         super().__init__(*arguments, **named)
         self.marks = _Marks(self)
+        if self.endpoints is not None:
+            self.endpoints = RaftEndpoints(self, self.endpoints.names, leader_at)
 
     def new_member(self, node: Node, config: Settings) -> object:
         """Return the machine of a node that takes part in rounds."""
@@ -188,6 +204,8 @@ class RaftWorld(World):
     def _found(self, process: Process) -> None:
         if process.coordinator is not None:
             self._tell_found(process, leader_at(process))
+        elif self.endpoints is not None:
+            self.endpoints.find(process)
         elif self.inquiries.published is None:
             process.feed("member", v.CoordinatorNotFound(reason="nobody leads"))
         else:
@@ -201,11 +219,5 @@ class RaftWorld(World):
 def leader_at(process: Process) -> m.LeaderAddress:
     """Return where the leader of a process is."""
     assert process.coordinator is not None, f"{process.name} leads nobody"
-    node = process.node
-    return m.LeaderAddress(
-        term=process.coordinator.term,
-        name=node.name,
-        incarnation=node.incarnation,
-        address=node.address,
-        port=node.port,
-    )
+    address: m.LeaderAddress = process.coordinator.address
+    return address

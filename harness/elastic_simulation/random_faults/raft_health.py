@@ -37,6 +37,9 @@ def health_of(
     living = [
         p for p in world.every_process if p.is_alive and p.name != left_out and p.agent.over is None
     ]
+    endpoints = world.endpoints
+    if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
+        return Health(exemption=Exemption.UNFOUNDED)
     return _health_of_successors(world, living, left_out, healed_at)
 
 
@@ -99,10 +102,10 @@ def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:
 def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | None:
     """Tell whether those who are here may go on; if not, by which rule."""
     voters: list[Voter] = [p.member.voter for p in living]
-    present = {voter.incarnation for voter in voters}
+    present = {voter.incarnation for voter in voters} | {voter.seat for voter in voters}
     leaders = [p.coordinator for p in living if p.coordinator is not None]
     for each in leaders:
-        if each._replication.base.number == 0:  # noqa: SLF001
+        if each._replication.base.number == 0 and world.endpoints is None:  # noqa: SLF001
             came_with = each._first_round._of_before  # noqa: SLF001
             marked = _newest_that_has_ended(world, world.by_incarnation[each.node.incarnation])
             new = sum(came_with.get(incarnation, 0) <= marked for incarnation in present)

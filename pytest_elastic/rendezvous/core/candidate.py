@@ -17,6 +17,7 @@ from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.records import Record, Term
 from pytest_elastic.rendezvous.core.vocabulary import AskVote, Recovered, VoteAnswered
 from pytest_elastic.rendezvous.core.voter import Voter
+from pytest_elastic.rendezvous.founding import announced_within_s
 from pytest_elastic.rendezvous.model import RosterEntry, Settings
 
 __all__ = ["CANDIDATE_ALLOWED", "Candidacy", "Candidate"]
@@ -62,6 +63,8 @@ class Candidate:
         self._asked: set[str] = set()
         self._unanswered: set[str] = set()
         self._granted: dict[str, Record | None] = {}  # what each had accepted that agrees
+        self._seats: dict[str, str] = {}  # which incarnation of each host agrees
+        self._up_s: dict[str, float] = {}  # and for how long it has been up
         self._patience_s: list[float] = []
         self._contact_at = float("-inf")
         # What was learnt, in this try and before: all of it stays true.
@@ -102,7 +105,9 @@ class Candidate:
         assert newest is not None, "a voter with a base was just learnt from"
         roster = newest.roster
         order = [entry.incarnation for entry in roster if entry.incarnation != lost]
-        own = self._voter.incarnation
+        own = (
+            self._voter.seat if newest.number == 0 and self._voter.seat else self._voter.incarnation
+        )
         place = order.index(own) if own in order else len(order)
         self._skips_pre_vote = at_once
         self._has_deferred = False
@@ -181,6 +186,12 @@ class Candidate:
         self._unanswered.clear()
         self._patience_s.clear()
         self._granted = {own: voter.record}
+        self._up_s.clear()
+        self._seats.clear()
+        if voter.seat:
+            self._granted[voter.seat] = voter.record
+            self._asked.add(voter.seat)
+            self._take_seat(voter.seat, own, now - voter.up_since)
         contact_at = voter.contact_but_with(own)
         self._contact_at = float("-inf") if contact_at is None else contact_at
         self._wake_at = now + self._settings.lease_s / 2
@@ -239,6 +250,9 @@ class Candidate:
             self.leader = answer.leader
         if answer is not None and answer.is_granted:
             self._granted[answer.voter] = answer.record
+            if answered.incarnation != answer.voter:  # it was asked as the host of an endpoint
+                self._granted[answered.incarnation] = answer.record
+                self._take_seat(answered.incarnation, answer.voter, answer.up_s)
             if answer.contact_age_s is not None:
                 self._contact_at = max(self._contact_at, now - answer.contact_age_s)
         elif answer is not None and answer.patience_s > 0:
@@ -256,9 +270,11 @@ class Candidate:
         self, record: Record | None, base: Record | None, started: m.RecordDecided | None
     ) -> None:
         for each in (base, record):
-            for entry in each.roster if each is not None else ():
-                self._entries[entry.incarnation] = entry
-        if base is not None and (self._base is None or base.rank > self._base.rank):
+            if each is not None:
+                self._entries |= {entry.incarnation: entry for entry in each.roster}
+                self._counter = max(self._counter, each.term.counter)
+        is_newer = base is not None and (self._base is None or base.rank >= self._base.rank)
+        if base is not None and is_newer:
             self._base = base
         if record is not None and (self._newest is None or record.rank > self._newest.rank):
             if self._newest is None or self._newest.round != record.round:
@@ -302,7 +318,7 @@ class Candidate:
         pending = self._pending
         if pending is not None and not self._may_be_decided(pending):
             pending = None
-        is_won = self._base.configuration.has_quorum(self._granted)
+        is_won = self._base.configuration.has_quorum(self._granted) and self._may_found()
         if pending is not None:
             is_won = is_won and pending.configuration.has_quorum(self._granted)
         if is_won and self.phase is Candidacy.PRE_VOTE:
@@ -313,6 +329,26 @@ class Candidate:
             self._ask_more(now)
             if not self._unanswered:
                 self._fail(now)
+
+    def _take_seat(self, seat: str, incarnation: str, up_s: float) -> None:
+        self._seats[seat] = incarnation
+        self._up_s[seat] = up_s
+
+    def _may_found(self) -> bool:
+        """Tell whether hosts that may have voted before, and have forgotten it, may count (R12).
+
+        All of them may: nobody is left who knows more. Else each has been up for as long as the
+        survivors of a running job take to announce themselves there.
+        """
+        assert self._base is not None, "a candidate knows a decided record"
+        seats = self._base.configuration.voters
+        if self._base.number > 0 or not self._settings.endpoints:
+            return True
+        if all(seat in self._seats for seat in seats):
+            return True
+        settled_s = announced_within_s(self._settings)
+        settled = [seat for seat in seats if self._up_s.get(seat, 0.0) >= settled_s]
+        return self._base.configuration.has_quorum(settled)
 
     def _win(self, pending: Record | None, now: float) -> None:
         assert self._request is not None, "an election was held"
@@ -331,6 +367,7 @@ class Candidate:
             started=self._started if is_started else None,
             contact_at=self._contact_at,
             heard_at=dict.fromkeys(self._granted, self._asked_at),
+            seats={incarnation: seat for seat, incarnation in self._seats.items()},
             number=max(self._number, record.number),
             restarts_used=self._restarts_used,
         )

@@ -218,6 +218,8 @@ class Connection:
     def take_accepted(self, accepted: m.JoinAccepted, now: float) -> bool:
         """Follow whoever took this node in; tell whether it may: an old leader is left again."""
         assert self.leader is not None, "whoever answers was dialled"
+        if not accepted.is_founding and accepted.incarnation != self._voter.incarnation:
+            self._voter.give_way()
         if not self._voter.may_follow(accepted.term):
             self.is_lost = True
             reason = f"{accepted.leader} leads under the old term {accepted.term.counter}"
@@ -225,6 +227,7 @@ class Connection:
             return False
         self.leader = dataclasses.replace(
             self.leader,
+            is_founding=accepted.is_founding,
             term=accepted.term,
             incarnation=accepted.incarnation,
             name=accepted.leader,
@@ -237,6 +240,11 @@ class Connection:
         self._lease, self._next_lease = self._next_lease, None
         self._lease.take_echo(0, accepted.lease_s)
         return True
+
+    def found(self) -> None:
+        """Take note that the leader's job has begun."""
+        if self.leader is not None and self.leader.is_founding:
+            self.leader = dataclasses.replace(self.leader, is_founding=False)
 
     def lose(self) -> None:
         """Take note that the leader is lost, and that nobody needs to wait for its lease."""

@@ -135,6 +135,19 @@ class Follower:
     def _is_over(self) -> bool:
         return self._connection.phase is ConnectionPhase.OVER
 
+    def _on_bootstrap(self, bootstrap: cv.Bootstrap, now: float) -> None:
+        """Stand for election among the hosts of the endpoints; alone, this node wins at once."""
+        if not self._is_host:
+            self._is_host, self._mark, self._began_at = True, bootstrap.mark, now
+            self.voter.seat, self.voter.up_since = bootstrap.seat, now
+            self.voter.base = bootstrap.base
+        elif self.voter.base is not None and self.voter.base.number == 0:
+            self.voter.base = bootstrap.base
+            self.candidate.withdraw()  # and stand again, now that more hosts are known
+        if not bootstrap.seat:
+            self.candidate.stand(now, "", at_once=True)
+            self._out.add(*self.candidate.advance(now))
+
     # --- dispatch ----------------------------------------------------------------------------
 
     def _handle(self, input: cv.FollowerInput, now: float) -> None:
@@ -150,14 +163,8 @@ class Follower:
                 assert connection.phase is ConnectionPhase.UNSTARTED, "a follower starts once"
                 self._seeking_since = now
                 connection.seek((), now)
-            case cv.Bootstrap(base=base, mark=mark):
-                self._mark = mark
-                self._is_host = True
-                self._began_at = now
-                if self.voter.base is None:
-                    self.voter.base = base
-                self.candidate.stand(now, "", at_once=True)
-                self._out.add(*self.candidate.advance(now))
+            case cv.Bootstrap():
+                self._on_bootstrap(input, now)
             case v.Moved(address=address, port=port):
                 self.node = dataclasses.replace(self.node, address=address, port=port)
             case cv.LeaderFound(leader=leader, is_here=is_here):
@@ -289,8 +296,6 @@ class Follower:
         self._is_quorum_missed = False
         self._patient_until = now
         self.voter.hear_of(accepted.number)
-        if not self._connection.leads:
-            self.voter.give_way()
         self._group.tell_lease()
         if accepted.is_over:
             return  # its end follows
@@ -327,8 +332,10 @@ class Follower:
         known, is_on = self._connection.leader, self.settings.has_succession
         if not is_on or self.connection in {ConnectionPhase.UNSTARTED, ConnectionPhase.OVER}:
             return
-        if self._connection.is_joined and known is not None and leader.term <= known.term:
+        if self._connection.is_joined and known is not None and not leader.goes_before(known):
             return
+        if not leader.is_founding and leader.incarnation != self.node.incarnation:
+            self.voter.give_way()
         if not self._connection.may_dial(leader, now):
             return
         reason = f"{leader.name} leads now, under term {leader.term.counter}"
@@ -355,6 +362,7 @@ class Follower:
             return
         record = self.voter.record
         assert record is not None, "a record that is decided was accepted"
+        self._connection.found()
         if record.end is not None:
             self._may_be_asked = bool(decided.unaware)
             self._end_by(record.end)

@@ -67,6 +67,7 @@ class Leader:
             base=recovered.base,
             adopted=None if is_new else recovered.record,
             heard_at=recovered.heard_at,
+            seats=recovered.seats,
             now=now,
         )
         replication.number = max(replication.number, recovered.number)
@@ -168,7 +169,7 @@ class Leader:
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
             case LeaderHeard(leader=leader):
-                if leader.term > self.term:
+                if leader.goes_before(self.address):
                     reason = f"{leader.name} leads, under term {leader.term.counter}"
                     self._resign(reason, higher=leader.term.counter)
             case v.HandOver(reason=reason):
@@ -181,6 +182,19 @@ class Leader:
         if not self._is_deposed:
             self._advance(now)
         return self._out.take()
+
+    @property
+    def address(self) -> m.LeaderAddress:
+        """Where others find this leader."""
+        node = self.node
+        return m.LeaderAddress(
+            term=self.term,
+            name=node.name,
+            incarnation=node.incarnation,
+            address=node.address,
+            port=node.port,
+            is_founding=self._replication.base.number == 0 and self._rounds.last is None,
+        )
 
     def wake_at(self) -> float | None:
         """Return when `TimePassed` is wanted, or None."""
@@ -318,7 +332,9 @@ class Leader:
         last = self._rounds.last
         assert last is not None, "a round runs"
         for peer in self._leavers.values():
-            if peer.leaves_by is not None and self._deadlines.is_due(peer.leaves_by, now):
+            if peer.node.incarnation not in last.holding or peer.leaves_by is None:
+                continue
+            if self._deadlines.is_due(peer.leaves_by, now):
                 last.stop_because(f"{peer.node.name} leaves and its grace is over", Cause.CHANGE)
         self._rounds.look_for_newcomers(self._gathering.newcomers(last, now))
         if last.stop_reason is not None:
@@ -436,7 +452,12 @@ class Leader:
         if not idle or self.phase is LeaderPhase.OVER:
             return
         replication = self._replication
-        voters = [peer for peer in idle if replication.has_voter(peer.node.incarnation)]
+        is_founding = replication.newest.number == 0  # a host that leaves then is merely down
+        voters = [
+            peer
+            for peer in idle
+            if replication.has_voter(peer.node.incarnation) and not is_founding
+        ]
         may_propose = self.settings.has_succession and self._job_end.end is None
         if voters and may_propose and replication.pending is None:
             self._propose_without({peer.node.incarnation for peer in idle}, now)
@@ -486,7 +507,7 @@ class Leader:
 
     def _choose_successor(self) -> str:
         """Return the first voter who could lead instead of us, or ""."""
-        for incarnation in self._replication.newest.configuration.voters:
+        for incarnation in self._replication.candidates:
             peer = self._members.peers.get(incarnation)
             if peer is None or self._is_own(peer) or peer.is_suspect or peer.is_leaving:
                 continue

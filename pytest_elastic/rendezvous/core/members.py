@@ -209,6 +209,7 @@ class Members:
                 incarnation=self._own.incarnation,
                 resumed=is_resumed,
                 is_over=self._is_closed,
+                is_founding=self._replication.base.number == 0,
                 number=self.number,
                 lease_s=_finite(self._lease_s(now)),
             ),

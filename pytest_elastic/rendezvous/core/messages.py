@@ -110,7 +110,7 @@ Report = (
 class JoinAccepted:
     """You are a member, under this name; `resumed`: your round stands, and is still yours.
 
-    `is_over`: the job is, and its end follows. `number` is the highest that the leader knows;
+    `is_over`: the job is, and its end follows; `is_founding`: it has no round yet. `number` is the highest that the leader knows;
     `lease_s` as in `Heartbeat`.
     """
 
@@ -120,6 +120,7 @@ class JoinAccepted:
     incarnation: str
     resumed: bool
     is_over: bool
+    is_founding: bool
     number: int
     lease_s: float | None
 
@@ -231,13 +232,20 @@ Order = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAddress:
-    """Where the leader of a term is."""
+    """Where the leader of a term is. `is_founding`: nothing is decided there, so it may give way."""
 
     term: Term
     name: str
     incarnation: str
     address: str
     port: int
+    is_founding: bool = False
+
+    def goes_before(self, other: LeaderAddress) -> bool:
+        """Tell whether this one leads, where both are heard of: a job that runs is no new one."""
+        if self.is_founding is not other.is_founding:
+            return other.is_founding
+        return self.term > other.term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +278,8 @@ class VoteAnswer:
 
     `record` is the newest one that it has accepted, `base` the newest decided one below it, and
     `started` where the store of the record's round is, if it was started. `contact_age_s`: how long
-    ago it heard a leader, or voted for another. `patience_s`: after how long to ask again.
+    ago it heard a leader, or voted for another. `patience_s`: after how long to ask again. `up_s`:
+    for how long a host of one of several endpoints has been up, which may have voted before.
     """
 
     term: Term
@@ -285,6 +294,7 @@ class VoteAnswer:
     contact_age_s: float | None
     patience_s: float
     leader: LeaderAddress | None
+    up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class Replication:
         base: Record,
         adopted: Record | None,
         heard_at: Mapping[str, float],
+        seats: Mapping[str, str],
         now: float,
     ) -> None:
         self.base = base
@@ -45,6 +46,7 @@ class Replication:
         self._accepted: set[str] = set()
         self._proposed_at = now
         self._heard_at = dict(heard_at)
+        self._seats = dict(seats)  # whom an incarnation stands for in a founding record
         self._since = self._looked_at = float("-inf")
         self._stale_s = settings.beat_interval_s / 8
         self._granted_until = _NEVER
@@ -104,7 +106,7 @@ class Replication:
     def take_acceptance(self, incarnation: str, number: int) -> None:
         """Take note that a voter has accepted the newest record."""
         if self.pending is not None and number == self.pending.number:
-            self._accepted.add(incarnation)
+            self._accepted |= {incarnation, self._seats.get(incarnation, incarnation)}
             self.hear(incarnation, self._proposed_at)
 
     @property
@@ -114,6 +116,8 @@ class Replication:
 
     def is_agreed(self, agreeing: Collection[str]) -> bool:
         """Tell whether a quorum of each configuration that counts is among these."""
+        if self._seats and self.base.number == 0:
+            agreeing = {*agreeing, *(self._seats.get(each, each) for each in agreeing)}
         return all(each.has_quorum(agreeing) for each in self._needed)
 
     @property
@@ -130,9 +134,17 @@ class Replication:
         self._since = self._looked_at = float("-inf")
         return self.base
 
+    @property
+    def candidates(self) -> Sequence[str]:
+        """Who could lead instead of us (incarnations): the voters, or hosts before the first round."""
+        if self._seats and self.newest.number == 0:
+            return tuple(self._seats)
+        return self.newest.configuration.voters
+
     def has_voter(self, incarnation: str) -> bool:
         """Tell whether a node has a vote on what is proposed next, or now."""
-        return any(incarnation in each.voters for each in self._needed)
+        names = {incarnation, self._seats.get(incarnation, incarnation)}
+        return any(not names.isdisjoint(each.voters) for each in self._needed)
 
     # --- the leader's lease ------------------------------------------------------------------
 
@@ -140,6 +152,8 @@ class Replication:
         """Take note that a member has answered what we sent at `sent_at`."""
         if sent_at >= self._heard_at.get(incarnation, sent_at):
             self._heard_at[incarnation] = sent_at
+            if self._seats and incarnation in self._seats:
+                self._heard_at[self._seats[incarnation]] = sent_at
 
     def extend(self, until: float) -> None:
         """Take note until when whoever grants the lease from outside has granted it."""

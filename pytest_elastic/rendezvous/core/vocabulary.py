@@ -46,7 +46,7 @@ class Recovered:
     `started` is where the store of its round is, None if nobody knows that it was started.
     `heard_at` is when each of those who voted was asked, `contact_at` when one of them last heard a
     leader, and `began_at` when this node began to look for the job; `mark` is what it found on its
-    machine then.
+    machine then. `seats` says which incarnation of each host has voted for it.
     """
 
     term: Term
@@ -57,6 +57,7 @@ class Recovered:
     lost: str = ""
     began_at: float = 0.0
     mark: Mark | None = None
+    seats: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     restarts_used: int = 0
     heard_at: Mapping[str, float] = field(default_factory=dict)
@@ -75,11 +76,14 @@ class Recovered:
 class Bootstrap:
     """This node hosts an endpoint: it may found the job, with the voters of `base`, the hosts.
 
-    `mark`: what its machine remembers of the job that was here before.
+    `mark`: what its machine remembers of the job that was here before. `seat`: with several
+    endpoints, the voter that this host is, named by its place, as all who come back there are; it
+    is said again when more hosts are known.
     """
 
     base: Record
     mark: Mark | None = None
+    seat: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

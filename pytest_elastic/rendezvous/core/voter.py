@@ -34,6 +34,9 @@ class Voter:
         self.contact_at: float | None = None
         """When a leader was last heard: it may count on an answer to what it said by then."""
         self._settings = settings
+        self.seat = ""
+        """Which of several endpoints' hosts this is, as a voter of the founding record."""
+        self.up_since = 0.0
         self._voted_for = ""
         self._voted_at = float("-inf")
 
@@ -54,9 +57,10 @@ class Voter:
         self.term = term
 
     def give_way(self) -> None:
-        """Found no job any more: somebody else leads one."""
-        if self.record is None:
+        """Found no job any more, and stand by no vote on that: somebody else leads one."""
+        if self.record is None and self.base is not None:
             self.base = None
+            self.term, self._voted_for, self._voted_at = NO_TERM, "", float("-inf")
 
     def hear_of(self, number: int, restarts_used: int = 0) -> None:
         """Take note that there is a record of that number, and what its round had used."""
@@ -72,7 +76,7 @@ class Voter:
         if self.record is None or self.record.round != record.round:
             self.started = None
         is_decided = self.base is not None and self.base.identity == record.identity
-        self.record = record
+        self.record, self.term = record, record.term
         self.base = record if is_decided else base
         self.hear_of(record.number)
         return True
@@ -142,6 +146,7 @@ class Voter:
             contact_age_s=None if contact_at is None else max(now - contact_at, 0.0),
             patience_s=patience_s,
             leader=leader,
+            up_s=now - self.up_since if self.seat else 0.0,
         )
 
     def _refusal(
