@@ -103,8 +103,9 @@ class _Inquiries(Inquiries):
         for target in world.every_process:
             if target is not process and target.node.incarnation in known:
                 self._announce(process, target, place)
-        if is_first and world.endpoints is None:
-            self.published = place
+        if is_first:
+            world.host = process
+            self.published = place if world.endpoints is None else None
         if process.agent.over is not None:  # it had left before it was elected
             process.feed("coordinator", v.HandOver(reason="has left"))
         if world.config.has_succession:

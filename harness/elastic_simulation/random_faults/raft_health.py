@@ -102,7 +102,8 @@ def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:
 def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | None:
     """Tell whether those who are here may go on; if not, by which rule."""
     voters: list[Voter] = [p.member.voter for p in living]
-    present = {voter.incarnation for voter in voters} | {voter.seat for voter in voters}
+    present = {voter.incarnation for voter in voters}
+    seats = {voter.seat for voter in voters}
     leaders = [p.coordinator for p in living if p.coordinator is not None]
     for each in leaders:
         if each._replication.base.number == 0 and world.endpoints is None:  # noqa: SLF001
@@ -115,7 +116,7 @@ def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | No
     if not bases:
         return Exemption.GIVEN_WAY
     base = max(bases, key=lambda each: each.rank)
-    if not base.configuration.has_quorum(present):
+    if not base.configuration.has_quorum(present | seats):
         return Exemption.MINORITY
     records = [voter.record for voter in voters if voter.record is not None]
     pending = max(records, key=lambda each: each.rank, default=base)
