@@ -85,7 +85,7 @@ class _Inquiries(Inquiries):
             recovered=recovered,
             now=process.now(),
         )
-        reason = "this node bootstraps" if is_first else f"{recovered.lost} was lost"
+        reason = "this node bootstraps" if is_first else recovered.why_followed
         world.state(
             process,
             CoordinatorStarted(

@@ -368,7 +368,7 @@ class Candidate:
             contact_at=self._contact_at,
             heard_at=dict.fromkeys(self._granted, self._asked_at),
             seats={incarnation: seat for seat, incarnation in self._seats.items()},
-            number=max(self._number, record.number),
+            number=max(self._number, record.round),
             restarts_used=self._restarts_used,
         )
         self._request = None

@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
-from pytest_elastic.rendezvous.core.candidate import Candidate
+from pytest_elastic.rendezvous.core.candidate import Candidacy, Candidate
 from pytest_elastic.rendezvous.core.connection import Connection
 from pytest_elastic.rendezvous.core.outbox import FollowerOutbox
 from pytest_elastic.rendezvous.core.peer_dials import PeerDials
@@ -64,7 +64,7 @@ class Follower:
         self._may_be_asked = False
         self._stays_until: float | None = None
         self._is_released = False
-        self._is_quorum_missed = False
+        self._is_quorum_missed = self._has_leader_left = False
 
     @property
     def connection(self) -> ConnectionPhase:
@@ -293,7 +293,7 @@ class Follower:
             return
         self.node = self.node.named(accepted.name)
         self.candidate.withdraw()
-        self._is_quorum_missed = False
+        self._is_quorum_missed = self._has_leader_left = False
         self._patient_until = now
         self.voter.hear_of(accepted.number)
         self._group.tell_lease()
@@ -319,6 +319,7 @@ class Follower:
         if resigned.left and self._connection.leads and self._leaving is not None:
             self._finish("drained", f"left: {resigned.reason}")
             return
+        self._has_leader_left = resigned.left
         self._connection.lose()
         self.candidate.hear_of_term(resigned.higher)
         self._seeking_since = now
@@ -537,7 +538,11 @@ class Follower:
         if elected is None:
             return False
         recovered = dataclasses.replace(
-            elected, lost=self._connection.name, began_at=self._began_at, mark=self._mark
+            elected,
+            lost=self._connection.name,
+            has_left=self._has_leader_left,
+            began_at=self._began_at,
+            mark=self._mark,
         )
         self._out.add(cv.Lead(recovered=recovered))
         node = self.node
@@ -582,6 +587,8 @@ class Follower:
         beat_s = self.settings.beat_interval_s
         if self.voter.voted_for_another_since(now - beat_s):
             patience_s = max(patience_s, beat_s)
+        if question.is_pre_vote and self.candidate.phase is Candidacy.VOTE:
+            patience_s = max(patience_s, self.candidate.stagger_s)  # it may be elected
         vote = self.voter.answer(question, now, leader=leader, patience_s=patience_s)
         self._out.add(v.AnswerTo(connection=number, message=vote))
         if vote.is_granted and question.is_pre_vote:

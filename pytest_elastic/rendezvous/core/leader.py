@@ -70,7 +70,7 @@ class Leader:
             seats=recovered.seats,
             now=now,
         )
-        replication.number = max(replication.number, recovered.number)
+        replication.round = max(replication.round, recovered.number)
         self._members = members = Members(
             settings=settings, own=node, term=self.term, outbox=self._out, replication=replication
         )
@@ -132,8 +132,14 @@ class Leader:
             lost=recovered.record.configuration.tie_breaker,
             now=now,
         )
-        why = f"{recovered.lost} was lost"
-        self._rounds.inherit(record, roster, is_started=is_started, why=why, now=now)
+        self._rounds.inherit(
+            record,
+            roster,
+            is_started=is_started,
+            why=recovered.why_followed,
+            has_left=recovered.has_left,
+            now=now,
+        )
         if recovered.started is not None and self._rounds.last is not None:
             store = recovered.started
             self._rounds.last.store = (store.store_address, store.store_port)
@@ -324,7 +330,7 @@ class Leader:
         if not self._first_round.may_begin(self._members.ready, here, now):
             return False
         number, restarts_used = self._first_round.numbers(here)
-        self._replication.number = max(self._replication.number, number)
+        self._replication.round = max(self._replication.round, number)
         self._rounds.use(restarts_used=restarts_used)
         return True
 
@@ -547,8 +553,8 @@ class Leader:
     def _on_here(self, peer: Peer, now: float, *, is_back: bool) -> None:
         """Tell a member that is here (again) what it may have missed; it knows what it has seen."""
         members, replication = self._members, self._replication
-        if members.number > replication.number:
-            replication.number = members.number
+        if members.number > replication.round:
+            replication.round = members.number
             if not is_back and replication.base.number == 0:
                 # An earlier leader's workers may be running on nodes that have not come back.
                 lease_end = self._started_at + self.settings.lease_s + self.settings.drift_s
@@ -581,7 +587,7 @@ class Leader:
         gaps = self._reach.described(self._members.peers, peer.node.incarnation)
         if not last.is_full(self.settings.max_nodes) and not gaps:
             return
-        number, base = self._replication.number, self._replication.base
+        number, base = self._replication.round, self._replication.base
         self._out.send(
             peer,
             m.Standby(

@@ -210,7 +210,7 @@ class Members:
                 resumed=is_resumed,
                 is_over=self._is_closed,
                 is_founding=self._replication.base.number == 0,
-                number=self.number,
+                number=max(self.number, self._replication.round),
                 lease_s=_finite(self._lease_s(now)),
             ),
         )

@@ -58,8 +58,8 @@ class Heartbeat:
 class JoinRequest:
     """The first message on a connection: who I am, what I was told to do, what I still have.
 
-    `resumes_round` is the round that this node still stands by, 0 for none; `term`, `number` and
-    `restarts_used` are the highest that it knows, `meant_for` the incarnation that it wants.
+    `resumes_round` is the round that this node still stands by, 0 for none; `term`, `number` (of a
+    round) and `restarts_used` are the highest that it knows, `meant_for` the incarnation that it wants.
     """
 
     run_id: str

@@ -85,8 +85,8 @@ class Record:
     """All that a job goes on with; the newest decided one is what the job is.
 
     `term` is that of the leader that proposed it last, `origin` that of the one that did so first.
-    `number` grows with each proposal; `round` is the number of the one that made the newest round,
-    whose `roster` is in rank order. `restart_count` and `idle_rounds` are what the budget has used.
+    `number` grows with each proposal of a term; `round` is that of the newest round, whose `roster`
+    is in rank order. `restart_count` and `idle_rounds` are what the budget has used.
     """
 
     term: Term

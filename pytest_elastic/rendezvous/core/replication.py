@@ -39,7 +39,9 @@ class Replication:
         """What is proposed on it, if anything is."""
         self.is_adopted = adopted is not None
         self.number = max(base.number, adopted.number if adopted is not None else 0)
-        """The highest number that anybody is known to have used."""
+        """The number of the newest proposal."""
+        self.round = self.newest.round
+        """The highest number of a round that anybody is known to have used."""
         self._settings = settings
         self._own = own
         self._term = term
@@ -67,9 +69,14 @@ class Replication:
         return Configuration(voters=tuple(voters), tie_breaker=tie_breaker)
 
     def next_number(self) -> int:
-        """Return a number that nobody has used."""
+        """Return a number for a proposal of this term."""
         self.number += 1
         return self.number
+
+    def next_round(self) -> int:
+        """Return a number for a round that nobody has used."""
+        self.round += 1
+        return self.round
 
     def propose(self, now: float, **changed: object) -> Record:
         """Propose a record that differs from the newest one in these fields."""

@@ -154,12 +154,19 @@ class Rounds:
     # --- another leader's round --------------------------------------------------------------
 
     def inherit(
-        self, record: Record, roster: Sequence[Peer], *, is_started: bool, why: str, now: float
+        self,
+        record: Record,
+        roster: Sequence[Peer],
+        *,
+        is_started: bool,
+        why: str,
+        has_left: bool,
+        now: float,
     ) -> None:
         """Go on with the round of an earlier leader: `roster` is who of it is left.
 
         One of which nobody knows whether it was started is stopped, as it may have been. `why`:
-        what became of that leader.
+        what became of that leader, which may have left on purpose.
         """
         present = frozenset(peer.node.incarnation for peer in roster)
         self.last = inherited = Round(
@@ -178,7 +185,7 @@ class Rounds:
         gone = [entry.name for entry in record.roster if entry.incarnation not in present]
         reason = f"{', '.join(gone)} left" if gone else why
         if gone or not is_started:
-            inherited.stop_because(reason, Cause.CHANGE if gone else Cause.LOSS)
+            inherited.stop_because(reason, Cause.CHANGE if gone or has_left else Cause.LOSS)
             inherited.lost_or_gained = reason
 
     # --- starting a round --------------------------------------------------------------------
@@ -193,11 +200,11 @@ class Rounds:
         in_it = frozenset(incarnations)
         ready = self._members.ready
         spares = tuple(peer.node.name for each, peer in ready.items() if each not in in_it)
-        number = self._replication.next_number()
+        number = self._replication.next_round()
         record = Record(
             term=self._term,
             origin=self._term,
-            number=number,
+            number=self._replication.next_number(),
             round=number,
             roster=tuple(peer.as_entry() for peer in roster),
             configuration=self._replication.configuration_of(incarnations),
@@ -236,7 +243,7 @@ class Rounds:
 
     def take_acceptance(self, peer: Peer, number: int) -> None:
         """Take note that a member has accepted the record of the next round."""
-        if self.next is not None and number == self.next.number:
+        if self.next is not None and number == self._replication.newest.number:
             self.next.missing.discard(peer.node.incarnation)
 
     def take_store(

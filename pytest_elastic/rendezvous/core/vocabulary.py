@@ -55,12 +55,18 @@ class Recovered:
     started: RecordDecided | None
     contact_at: float
     lost: str = ""
+    has_left: bool = False
     began_at: float = 0.0
     mark: Mark | None = None
     seats: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     restarts_used: int = 0
     heard_at: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def why_followed(self) -> str:
+        """Why this leader follows the one before it: that one left, or was lost."""
+        return f"{self.lost} left" if self.has_left else f"{self.lost} was lost"
 
     @property
     def known(self) -> Sequence[RosterEntry]:

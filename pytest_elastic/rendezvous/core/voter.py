@@ -28,7 +28,7 @@ class Voter:
         self.started: m.RecordDecided | None = None
         """Where the store of the record's round is, if it was told that the round was started."""
         self.number = 0
-        """The highest number that it has heard of."""
+        """The highest number of a round that it has heard of."""
         self.restarts_used = 0
         """How many restarts the newest round had used that it saw started."""
         self.contact_at: float | None = None
@@ -63,7 +63,7 @@ class Voter:
             self.term, self._voted_for, self._voted_at = NO_TERM, "", float("-inf")
 
     def hear_of(self, number: int, restarts_used: int = 0) -> None:
-        """Take note that there is a record of that number, and what its round had used."""
+        """Take note that there is a round of that number, and what it had used."""
         self.number = max(self.number, number)
         self.restarts_used = max(self.restarts_used, restarts_used)
 
@@ -78,7 +78,7 @@ class Voter:
         is_decided = self.base is not None and self.base.identity == record.identity
         self.record, self.term = record, record.term
         self.base = record if is_decided else base
-        self.hear_of(record.number)
+        self.hear_of(record.round)
         return True
 
     def learn_decided(self, decided: m.RecordDecided) -> bool:
