@@ -39,14 +39,14 @@ class _Inquiries(Inquiries):
                 self._ask(
                     process,
                     command.incarnation,
-                    command.request,  # type: ignore[arg-type]  # of another core
+                    command.request,
                     command.answer_within_s,
                     lambda answer, _: process.feed(
                         "member",
                         cv.VoteAnswered(  # type: ignore[arg-type]
                             incarnation=command.incarnation,
                             request=command.request,
-                            answer=answer,  # type: ignore[arg-type]
+                            answer=answer,
                         ),
                     ),
                 )

@@ -21,12 +21,13 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
-from pytest_elastic.rendezvous.core.candidate import Candidacy, Candidate
+from pytest_elastic.rendezvous.core.candidate import Candidate
 from pytest_elastic.rendezvous.core.connection import Connection
+from pytest_elastic.rendezvous.core.elections import Elections
 from pytest_elastic.rendezvous.core.outbox import FollowerOutbox
 from pytest_elastic.rendezvous.core.peer_dials import PeerDials
 from pytest_elastic.rendezvous.core.phases import ConnectionPhase, GroupPhase
-from pytest_elastic.rendezvous.core.records import End, KnownJob, Mark, Record
+from pytest_elastic.rendezvous.core.records import End, KnownJob, Record
 from pytest_elastic.rendezvous.core.voter import Voter
 from pytest_elastic.rendezvous.core.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -53,18 +54,23 @@ class Follower:
         self.candidate = Candidate(settings, self.voter)
         self._connection = Connection(settings, self.voter, self._out, self._deadlines)
         self._group = WorkerGroup(node.incarnation, self._connection, self._out)
+        self._elections = Elections(
+            settings,
+            self.voter,
+            self.candidate,
+            connection=self._connection,
+            group=self._group,
+            out=self._out,
+            deadlines=self._deadlines,
+        )
         self._peer_dials = PeerDials()
         self._roster: Sequence[RosterEntry] = ()  # of a round that goes on without this node
-        self._is_host = False
-        self._began_at = 0.0
-        self._mark: Mark | None = None
         self._seeking_since = self._patient_until = 0.0
         self._leaving: ports.DrainRequested | None = None
         self._leaves_by = float("inf")
         self._may_be_asked = False
         self._stays_until: float | None = None
         self._is_released = False
-        self._is_quorum_missed = self._has_leader_left = False
 
     @property
     def connection(self) -> ConnectionPhase:
@@ -135,19 +141,6 @@ class Follower:
     def _is_over(self) -> bool:
         return self._connection.phase is ConnectionPhase.OVER
 
-    def _on_bootstrap(self, bootstrap: cv.Bootstrap, now: float) -> None:
-        """Stand for election among the hosts of the endpoints; alone, this node wins at once."""
-        if not self._is_host:
-            self._is_host, self._mark, self._began_at = True, bootstrap.mark, now
-            self.voter.seat, self.voter.up_since = bootstrap.seat, now
-            self.voter.base = bootstrap.base
-        elif self.voter.base is not None and self.voter.base.number == 0:
-            self.voter.base = bootstrap.base
-            self.candidate.withdraw()  # and stand again, now that more hosts are known
-        if not bootstrap.seat:
-            self.candidate.stand(now, "", at_once=True)
-            self._out.add(*self.candidate.advance(now))
-
     # --- dispatch ----------------------------------------------------------------------------
 
     def _handle(self, input: cv.FollowerInput, now: float) -> None:
@@ -164,7 +157,7 @@ class Follower:
                 self._seeking_since = now
                 connection.seek((), now)
             case cv.Bootstrap():
-                self._on_bootstrap(input, now)
+                self._elections.bootstrap(input, self.node, now)
             case v.Moved(address=address, port=port):
                 self.node = dataclasses.replace(self.node, address=address, port=port)
             case cv.LeaderFound(leader=leader, is_here=is_here):
@@ -176,7 +169,7 @@ class Follower:
             case cv.EndHeard(record=record):
                 self._on_end_heard(record)
             case cv.Asked(connection=number, question=question):
-                self._on_asked(number, question, now)
+                self._elections.answer(number, question, now)
             case cv.VoteAnswered(answer=answer):
                 self.candidate.take_answer(input, now)
                 if answer is not None and answer.base is not None:
@@ -292,8 +285,7 @@ class Follower:
         if not self._connection.take_accepted(accepted, now):
             return
         self.node = self.node.named(accepted.name)
-        self.candidate.withdraw()
-        self._is_quorum_missed = self._has_leader_left = False
+        self._elections.end()
         self._patient_until = now
         self.voter.hear_of(accepted.number)
         self._group.tell_lease()
@@ -319,7 +311,7 @@ class Follower:
         if resigned.left and self._connection.leads and self._leaving is not None:
             self._finish("drained", f"left: {resigned.reason}")
             return
-        self._has_leader_left = resigned.left
+        self._elections.has_leader_left = resigned.left
         self._connection.lose()
         self.candidate.hear_of_term(resigned.higher)
         self._seeking_since = now
@@ -505,98 +497,12 @@ class Follower:
                 f"{self.settings.join_timeout_s:g} s ({connection.last_problem})",
             )
 
-    # --- elections ---------------------------------------------------------------------------
-
     def _watch_election(self, now: float) -> None:
         """Follow a leader that is lost, or find who does."""
-        candidate, connection = self.candidate, self._connection
-        if self._lead_if_elected(now):
-            return
-        is_joined = connection.phase is ConnectionPhase.JOINED
-        if is_joined or connection.phase is ConnectionPhase.UNSTARTED or not self._may_stand(now):
-            return
-        if candidate.leader is not None:
-            leader, candidate.leader = candidate.leader, None
+        is_idle = self._leaving is not None and self._group.is_idle
+        leader = self._elections.watch(self.node, now, may_stand=not is_idle)
+        if leader is not None:
             self._on_leader_heard(leader, now)
-            return
-        if connection.trusts(now):
-            self._deadlines.is_due(connection.trusted_until, now)
-            return
-        lost = connection.leader.incarnation if connection.leader is not None else ""
-        if self._leaving is None or not self._group.is_idle:
-            candidate.stand(now, lost)
-        self._out.add(*candidate.advance(now))
-        if self._lead_if_elected(now):
-            return
-        self._tell_quorum_missed(now)
-        if candidate.wake_at is not None:
-            self._deadlines.is_due(candidate.wake_at, now)
-
-    def _lead_if_elected(self, now: float) -> bool:
-        """Lead if an election was won, and follow what leads here like everybody else."""
-        elected, self.candidate.elected = self.candidate.elected, None
-        if elected is None:
-            return False
-        recovered = dataclasses.replace(
-            elected,
-            lost=self._connection.name,
-            has_left=self._has_leader_left,
-            began_at=self._began_at,
-            mark=self._mark,
-        )
-        self._out.add(cv.Lead(recovered=recovered))
-        node = self.node
-        here = m.LeaderAddress(
-            term=elected.term,
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-        )
-        self._group.hold("this node leads now")
-        self._connection.turn_to(here, now, is_here=True)
-        return True
-
-    def _may_stand(self, now: float) -> bool:
-        if not self.settings.has_succession:
-            return False
-        held_until = self._connection.held_until
-        if held_until is None:
-            return self._is_host  # nobody was ever followed
-        return self._connection.has_lost_leader(now) or self._deadlines.is_due(held_until, now)
-
-    def _tell_quorum_missed(self, now: float) -> None:
-        # Who has voted was reached by a candidate, and may hear of its election in a moment.
-        has_voted = self.voter.voted_for_another_since(now - self.settings.lease_s)
-        if self.candidate.reached is None or self._is_quorum_missed or has_voted:
-            return
-        self._is_quorum_missed = True
-        reached, voters = self.candidate.reached
-        reason = self._connection.last_problem
-        self._out.emit(events.QuorumMissed(reached=reached, members=voters, reason=reason))
-
-    def _on_asked(self, number: int, question: m.VoteRequest | m.LeaderRequest, now: float) -> None:
-        """Answer who asks for a vote, or for who leads."""
-        leader, patience_s = self._connection.standing(now)
-        if isinstance(question, m.LeaderRequest):
-            answer = m.LeaderAnswer(leader=None)
-            if question.run_id == self.settings.run_id:
-                answer = m.LeaderAnswer(leader=leader, ended=self.voter.ended)
-            self._out.add(v.AnswerTo(connection=number, message=answer))
-            return
-        beat_s = self.settings.beat_interval_s
-        if self.voter.voted_for_another_since(now - beat_s):
-            patience_s = max(patience_s, beat_s)
-        if question.is_pre_vote and self.candidate.phase is Candidacy.VOTE:
-            patience_s = max(patience_s, self.candidate.stagger_s)  # it may be elected
-        vote = self.voter.answer(question, now, leader=leader, patience_s=patience_s)
-        self._out.add(v.AnswerTo(connection=number, message=vote))
-        if vote.is_granted and question.is_pre_vote:
-            self.candidate.defer_to(question.term.node, now)
-        elif vote.is_granted:
-            self.candidate.yield_to_another(now)
-            if self._connection.leads_somewhere:
-                self._connection.break_off("this node has voted for a successor", now)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -608,24 +514,7 @@ class Follower:
         self._end_by(record.end)
 
     def _lose_job(self, detail: str) -> None:
-        where, run_id = self._connection.where, self.settings.run_id
-        if self.settings.has_succession:
-            reached = self.candidate.reached
-            seen = (
-                f"reached {reached[0]} of its {reached[1]} members" if reached else "no successor"
-            )
-            self._finish(
-                "lost",
-                f"lost {where} and was cut off from a majority of run {run_id!r} for "
-                f"{self.settings.join_timeout_s:g} s ({seen}): {detail}. "
-                "If others go on with it, start this node again when it can reach them.",
-            )
-            return
-        self._finish(
-            "lost",
-            f"lost {where}, which coordinates run {run_id!r}: {detail}. "
-            "Without succession the job ends with it.",
-        )
+        self._finish("lost", self._elections.why_lost(detail))
 
     def _end_by(self, end: End) -> None:
         self._finish(end.result, end.reason, end)

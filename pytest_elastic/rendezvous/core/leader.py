@@ -29,13 +29,14 @@ from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.first_round import FirstRound
 from pytest_elastic.rendezvous.core.gathering import Enough, Gathering, TooFew
 from pytest_elastic.rendezvous.core.job_end import JobEnd
+from pytest_elastic.rendezvous.core.leavers import Leavers
 from pytest_elastic.rendezvous.core.members import Members
 from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.phases import LEADER_ALLOWED, LeaderPhase
 from pytest_elastic.rendezvous.core.reachability import Reachability
 from pytest_elastic.rendezvous.core.records import End
 from pytest_elastic.rendezvous.core.replication import Replication
-from pytest_elastic.rendezvous.core.rounds import Cause, Rounds
+from pytest_elastic.rendezvous.core.rounds import Rounds
 from pytest_elastic.rendezvous.core.vocabulary import (
     LeaderCommand,
     LeaderHeard,
@@ -110,8 +111,15 @@ class Leader:
             mark=recovered.mark,
         )
         self._started_at = now
-        self._leavers: dict[str, Peer] = {}
-        self._own_leave: str | None = None
+        self._leavers = Leavers(
+            settings,
+            node,
+            out=self._out,
+            members=members,
+            replication=replication,
+            rounds=self._rounds,
+            deadlines=self._deadlines,
+        )
         if not is_new:
             self._recover(recovered, now)
 
@@ -229,9 +237,11 @@ class Leader:
             if self._job_end.end is None:
                 self._reach.watch(self._deadlines, self._members.peers, now)
             self._settle(now)
-            self._watch_leavers(now)
-            if self._is_deposed:
-                return
+            if self.phase is not LeaderPhase.OVER:
+                left = self._leavers.watch(now, is_ending=self._job_end.end is not None)
+                if left is not None:
+                    self._resign(left, has_left=True)
+                    return
             self._look(now)
             is_same = self.phase is before and self._replication.base.number == number
             if is_same and not has_news and not changes:
@@ -289,21 +299,13 @@ class Leader:
         assert phase in LEADER_ALLOWED[self.phase], f"a job cannot go from {self.phase} to {phase}"
         self.phase = phase
 
-    def _send_record(self) -> None:
-        """Send the newest record to all who are to accept it."""
-        message, next_ = self._replication.message(), self._rounds.next
-        roster = next_.incarnations if next_ is not None else ()
-        for incarnation, peer in self._members.peers.items():
-            if incarnation in roster or self._replication.has_voter(incarnation):
-                self._out.send(peer, message)
-
     # --- the phases --------------------------------------------------------------------------
 
     def _gather(self, now: float) -> None:
         if self._replication.pending is not None:
             return  # one record at a time
-        if self._own_leave is not None:
-            self._end("lost", self._own_leave, now)
+        if self._leavers.why_job_ends is not None:
+            self._end("lost", self._leavers.why_job_ends, now)
             return
         if self._rounds.last is None:
             self._first_round.watch(self._members.peers, now)
@@ -314,7 +316,7 @@ class Leader:
             case Enough() as enough:
                 problem = self._rounds.propose(enough.roster, enough.reason, now)
                 if problem is None:
-                    self._send_record()
+                    self._rounds.send_record()
                     self._become(LeaderPhase.STARTING)
                 else:
                     self._end("failed", problem, now)
@@ -337,11 +339,7 @@ class Leader:
     def _watch_round(self, now: float) -> None:
         last = self._rounds.last
         assert last is not None, "a round runs"
-        for peer in self._leavers.values():
-            if peer.node.incarnation not in last.holding or peer.leaves_by is None:
-                continue
-            if self._deadlines.is_due(peer.leaves_by, now):
-                last.stop_because(f"{peer.node.name} leaves and its grace is over", Cause.CHANGE)
+        self._leavers.end_round_when_overdue(now)
         self._rounds.look_for_newcomers(self._gathering.newcomers(last, now))
         if last.stop_reason is not None:
             self._rounds.stop(now)
@@ -394,7 +392,8 @@ class Leader:
                     is_running = self.phase is LeaderPhase.RUNNING
                     self._rounds.end_without(peer, is_running=is_running)
             case ports.DrainRequested():
-                self._on_drain(peer, message, now)
+                is_ending = self._job_end.end is not None
+                self._leavers.take_drain(peer, message, now, is_ending=is_ending)
             case _:
                 self._members.lose_connection(connection, f"it sent {type(message).__name__}")
                 self._out.disconnect(connection)
@@ -424,101 +423,7 @@ class Leader:
             unreached = {peers[incarnation].node.name: how for incarnation, how in news.items()}
             self._out.emit(events.PeersUnreached(member=peer.node.name, unreached=unreached))
 
-    # --- who leaves (R4) ---------------------------------------------------------------------
-
-    def _is_own(self, peer: Peer) -> bool:
-        return peer.node.incarnation == self.node.incarnation
-
-    def _on_drain(self, peer: Peer, drain: ports.DrainRequested, now: float) -> None:
-        if peer.is_leaving or (self._is_own(peer) and self._job_end.end is not None):
-            return
-        peer.leaves_by = now + max(drain.grace_s, 0.0)
-        peer.leave_reason = drain.reason
-        if peer.standing is Standing.SEALED:
-            self._rounds.break_off(f"{peer.node.name} leaves ({drain.reason})")
-        self._members.update(peer)
-        self._leavers[peer.node.incarnation] = peer
-        notice = ports.PeerDraining(node=peer.node.name, grace_s=drain.grace_s)
-        for other in self._members.peers.values():
-            if other is not peer:
-                self._out.send(other, notice)
-        if self._is_own(peer) and not self.settings.outlives_coordinator:
-            self._own_leave = (
-                f"{peer.node.name} leaves ({drain.reason}), which hosts the rendezvous, and there "
-                "is no succession"
-            )
-
-    def _watch_leavers(self, now: float) -> None:
-        """Let those go whose workers are gone, and who have no vote any more."""
-        idle = [
-            peer
-            for peer in self._leavers.values()
-            if not peer.has_workers and peer.standing is not Standing.SEALED
-        ]
-        if not idle or self.phase is LeaderPhase.OVER:
-            return
-        replication = self._replication
-        is_founding = replication.newest.number == 0  # a host that leaves then is merely down
-        voters = [
-            peer
-            for peer in idle
-            if replication.has_voter(peer.node.incarnation) and not is_founding
-        ]
-        may_propose = self.settings.has_succession and self._job_end.end is None
-        if voters and may_propose and replication.pending is None:
-            self._propose_without({peer.node.incarnation for peer in idle}, now)
-            return
-        for peer in idle:
-            if self._is_own(peer):
-                self._leave(peer, has_vote=peer in voters)
-            elif peer not in voters or not self.settings.has_succession:
-                self._members.let_go(peer, peer.leave_reason, now)
-
-    def _propose_without(self, leaving: set[str], now: float) -> None:
-        """Propose the same round without those who leave, and without those who are lost."""
-        replication = self._replication
-        others = [
-            each
-            for each in replication.base.configuration.voters
-            if each in self._members.peers and each not in leaving
-        ]
-        if not others:
-            if self.node.incarnation in leaving and self._own_leave is None:
-                self._leave_alone(self._leavers[self.node.incarnation])
-            return
-        replication.propose(now, configuration=replication.configuration_of(others))
-        self._send_record()
-
-    def _leave(self, own: Peer, *, has_vote: bool) -> None:
-        """Go with our own node: hand over to somebody, or end the job with it."""
-        if not self.settings.outlives_coordinator:
-            if self._own_leave is not None:
-                self._stop_for_own(self._own_leave)
-        elif not has_vote and self._job_end.end is None:
-            if self._choose_successor():
-                reason = own.leave_reason
-                self._out.emit(events.MemberLeft(member=own.node.name, reason=reason))
-                self._resign(f"{self.node.name} left ({reason})", has_left=True)
-            else:
-                self._leave_alone(own)
-
-    def _leave_alone(self, own: Peer) -> None:
-        self._own_leave = f"{own.node.name} leaves ({own.leave_reason}), and nobody is left"
-        self._stop_for_own(self._own_leave)
-
-    def _stop_for_own(self, reason: str) -> None:
-        self._rounds.break_off(reason)
-        if self._rounds.last is not None:
-            self._rounds.last.stop_because(reason, Cause.CHANGE)
-
-    def _choose_successor(self) -> str:
-        """Return the first voter who could lead instead of us, or ""."""
-        for incarnation in self._replication.candidates:
-            peer = self._members.peers.get(incarnation)
-            if peer is None or self._is_own(peer) or peer.is_suspect or peer.is_leaving:
-                continue
-            return incarnation
-        return ""
+    # --- leading no more ---------------------------------------------------------------------
 
     def _resign(self, reason: str, *, has_left: bool = False, higher: int = 0) -> None:
         """Lead no more; whoever is connected hears why."""
@@ -528,7 +433,7 @@ class Leader:
             term=self.term,
             reason=reason,
             left=has_left,
-            successor=self._choose_successor() if has_left else "",
+            successor=self._leavers.choose_successor() if has_left else "",
             higher=higher,
         )
         for peer in self._members.peers.values():
@@ -604,15 +509,12 @@ class Leader:
         self._rounds.suspect(peer)
         self._reach.set_aside(peer.node.incarnation)
         self._job_end.lose(peer, now)
-        can_return = self.settings.outlives_coordinator or self._job_end.end is not None
-        if self._is_own(peer) and self._own_leave is None and not can_return:
-            # In this very process nothing else can end a connection: its agent takes no part.
-            self._own_leave = f"{peer.node.name}, which hosts the rendezvous, has left"
-            self._stop_for_own(self._own_leave)
+        if self._job_end.end is None:
+            self._leavers.lose(peer)
 
     def _on_went(self, gone: Went, now: float) -> None:
         incarnation = gone.peer.node.incarnation
         self._job_end.part_from(gone, now)
-        self._leavers.pop(incarnation, None)
+        self._leavers.forget(incarnation)
         self._reach.forget(incarnation)
         self._rounds.miss(gone)

@@ -59,7 +59,7 @@ class JoinRequest:
     """The first message on a connection: who I am, what I was told to do, what I still have.
 
     `resumes_round` is the round that this node still stands by, 0 for none; `term`, `number` (of a
-    round) and `restarts_used` are the highest that it knows, `meant_for` the incarnation that it wants.
+    round) and `restarts_used` are the highest that it knows, `meant_for` whom it wants.
     """
 
     run_id: str
@@ -110,8 +110,8 @@ Report = (
 class JoinAccepted:
     """You are a member, under this name; `resumed`: your round stands, and is still yours.
 
-    `is_over`: the job is, and its end follows; `is_founding`: it has no round yet. `number` is the highest that the leader knows;
-    `lease_s` as in `Heartbeat`.
+    `is_over`: the job is, and its end follows; `is_founding`: it has no round yet. `number` is that
+    of the newest round that the leader knows; `lease_s` as in `Heartbeat`.
     """
 
     term: Term
@@ -232,7 +232,7 @@ Order = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAddress:
-    """Where the leader of a term is. `is_founding`: nothing is decided there, so it may give way."""
+    """Where the leader of a term is. `is_founding`: nothing is decided there: it may give way."""
 
     term: Term
     name: str

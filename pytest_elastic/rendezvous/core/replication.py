@@ -123,6 +123,8 @@ class Replication:
 
     def is_agreed(self, agreeing: Collection[str]) -> bool:
         """Tell whether a quorum of each configuration that counts is among these."""
+        if not self._settings.has_succession:
+            return True  # the only voter is this node, which leads: its follower may be away
         if self._seats and self.base.number == 0:
             agreeing = {*agreeing, *(self._seats.get(each, each) for each in agreeing)}
         return all(each.has_quorum(agreeing) for each in self._needed)
@@ -143,7 +145,7 @@ class Replication:
 
     @property
     def candidates(self) -> Sequence[str]:
-        """Who could lead instead of us (incarnations): the voters, or hosts before the first round."""
+        """Who could lead instead of us (incarnations): voters, or hosts before the first round."""
         if self._seats and self.newest.number == 0:
             return tuple(self._seats)
         return self.newest.configuration.voters

@@ -241,6 +241,14 @@ class Rounds:
         )
         return None
 
+    def send_record(self) -> None:
+        """Send the newest record to all who are to accept it."""
+        message = self._replication.message()
+        roster = self.next.incarnations if self.next is not None else frozenset()
+        for incarnation, peer in self._members.peers.items():
+            if incarnation in roster or self._replication.has_voter(incarnation):
+                self._out.send(peer, message)
+
     def take_acceptance(self, peer: Peer, number: int) -> None:
         """Take note that a member has accepted the record of the next round."""
         if self.next is not None and number == self._replication.newest.number:
