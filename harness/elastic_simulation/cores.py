@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elastic_simulation.granted import GrantedWorld
+from elastic_simulation.raft_granted import RaftGrantedWorld
 from elastic_simulation.raft_world import RaftWorld
 from elastic_simulation.random_faults import health, raft_health
 from elastic_simulation.world import World
@@ -31,7 +32,7 @@ def is_raft() -> bool:
 def world_class(settings: Settings) -> type[World]:
     """Return the world for a job of these settings."""
     if is_raft():
-        return RaftWorld
+        return RaftGrantedWorld if settings.is_granted else RaftWorld
     return GrantedWorld if settings.is_granted else World
 
 

@@ -28,7 +28,7 @@ from pytest_elastic.rendezvous.model import Node
 if TYPE_CHECKING:
     from pytest_elastic.loop import Loop
 
-__all__ = ["ETCD", "GrantedWorld"]
+__all__ = ["ETCD", "Etcd", "EtcdTimer", "GrantedWorld"]
 
 ETCD = "etcd"
 # A loop that stands still looks again so often, in the world's time.
@@ -52,7 +52,7 @@ def _incarnation_in(record: str) -> str:
     return str(json.loads(record)["incarnation"])
 
 
-class _Etcd:
+class Etcd:
     """What etcd holds, and the five calls of `workers.etcd_client` (which see)."""
 
     def __init__(self, world: World) -> None:
@@ -133,7 +133,7 @@ class _Etcd:
             self._key = None
 
 
-class _Timer:
+class EtcdTimer:
     """One call to come; see `pytest_elastic.loop.Timer`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -168,8 +168,8 @@ class _Agent:
     def now(self) -> float:
         return self._process.now()
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(callback)
+    def call_at(self, when: float, callback: Callable[[], None]) -> EtcdTimer:
+        timer = EtcdTimer(callback)
         self._soon(self._process.until(when), timer.ring)
         return timer
 
@@ -277,7 +277,7 @@ class GrantedWorld(World):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (those of World)
         super().__init__(*arguments, **named)
-        self.etcd = _Etcd(self)
+        self.etcd = Etcd(self)
         self._agents: dict[str, _Agent] = {}  # by incarnation
 
     @property

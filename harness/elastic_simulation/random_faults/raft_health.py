@@ -32,6 +32,8 @@ def health_of(
 ) -> Health:
     """Say what is not well yet, and what is exempt; as `health.health_of`."""
     is_frozen = any(p.is_frozen for p in world.every_process if p.is_alive)
+    if world.config.is_granted and not is_frozen and world.host is not None:
+        return _health_where_granted(world, left_out)
     if not world.config.has_succession or is_frozen or world.host is None:
         return h.health_of(world, left_out=left_out, is_host_lost=is_host_lost)
     living = [
@@ -41,6 +43,21 @@ def health_of(
     if endpoints is not None and not world.starts and not endpoints.can_begin_a_job(left_out):
         return Health(exemption=Exemption.UNFOUNDED)
     return _health_of_successors(world, living, left_out, healed_at)
+
+
+def _health_where_granted(world: World, left_out: str) -> Health:
+    """Judge a job whose leader is named by an etcd: what is decided stands there."""
+    here = [p for p in world.every_process if p.is_alive and p.name != left_out]
+    living = [p for p in here if p.agent.over is None]
+    over = [process for process in world.every_process if process.agent.over is not None]
+    gone = [process.name for process in over if _leads_after_it_left(process)]
+    if gone:
+        return Health(problem=f"{gone} have left, and still decide")
+    aware = [process for process in over if h.knows_the_end(process)]
+    if aware:
+        ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
+        return _after_the_end(world, living, ended_at)
+    return h.running(world, living)
 
 
 def _health_of_successors(

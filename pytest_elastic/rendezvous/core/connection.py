@@ -220,10 +220,12 @@ class Connection:
         assert self.leader is not None, "whoever answers was dialled"
         if not accepted.is_founding and accepted.incarnation != self._voter.incarnation:
             self._voter.give_way()
-        if not self._voter.may_follow(accepted.term):
+        record = self._voter.record
+        has_end = record is not None and record.end is not None  # decided or not, no job follows it
+        if not self._voter.may_follow(accepted.term) or (has_end and accepted.is_founding):
             self.is_lost = True
             reason = f"{accepted.leader} leads under the old term {accepted.term.counter}"
-            self.break_off(reason, now)
+            self.break_off("it begins another job" if has_end else reason, now)
             return False
         self.leader = dataclasses.replace(
             self.leader,

@@ -481,7 +481,8 @@ class Follower:
         if connection.is_to_itself:
             return
         held_until = connection.held_until
-        if self._pending_end is not None and held_until is not None:
+        is_final = self._pending_end is not None and not self.settings.is_granted
+        if self._pending_end is not None and is_final and held_until is not None:
             if is_due(held_until + _GIVE_UP_S, now):
                 self._may_be_asked = self.settings.has_succession
                 self._end_by(self._pending_end)

@@ -15,6 +15,7 @@ from pytest_elastic.rendezvous.core.members import Members
 from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import End, Term
 from pytest_elastic.rendezvous.core.replication import Replication
+from pytest_elastic.rendezvous.core.vocabulary import WriteRecord
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.peer import Peer
@@ -118,6 +119,12 @@ class JobEnd:
         deadline = self._decided_at + self._settings.lease_s
         if self._unaware and not self._deadlines.is_due(deadline, now):
             return None
+        if self._replication.must_be_written():
+            record = self._replication.newest
+            decided = m.RecordDecided(term=self._term, number=record.number)
+            self._out.add(WriteRecord(record=record, decided=decided))
+        if self._settings.is_granted and not self._replication.has_quorums:
+            return None  # until that is written, or the lease is over
         if not self._replication.has_quorums:
             return False if self._deadlines.is_due(deadline, now) else None
         self._replication.settle()
@@ -136,6 +143,10 @@ class JobEnd:
     def _awaited(self, now: float) -> Sequence[str]:
         patience_s = self._settings.lease_s + _MAY_RETURN_S
         return tuple(each for each, at in sorted(self._may_return.items()) if at + patience_s > now)
+
+    def has_others(self, now: float) -> bool:
+        """Tell whether somebody else is in this job, or was lost so lately that it may return."""
+        return len(self._members.peers) > 1 or bool(self._awaited(now))
 
     def linger(self, now: float) -> None:
         """Stay for those who may come to ask; say so once when there are none any more."""

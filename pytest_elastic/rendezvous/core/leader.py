@@ -41,6 +41,7 @@ from pytest_elastic.rendezvous.core.vocabulary import (
     LeaderCommand,
     LeaderHeard,
     LeaderInput,
+    RecordWritten,
     Recovered,
 )
 from pytest_elastic.rendezvous.deadlines import Deadlines
@@ -66,12 +67,14 @@ class Leader:
             node.incarnation,
             self.term,
             base=recovered.base,
-            adopted=None if is_new else recovered.record,
+            adopted=None if is_new or settings.is_granted else recovered.record,
             heard_at=recovered.heard_at,
             seats=recovered.seats,
             now=now,
         )
         replication.round = max(replication.round, recovered.number)
+        if recovered.granted_until is not None:
+            replication.extend(recovered.granted_until)
         self._members = members = Members(
             settings=settings, own=node, term=self.term, outbox=self._out, replication=replication
         )
@@ -189,6 +192,10 @@ class Leader:
             case v.HandOver(reason=reason):
                 if self._job_end.end is None:
                     self._resign(f"{self.node.name} {reason}", has_left=True)
+            case v.MandateExtended(until=until):
+                self._replication.extend(until)
+            case RecordWritten(number=number):
+                self._replication.take_written(number)
             case v.TimePassed():
                 pass
             case _:
@@ -238,7 +245,8 @@ class Leader:
                 self._reach.watch(self._deadlines, self._members.peers, now)
             self._settle(now)
             if self.phase is not LeaderPhase.OVER:
-                left = self._leavers.watch(now, is_ending=self._job_end.end is not None)
+                is_ending, others = self._job_end.end is not None, self._job_end.has_others(now)
+                left = self._leavers.watch(now, is_ending=is_ending, has_others=others)
                 if left is not None:
                     self._resign(left, has_left=True)
                     return

@@ -89,10 +89,11 @@ class Leavers:
             if self._deadlines.is_due(peer.leaves_by, now):
                 last.stop_because(f"{peer.node.name} leaves and its grace is over", Cause.CHANGE)
 
-    def watch(self, now: float, *, is_ending: bool) -> str | None:
+    def watch(self, now: float, *, is_ending: bool, has_others: bool) -> str | None:
         """Let those go whose workers are gone, and who have no vote any more.
 
         Return why this leader has left, once its own node is one of them and somebody may follow.
+        `has_others`: somebody is in the job, or may return, and can be named by whoever names us.
         """
         idle = [
             peer
@@ -116,7 +117,7 @@ class Leavers:
                 continue
             if not self._is_own(peer):
                 self._members.let_go(peer, peer.leave_reason, now)
-            elif not is_ending and self._may_hand_over(peer):
+            elif not is_ending and self._may_hand_over(peer, has_others=has_others):
                 self._out.emit(events.MemberLeft(member=peer.node.name, reason=peer.leave_reason))
                 return f"{peer.node.name} left ({peer.leave_reason})"
         return None
@@ -132,13 +133,13 @@ class Leavers:
         elif self._own.incarnation in leaving:
             self._end_alone(self._peers[self._own.incarnation])
 
-    def _may_hand_over(self, own: Peer) -> bool:
+    def _may_hand_over(self, own: Peer, *, has_others: bool) -> bool:
         """Tell whether somebody can lead instead; where nobody can, the job ends."""
         if not self._settings.outlives_coordinator:
             assert self.why_job_ends is not None, "the node has said that it leaves"
             self._end_job(self.why_job_ends)
             return False
-        if self.choose_successor():
+        if self.choose_successor() or (self._settings.is_granted and has_others):
             return True
         self._end_alone(own)
         return False
@@ -155,7 +156,10 @@ class Leavers:
 
     def choose_successor(self) -> str:
         """Return the first voter who could lead instead of us, or ""."""
-        for incarnation in self._replication.candidates:
+        voters = self._replication.candidates
+        if self._settings.is_granted:  # whoever is here can be named
+            voters = tuple(self._members.peers)
+        for incarnation in voters:
             peer = self._members.peers.get(incarnation)
             if peer is None or self._is_own(peer) or peer.is_suspect or peer.is_leaving:
                 continue

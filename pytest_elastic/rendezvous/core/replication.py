@@ -52,6 +52,7 @@ class Replication:
         self._since = self._looked_at = float("-inf")
         self._stale_s = settings.beat_interval_s / 8
         self._granted_until = _NEVER
+        self._written = self._asked = 0  # numbers of records, where somebody outside decides
         self._is_concluded = False
 
     @property
@@ -119,7 +120,20 @@ class Replication:
     @property
     def has_quorums(self) -> bool:
         """Whether enough have accepted the pending record for it to be decided."""
+        if self._settings.is_granted:
+            return self.pending is not None and self.pending.number == self._written
         return self.pending is not None and self.is_agreed(self._accepted)
+
+    def must_be_written(self) -> bool:
+        """Tell, once, whether the pending record has to be written down for it to be decided."""
+        if not self._settings.is_granted or self.pending is None:
+            return False
+        is_new, self._asked = self._asked != self.pending.number, self.pending.number
+        return is_new
+
+    def take_written(self, number: int) -> None:
+        """Take note that the record of a number is written down."""
+        self._written = max(self._written, number)
 
     def is_agreed(self, agreeing: Collection[str]) -> bool:
         """Tell whether a quorum of each configuration that counts is among these."""

@@ -21,6 +21,7 @@ from pytest_elastic.rendezvous.core.members import Members
 from pytest_elastic.rendezvous.core.outbox import LeaderOutbox
 from pytest_elastic.rendezvous.core.records import Record, Term
 from pytest_elastic.rendezvous.core.replication import Replication
+from pytest_elastic.rendezvous.core.vocabulary import WriteRecord
 from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.model import Failure, Settings
 from pytest_elastic.rendezvous.peer import Peer, Standing
@@ -286,15 +287,19 @@ class Rounds:
         elif next_.store is None and is_due(next_.at + settings.store_timeout_s, now):
             limit = f"within {settings.store_timeout_s:g} s"
             self._members.evict(next_.roster[0], f"it opened no worker store {limit}", now)
-        elif next_.missing or not self._replication.has_quorums:
+        elif next_.missing or not (self._settings.is_granted or self._replication.has_quorums):
             # A member that is there answers at once; one that is not is lost by its lease anyway.
             if is_due(next_.at + settings.lease_s, now):
                 for peer in next_.roster:
                     if peer.node.incarnation in next_.missing:
                         self._members.evict(peer, "it did not acknowledge the round", now)
                 self.break_off("it was not decided within a lease")
-        else:
-            return next_.store is not None and is_due(self._gate, now)
+        elif next_.store is not None and is_due(self._gate, now):
+            if self._replication.must_be_written():
+                record = self._replication.newest
+                decided = self._decided(record.number, next_.store)
+                self._out.add(WriteRecord(record=record, decided=decided))
+            return self._replication.has_quorums
         return False
 
     def _abandon(self, next_: Round, reason: str) -> None:
@@ -326,8 +331,10 @@ class Rounds:
     def decided(self) -> m.RecordDecided:
         """Return what tells that the newest record is decided, and where its round's store is."""
         store = self.last.store if self.last is not None else None
+        return self._decided(self._replication.base.number, store)
+
+    def _decided(self, number: int, store: tuple[str, int] | None) -> m.RecordDecided:
         address, port = store or ("", 0)
-        number = self._replication.base.number
         return m.RecordDecided(
             term=self._term, number=number, store_address=address, store_port=port
         )

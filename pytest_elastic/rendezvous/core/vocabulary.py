@@ -33,8 +33,10 @@ __all__ = [
     "LeaderFound",
     "LeaderHeard",
     "LeaderInput",
+    "RecordWritten",
     "Recovered",
     "VoteAnswered",
+    "WriteRecord",
 ]
 
 
@@ -46,7 +48,8 @@ class Recovered:
     `started` is where the store of its round is, None if nobody knows that it was started.
     `heard_at` is when each of those who voted was asked, `contact_at` when one of them last heard a
     leader, and `began_at` when this node began to look for the job; `mark` is what it found on its
-    machine then. `seats` says which incarnation of each host has voted for it.
+    machine then. `granted_until`: how long it may lead, where somebody outside says so. `seats`
+    says which incarnation of each host has voted for it.
     """
 
     term: Term
@@ -58,6 +61,7 @@ class Recovered:
     has_left: bool = False
     began_at: float = 0.0
     mark: Mark | None = None
+    granted_until: float | None = None
     seats: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     restarts_used: int = 0
@@ -149,6 +153,24 @@ class Lead:
     recovered: Recovered
 
 
+# --- where somebody outside is the only voter (quorum=granted) ------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecord:
+    """Write this record down while the key is ours: that decides it. `decided` tells its store."""
+
+    record: Record
+    decided: RecordDecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWritten:
+    """The record of that number is written down."""
+
+    number: int
+
+
 FollowerInput = (
     v.Start
     | v.Moved
@@ -183,6 +205,10 @@ FollowerCommand = (
     | v.Released
 )
 
-LeaderInput = v.PeerMessage | v.PeerLost | v.ProbeAnswered | LeaderHeard | v.HandOver | v.TimePassed
+_Peers = v.PeerMessage | v.PeerLost | v.ProbeAnswered
+_Rights = LeaderHeard | v.HandOver | v.MandateExtended | RecordWritten
+LeaderInput = _Peers | _Rights | v.TimePassed
 
-LeaderCommand = v.SendTo | v.Disconnect | v.Probe | v.Emit | v.Finished | v.SteppedDown
+LeaderCommand = (
+    v.SendTo | v.Disconnect | v.Probe | v.Emit | v.Finished | v.SteppedDown | WriteRecord
+)
