@@ -11,7 +11,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from elastic_simulation.checks import Violation
 from elastic_simulation.cores import choose_core
@@ -31,6 +31,7 @@ from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.gathering import Gathering
 from pytest_elastic.rendezvous.core.job_end import JobEnd
 from pytest_elastic.rendezvous.core.leader import Leader
+from pytest_elastic.rendezvous.core.leavers import Leavers
 from pytest_elastic.rendezvous.core.members import Members
 from pytest_elastic.rendezvous.core.records import Configuration, Record
 from pytest_elastic.rendezvous.core.replication import Replication
@@ -61,7 +62,7 @@ def _forget_the_gate(each: Rounds, now: float) -> None:
 
 def _reuse_number(each: Rounds, next_: Round, reason: str) -> None:
     del next_, reason
-    each._replication.number -= 1
+    each._replication.round -= 1
 
 
 def _charge_everything(
@@ -120,6 +121,21 @@ def _accept_anything(voter: Voter, record: Record, base: Record) -> bool:
 
 def _join_again(group: WorkerGroup, record: Record) -> None:
     group._newest_round = min(group._newest_round, record.round - 1)
+
+
+def _take_for_written(each: Rounds, now: float) -> None:
+    pending = each._replication.pending
+    if pending is not None:
+        each._replication.take_written(pending.number)
+    del now
+
+
+_has_quorum = Configuration.has_quorum
+
+
+def _any_host(each: Configuration, agreeing: Collection[str]) -> bool:
+    is_of_hosts = any(voter.startswith("host of ") for voter in each.voters)
+    return is_of_hosts or _has_quorum(each, agreeing)
 
 
 PLANTED: dict[str, Planted] = {
@@ -189,9 +205,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "pending-ignored": Planted(
         what="a new leader goes on with the decided record, whatever has been accepted since",
-        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|started again|went back",
+        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|started again|went back|{_UNAWARE}|two ways|{_STUCK}",
         patches=((Candidate, "_pending", property(_pending_is_ignored)),),
-        options=_AIMED,
+        options=drawn("isolate", "succeed", "lose host", "fail", nodes=3, is_brisk=False),
     ),
     "quorum-forgotten": Planted(
         what="any vote elects, any acceptance decides, any answer makes a lease",
@@ -244,6 +260,42 @@ PLANTED: dict[str, Planted] = {
         patches=((Replication, "leads_until", lambda *_: float("inf")),),
         options=drawn("freeze", "isolate", "suspend", nodes=3, is_brisk=False),
     ),
+    "written-late": Planted(
+        what="a round is started before whoever decides outside has it written down",
+        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|went back|started again",
+        patches=((Rounds, "may_start", before(Rounds.may_start, _take_for_written)),),
+        options=Options(quorum="granted", is_swarm=True, is_brisk=True, is_aimed=True),
+    ),
+    "granted-for-ever": Planted(
+        what="a leader goes on when what was granted to it is over",
+        breaks=_TWO_WORLDS,
+        patches=((Replication, "leads_until", lambda *_: float("inf")),),
+        options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
+    ),
+    "unsettled-hosts-found": Planted(
+        what="hosts that may have voted before, and have forgotten it, count at once",
+        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|started again",
+        patches=((Candidate, "_may_found", lambda _: True),),
+        options=Options(
+            quorum="majority",
+            nodes=5,
+            endpoints=3,
+            is_swarm=False,
+            is_brisk=True,
+            kinds=("back", "crash", "isolate", "kill", "split"),
+        ),
+    ),
+    "any-host-founds": Planted(
+        what="one of several hosts may found a job",
+        breaks=_TWO_WORLDS,
+        patches=(
+            (Candidate, "_may_found", lambda _: True),
+            (Configuration, "has_quorum", _any_host),
+        ),
+        options=Options(
+            quorum="majority", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
+        ),
+    ),
     "elders-are-new": Planted(
         what="whoever knows of a job counts as new where a host that is back begins one",
         breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}",
@@ -293,10 +345,7 @@ PLANTED: dict[str, Planted] = {
     "leader-stays": Planted(
         what="a leader that has left leads on without a follower",
         breaks="have left, and still decide",
-        patches=(
-            (Leader, "_leave", nothing),
-            (Follower, "_watch_leaving", nothing),
-        ),
+        patches=((Leader, "_resign", nothing), (Leavers, "watch", nothing)),
         options=drawn("drain", "break", "fail", nodes=3, is_brisk=False),
     ),
 }

@@ -132,7 +132,7 @@ class KeyHolder:
         self,
         counter: int,
         found: Mapping[str, Any],
-        written: Any,
+        written: cv.WriteRecord | None,
         until: float,
     ) -> None:
         self._key = _key_of(found)
