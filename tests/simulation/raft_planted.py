@@ -205,7 +205,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "pending-ignored": Planted(
         what="a new leader goes on with the decided record, whatever has been accepted since",
-        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|started again|went back|{_UNAWARE}|two ways|{_STUCK}",
+        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|again|went back|{_UNAWARE}|two ways|{_STUCK}",
         patches=((Candidate, "_pending", property(_pending_is_ignored)),),
         options=drawn("isolate", "succeed", "lose host", "fail", nodes=3, is_brisk=False),
     ),
