@@ -31,15 +31,16 @@ from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.gathering import Gathering
 from pytest_elastic.rendezvous.core.job_end import JobEnd
 from pytest_elastic.rendezvous.core.leader import Leader
-from pytest_elastic.rendezvous.core.leavers import Leavers
 from pytest_elastic.rendezvous.core.members import Members
 from pytest_elastic.rendezvous.core.records import Configuration, Record
 from pytest_elastic.rendezvous.core.replication import Replication
 from pytest_elastic.rendezvous.core.rounds import Round, Rounds
+from pytest_elastic.rendezvous.core.vocabulary import LeaderCommand, LeaderInput
 from pytest_elastic.rendezvous.core.voter import Voter
 from pytest_elastic.rendezvous.core.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.liveness import HeldLease
 from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.vocabulary import HandOver
 from tests.simulation.planting import Planted, after, before, drawn, nothing
 
 __all__ = ["PLANTED", "find", "finds"]
@@ -131,6 +132,11 @@ def _take_for_written(each: Rounds, now: float) -> None:
 
 
 _has_quorum = Configuration.has_quorum
+_step = Leader.step
+
+
+def _ignore_hand_over(leader: Leader, given: LeaderInput, now: float) -> Sequence[LeaderCommand]:
+    return () if isinstance(given, HandOver) else _step(leader, given, now)
 
 
 def _any_host(each: Configuration, agreeing: Collection[str]) -> bool:
@@ -207,7 +213,7 @@ PLANTED: dict[str, Planted] = {
         what="a new leader goes on with the decided record, whatever has been accepted since",
         breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}|again|went back|{_UNAWARE}|two ways|{_STUCK}",
         patches=((Candidate, "_pending", property(_pending_is_ignored)),),
-        options=drawn("isolate", "succeed", "lose host", "fail", nodes=3, is_brisk=False),
+        options=drawn("isolate", "join", "lose host", "split", nodes=4),
     ),
     "quorum-forgotten": Planted(
         what="any vote elects, any acceptance decides, any answer makes a lease",
@@ -345,7 +351,10 @@ PLANTED: dict[str, Planted] = {
     "leader-stays": Planted(
         what="a leader that has left leads on without a follower",
         breaks="have left, and still decide",
-        patches=((Leader, "_resign", nothing), (Leavers, "watch", nothing)),
+        patches=(
+            (Connection, "leads", property(lambda _: False)),
+            (Leader, "step", _ignore_hand_over),
+        ),
         options=drawn("drain", "break", "fail", nodes=3, is_brisk=False),
     ),
 }
