@@ -221,7 +221,8 @@ class Connection:
         if not accepted.is_founding and accepted.incarnation != self._voter.incarnation:
             self._voter.give_way()
         record = self._voter.record
-        has_end = record is not None and record.end is not None  # decided or not, no job follows it
+        # Decided or not, no job follows an end; where that is written down, what is not is none.
+        has_end = record is not None and record.end is not None and not self._settings.is_granted
         if not self._voter.may_follow(accepted.term) or (has_end and accepted.is_founding):
             self.is_lost = True
             reason = f"{accepted.leader} leads under the old term {accepted.term.counter}"
