@@ -18,8 +18,11 @@ from functools import partial
 from pathlib import Path
 
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import ClusterClient, wait_for
-from elastic_harness.cluster.cluster import ClusterNode, NodeSpec, ProcessHandle, ProcessSpec
+from elastic_harness.cluster.client import ClusterClient
+from elastic_harness.cluster.cluster import NodeSpec, having
+from elastic_harness.cluster.facets import Network
+from elastic_harness.cluster.process import ProcessHandle, ProcessSpec
+from elastic_harness.future import gather, wait_for
 from elastic_harness.network.link_model import HEALTHY, LinkPolicy
 
 from bench.figures import Figures
@@ -80,7 +83,12 @@ class Measured:
 
     def start_server(self) -> None:
         """Start the server."""
-        wait_for(self.loop, self.cluster.start)
+        wait_for(self.loop, self.cluster.start())
+
+    @property
+    def network(self) -> Network:
+        """The links between nodes."""
+        return having(self.cluster.network, self.cluster.capabilities["network"])
 
     @staticmethod
     def time(act: Callable[[], None]) -> float:
@@ -91,17 +99,15 @@ class Measured:
 
     def start(self, count: int) -> None:
         """Start nodes, all at once."""
-        started: list[object] = []
-        for index in range(1, count + 1):
-            spec = NodeSpec(name=f"n{index}", index=index, shared=[str(self.folder)])
-            self.cluster.start_node(spec, started.append)
-        while len(started) < count:
-            self.loop.run_once(10.0)
-        assert all(isinstance(node, ClusterNode) for node in started), started
+        specs = [
+            NodeSpec(name=f"n{index}", index=index, shared=[str(self.folder)])
+            for index in range(1, count + 1)
+        ]
+        wait_for(self.loop, gather(self.cluster.start_node(spec) for spec in specs))
 
     def reset(self) -> None:
         """End all nodes."""
-        wait_for(self.loop, self.cluster.reset)
+        wait_for(self.loop, self.cluster.reset())
 
     def spawn(self, node: str, *argv: str) -> ProcessHandle:
         """Start a process on a node."""
@@ -112,13 +118,13 @@ class Measured:
             stdout=str(self.folder / "output"),
             stderr=str(self.folder / "errors"),
         )
-        handle: ProcessHandle = wait_for(self.loop, partial(self.cluster.spawn, node, spec))
+        handle: ProcessHandle = wait_for(self.loop, self.cluster.spawn(node, spec))
         return handle
 
     def round_trips(self, count: int = 2000) -> list[float]:
         """Return the seconds of single bytes to another node and back, fastest first."""
         ends: list[socket.socket] = [
-            wait_for(self.loop, partial(self.cluster.open_socket, node)) for node in ("n1", "n2")
+            wait_for(self.loop, self.cluster.sockets.open(node)) for node in ("n1", "n2")
         ]
         client, listener = ends
         listener.bind((self.cluster.nodes["n2"].address, 0))
@@ -149,8 +155,7 @@ class Measured:
     def set_policy(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force between the two nodes, both ways."""
         links = [("n1", "n2"), ("n2", "n1")]
-        change = partial(self.cluster.set_policy, links, policy, traffic=traffic)
-        wait_for(self.loop, change)
+        wait_for(self.loop, self.network.set_policy(links, policy, traffic=traffic))
 
     def throughput(self, policy: LinkPolicy) -> float:
         """Return the megabytes a second of one TCP connection under a policy, both ways."""
@@ -194,9 +199,9 @@ def main() -> int:
             speed = max(measured.throughput(policy) for _ in range(_GOES if has_target else 1))
             least = _MIN_SPEED_MB_S if has_target else None
             show(f"one TCP connection, {what}", "MB/s", speed, at_least=least)
-        counters = wait_for(measured.loop, measured.cluster.counters)
+        counters = wait_for(measured.loop, measured.network.counters())
         print(f"packets the switch itself dropped: {dict(counters.own_drops) or 'none'}")
-        wait_for(measured.loop, measured.cluster.close)
+        wait_for(measured.loop, measured.cluster.close())
     return measured.figures.end()
 
 

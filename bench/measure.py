@@ -143,7 +143,8 @@ def _python_path(root: str) -> str:
 def memory_mb(session: HarnessSession) -> float:
     """Return what all processes of all nodes use, shared pages counted once in all."""
     cluster = session.cluster
-    return pss_mb(process.pid for name in cluster.nodes for process in cluster.processes(name))
+    found = (cluster.processes(name).result() for name in cluster.nodes)
+    return pss_mb(process.pid for processes in found for process in processes)
 
 
 def pss_mb(pids: Iterable[int]) -> float:

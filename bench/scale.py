@@ -18,14 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import ClusterClient, wait_for
-from elastic_harness.cluster.cluster import (
-    ClusterError,
-    ClusterNode,
-    NodeSpec,
-    ProcessHandle,
-    ProcessSpec,
-)
+from elastic_harness.cluster.client import ClusterClient
+from elastic_harness.cluster.cluster import NodeSpec, having
+from elastic_harness.cluster.process import ProcessHandle, ProcessSpec
+from elastic_harness.future import Future, gather, wait_for
 from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, ProcessStarted
 from elastic_harness.job import Chaos, Injected, Job, NotSeen
 from elastic_harness.network import partitions
@@ -73,23 +69,18 @@ def _measure_bare(count: int, folder: Path, figures: Figures) -> None:
     loop = Loop()
     choice = choose_cluster("namespace")
     cluster = choice.make(loop, on_event=lambda _: None, preload=modules_to_preload())
-    wait_for(loop, cluster.start, within_s=_LIMIT_S)
+    wait_for(loop, cluster.start(), within_s=_LIMIT_S)
     names = [f"n{index}" for index in range(1, count + 1)]
     began = time.perf_counter()
-    started: list[object] = []
-    for index, name in enumerate(names, start=1):
-        spec = NodeSpec(name=name, index=index, shared=[str(folder), str(_ROOT)])
-        cluster.start_node(spec, started.append)
-    while len(started) < count:
-        loop.run_once(10.0)
-    assert all(isinstance(node, ClusterNode) for node in started), started
+    specs = [
+        NodeSpec(name=name, index=index, shared=[str(folder), str(_ROOT)])
+        for index, name in enumerate(names, start=1)
+    ]
+    wait_for(loop, gather(cluster.start_node(spec) for spec in specs), within_s=_LIMIT_S)
     figures.show("bare: nodes up", "s", time.perf_counter() - began)
     figures.show("bare: memory of nodes, switch and server (PSS)", "MB", _all_pss_mb(cluster))
-    workers: list[ProcessHandle] = []
-    for rank in range(count):
-        _spawn(cluster, names, rank, folder, workers)
-    while len(workers) < count:
-        loop.run_once(1.0)
+    spawned = gather(_spawn(cluster, names, rank, folder) for rank in range(count))
+    workers = wait_for(loop, spawned, within_s=_LIMIT_S)
     figures.show("bare: nodes up and workers forked", "s", time.perf_counter() - began)
     while len([path for path in folder.iterdir() if path.name.isdigit()]) < count:
         loop.run_once(0.01)
@@ -108,31 +99,33 @@ def _measure_bare(count: int, folder: Path, figures: Figures) -> None:
         at_most=_MAX_MEMORY_MB if count == _TARGET_NODES else None,
     )
     halves = partitions.halves(names)
-    cut = partial(cluster.set_policy, halves, LinkPolicy(up=False))
-    heal = partial(cluster.set_policy, halves, HEALTHY)
-    figures.show(f"bare: {len(halves)} links cut", "s", _timed(partial(wait_for, loop, cut)))
-    figures.show(f"bare: {len(halves)} links healed", "s", _timed(partial(wait_for, loop, heal)))
+    network = having(cluster.network, cluster.capabilities["network"])
+
+    def change(policy: LinkPolicy) -> None:
+        wait_for(loop, network.set_policy(halves, policy))
+
+    cut = partial(change, LinkPolicy(up=False))
+    figures.show(f"bare: {len(halves)} links cut", "s", _timed(cut))
+    figures.show(f"bare: {len(halves)} links healed", "s", _timed(partial(change, HEALTHY)))
     figures.show(
-        "bare: counters of all links read", "s", _timed(lambda: wait_for(loop, cluster.counters))
+        "bare: counters of all links read",
+        "s",
+        _timed(lambda: wait_for(loop, network.counters())),
     )
     (folder / "stop").touch()
     while any(worker.exit_code is None for worker in workers):
         loop.run_once(1.0)
     assert {worker.exit_code for worker in workers} == {0}, (folder / "output").read_text()
-    own = wait_for(loop, cluster.counters).own_drops
+    own = wait_for(loop, network.counters()).own_drops
     print(f"packets the switch itself dropped: {dict(own) or 'none'}")
-    figures.show("bare: nodes ended", "s", _timed(lambda: wait_for(loop, cluster.reset)))
-    wait_for(loop, cluster.close)
+    figures.show("bare: nodes ended", "s", _timed(lambda: wait_for(loop, cluster.reset())))
+    wait_for(loop, cluster.close())
     loop.close()
 
 
 def _spawn(
-    cluster: ClusterClient,
-    names: Sequence[str],
-    rank: int,
-    folder: Path,
-    workers: list[ProcessHandle],
-) -> None:
+    cluster: ClusterClient, names: Sequence[str], rank: int, folder: Path
+) -> Future[ProcessHandle]:
     path = os.pathsep.join((str(_ROOT), str(_ROOT / "harness")))
     environ = {
         "PATH": os.environ["PATH"],
@@ -151,19 +144,13 @@ def _spawn(
         stderr=str(folder / "output"),
         preloaded_entry="bench.ring:main",
     )
-
-    def on_spawned(outcome: ProcessHandle | ClusterError) -> None:
-        if isinstance(outcome, ClusterError):
-            raise outcome
-        workers.append(outcome)
-
-    cluster.spawn(names[rank], spec, on_spawned)
+    return cluster.spawn(names[rank], spec)
 
 
 def _all_pss_mb(cluster: ClusterClient) -> float:
     pids = set(cluster.own_pids)
     for name, node in cluster.nodes.items():
-        pids |= {node.pid, *(process.pid for process in cluster.processes(name))}
+        pids |= {node.pid, *(process.pid for process in cluster.processes(name).result())}
     return pss_mb(pids)
 
 

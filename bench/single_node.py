@@ -25,7 +25,7 @@ _LAUNCHERS: Mapping[str, Sequence[str]] = {
     "torchrun": (sys.executable, "-m", "torch.distributed.run"),
 }
 _ROUNDS = 5
-_MAX_RATIO = 0.6
+_MAX_RATIO = 0.5
 _LIMIT_S = 180.0
 _HELPS = 15
 _MAX_HELP_S = 0.15

@@ -1,6 +1,6 @@
 """One frozen value holds every setting of a launch, and where each one came from.
 
-There is one door: command line over environment (`PET_*`, as torchrun) over default. It is passed
+There is one way in: command line over environment (`PET_*`, as torchrun) over default. It is passed
 once, in `cli.options`; below it nobody reads the environment, and each part receives its slice.
 The functions here are pure: text in, checked values out, or a `UsageError` that says what was
 expected.

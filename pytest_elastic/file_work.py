@@ -43,7 +43,7 @@ class FileWork:
         When `work` takes longer than `limit_s`, `otherwise` is asked for a result in the loop.
         What `work` raises is raised in the loop.
         """
-        self._loop.open_door()
+        self._loop.enable_thread_wakeup()
         call = _Call(on_done)
         self._calls.append(call)
         limit = self._loop.call_at(

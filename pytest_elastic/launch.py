@@ -21,6 +21,7 @@ from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
+from pytest_elastic.boot.descriptors import raise_limit
 from pytest_elastic.config import Endpoint, LaunchConfig
 from pytest_elastic.credentials import Credentials, read_token_file
 from pytest_elastic.events.codec import encode_record
@@ -214,6 +215,8 @@ class _Launch:
                 self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
             if config.logs_specs is not None:
                 self._plan.use_plugin()
+            if process_ends:  # only now: what runs the user's code keeps the limit that was given
+                raise_limit()
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
@@ -443,8 +446,12 @@ class _Launch:
         line = describe_event(event)
         if line is not None:
             self._say(f"[pytest-elastic {self._name}] {line}")
-        if isinstance(event, AgentExited) and event.exit_code and not self._is_explained:
-            # Not the job is over, but this node's part in it: only this event knows why.
+        if isinstance(event, AgentExited):
+            self._say_why(event)
+
+    def _say_why(self, event: AgentExited) -> None:
+        """Say what this node leaves behind, or why its part ends before the job does."""
+        if event.exit_code and (event.stuck or not self._is_explained):
             self._say(f"[pytest-elastic {self._name}] this node cannot go on: {event.reason}")
 
     def _report(self, over: ports.JobOver) -> None:

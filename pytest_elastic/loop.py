@@ -51,7 +51,8 @@ class Timer:
         """Tell whether the callback was cancelled or has run."""
         return self._callback is None
 
-    def _fire(self) -> None:
+    def fire(self) -> None:
+        """Run the callback now, unless it was cancelled or has run."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -86,8 +87,8 @@ class Loop:
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._stopping = False
-        self._doorbell: int | None = None
-        self._door = threading.Lock()
+        self._wakeup: int | None = None
+        self._wakeup_lock = threading.Lock()
         self._is_closed = False
         self._from_threads: deque[Callable[[], None]] = deque()
 
@@ -95,8 +96,8 @@ class Loop:
     def own_fds(self) -> frozenset[int]:
         """The descriptors that the loop itself holds."""
         own = {self._epoll.fileno()}
-        if self._doorbell is not None:
-            own.add(self._doorbell)
+        if self._wakeup is not None:
+            own.add(self._wakeup)
         if self._low_priority is not None:
             own.add(self._low_priority.fileno())
         return frozenset(own)
@@ -155,23 +156,23 @@ class Loop:
         """Call back once, after the callbacks that are due now."""
         self._soon.append(callback)
 
-    def open_door(self) -> None:
+    def enable_thread_wakeup(self) -> None:
         """Let other threads use `call_from_thread` from now on; call it before they start."""
-        if self._doorbell is None:
-            self._doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self.watch(self._doorbell, on_readable=self._answer_door)
+        if self._wakeup is None:
+            self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.watch(self._wakeup, on_readable=self._on_wakeup)
 
     def call_from_thread(self, callback: Callable[[], None]) -> None:
         """Call back once in the loop's thread; the only method that another thread may use.
 
         Harmless when the loop is closed: a thread that waited for a file may come late.
         """
-        with self._door:
+        with self._wakeup_lock:
             if self._is_closed:
                 return
-            assert self._doorbell is not None, "the loop's thread calls open_door first"
+            assert self._wakeup is not None, "the loop's thread calls enable_thread_wakeup first"
             self._from_threads.append(callback)
-            os.eventfd_write(self._doorbell, 1)
+            os.eventfd_write(self._wakeup, 1)
 
     def run(self) -> None:
         """Serve until `stop` is called."""
@@ -207,11 +208,11 @@ class Loop:
         self._epoll.close()
         if self._low_priority is not None:
             self._low_priority.close()
-        with self._door:
+        with self._wakeup_lock:
             self._is_closed = True
-            if self._doorbell is not None:
-                os.close(self._doorbell)
-                self._doorbell = None
+            if self._wakeup is not None:
+                os.close(self._wakeup)
+                self._wakeup = None
 
     def _serve(self, ready: Sequence[tuple[_Watch, int]]) -> None:
         for watch, events in ready:
@@ -231,9 +232,9 @@ class Loop:
     def _note_low_priority(self) -> None:
         self._is_low_priority_ready = True
 
-    def _answer_door(self) -> None:
-        assert self._doorbell is not None, "only an open door is watched"
-        os.eventfd_read(self._doorbell)
+    def _on_wakeup(self) -> None:
+        assert self._wakeup is not None, "only an enabled wakeup is watched"
+        os.eventfd_read(self._wakeup)
         while self._from_threads:
             self._from_threads.popleft()()
 
@@ -250,4 +251,4 @@ class Loop:
     def _run_due_timers(self) -> None:
         now = self.now()
         while self._timers and self._timers[0][0] <= now and not self._stopping:
-            heapq.heappop(self._timers)[2]._fire()  # noqa: SLF001 (same module)
+            heapq.heappop(self._timers)[2].fire()

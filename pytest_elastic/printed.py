@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "without_surrogates"]
+__all__ = ["printable", "printable_lines", "without_surrogates"]
 
 
 def printable(text: str) -> str:
@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, each made printable."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def without_surrogates(text: str) -> str:

@@ -7,23 +7,21 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness import leaks
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import wait_for
 from elastic_harness.cluster.cluster import (
     ClusterEvent,
-    ClusterNode,
-    NetworkCounters,
     NodeSpec,
-    ProcessHandle,
-    ProcessSpec,
     ServerLost,
+    having,
 )
+from elastic_harness.cluster.facets import Disks, Names, Network, NetworkCounters
+from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessSpec
+from elastic_harness.future import gather, wait_for
 from elastic_harness.network.link_model import LinkPolicy, Pair
 
 from pytest_elastic.errors import UsageError
@@ -50,16 +48,16 @@ class Bench:
         choice = choose_cluster(kind)
         self.choice = replace(choice, uses_user_namespace=True) if as_user else choice
         self.cluster = self.choice.make(self.loop, on_event=self.events.append, preload=preload)
-        wait_for(self.loop, self.cluster.start, within_s=120)
+        wait_for(self.loop, self.cluster.start(), within_s=120)
 
     def close(self) -> None:
         """End the server and all of its processes."""
-        wait_for(self.loop, self.cluster.close, within_s=LIMIT_S)
+        wait_for(self.loop, self.cluster.close(), within_s=LIMIT_S)
         self.loop.close()
 
     def reset(self, folder: Path) -> None:
         """Begin anew: no nodes, healthy links, no events, another folder."""
-        wait_for(self.loop, self.cluster.reset, within_s=LIMIT_S)
+        wait_for(self.loop, self.cluster.reset(), within_s=LIMIT_S)
         self.events.clear()
         self.folder = folder
 
@@ -81,13 +79,9 @@ class Bench:
 
     def start(self, *names: str, spec: Callable[[str, int], NodeSpec] | None = None) -> None:
         """Start nodes at once; "n3" gets index 3."""
-        results: list[object] = []
-        for name in names:
-            index = int(name.lstrip("n"))
-            made = spec(name, index) if spec else self.spec(name, index)
-            self.cluster.start_node(made, results.append)
-        self.until(lambda: len(results) == len(names), "nodes to start")
-        assert all(isinstance(result, ClusterNode) for result in results), results
+        make = spec or self.spec
+        starts = [self.cluster.start_node(make(name, int(name.lstrip("n")))) for name in names]
+        wait_for(self.loop, gather(starts), within_s=LIMIT_S)
 
     def spec(self, name: str, index: int) -> NodeSpec:
         """Return a plain node that shares the test's folder."""
@@ -100,7 +94,26 @@ class Bench:
             "crash": self.cluster.crash_node,
             "cut": self.cluster.power_cut,
         }
-        wait_for(self.loop, partial(operations[how], name), within_s=LIMIT_S)
+        wait_for(self.loop, operations[how](name), within_s=LIMIT_S)
+
+    @property
+    def network(self) -> Network:
+        """The links of a cluster that has any."""
+        return having(self.cluster.network, self.cluster.capabilities["network"])
+
+    @property
+    def names(self) -> Names:
+        """The names of a cluster that has any."""
+        return having(self.cluster.names, self.cluster.capabilities["names"])
+
+    @property
+    def disks(self) -> Disks:
+        """The disks of a cluster that has any."""
+        return having(self.cluster.disks, self.cluster.capabilities["disk_faults"])
+
+    def processes(self, node: str) -> tuple[ProcessInfo, ...]:
+        """List what runs on a node."""
+        return wait_for(self.loop, self.cluster.processes(node), within_s=LIMIT_S)
 
     def run(
         self, node: str, *argv: str, environ: Mapping[str, str] | None = None, **spec: str
@@ -108,7 +121,7 @@ class Bench:
         """Start a process on a node; its output goes to the test's folder."""
         process: ProcessHandle = wait_for(
             self.loop,
-            partial(self.cluster.spawn, node, self.process(*argv, environ=environ or {}, **spec)),
+            self.cluster.spawn(node, self.process(*argv, environ=environ or {}, **spec)),
             within_s=LIMIT_S,
         )
         return process
@@ -152,9 +165,7 @@ class Bench:
 
     def open_socket(self, node: str) -> socket.socket:
         """Open a socket inside a node's network."""
-        made: socket.socket = wait_for(
-            self.loop, partial(self.cluster.open_socket, node), within_s=LIMIT_S
-        )
+        made: socket.socket = wait_for(self.loop, self.cluster.sockets.open(node), within_s=LIMIT_S)
         made.settimeout(LIMIT_S)
         return made
 
@@ -176,13 +187,13 @@ class Bench:
         """Put a policy in force."""
         wait_for(
             self.loop,
-            partial(self.cluster.set_policy, pairs, policy),
+            self.network.set_policy(pairs, policy),
             within_s=LIMIT_S,
         )
 
     def counters(self) -> NetworkCounters:
         """Read what the network has done."""
-        return wait_for(self.loop, self.cluster.counters, within_s=LIMIT_S)
+        return wait_for(self.loop, self.network.counters(), within_s=LIMIT_S)
 
     @property
     def switch_pid(self) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.future import Future, settled
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.loop import Loop, Timer
 
@@ -21,11 +23,10 @@ __all__ = ["Answer", "Conversation", "Reply"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: `fields` and descriptors (the receiver's to close), or why nothing did."""
+    """What came back: `fields`, and descriptors, which are the receiver's to close."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     fds: Sequence[int] = ()
-    error: str | None = None
 
     def close_fds(self) -> None:
         """Close descriptors that nobody wants."""
@@ -34,7 +35,7 @@ class Answer:
 
 
 class Reply:
-    """The way back of one request; exactly one of the two methods is called, once."""
+    """The way back of one request; one of its methods is called, once."""
 
     def __init__(self, channel: Channel, request: int) -> None:
         self._channel = channel
@@ -47,6 +48,19 @@ class Reply:
     def failed(self, error: str) -> None:
         """Refuse, with a sentence that says what could not be done and why."""
         self._channel.send({"re": self._request, "error": error})
+
+    def when_done(self, answer: Future[Answer], *, of: str = "") -> None:
+        """Answer with what a future brings, and close its descriptors; `of` begins a refusal."""
+
+        def on_done(done: Future[Answer]) -> None:
+            if done.error is not None:
+                self.failed(f"{of}{done.error.message}")
+                return
+            told = {key: value for key, value in done.result().fields.items() if key != "re"}
+            self.done(told, done.result().fds)
+            done.result().close_fds()
+
+        answer.add_done_callback(on_done)
 
 
 OnRequest = Callable[[str, JsonObject, list[int], Reply], None]
@@ -69,7 +83,7 @@ class Conversation:
         self._on_request = on_request
         self._on_event = on_event
         self._on_closed = on_closed
-        self._waiting: dict[int, tuple[Callable[[Answer], None], Timer]] = {}
+        self._waiting: dict[int, tuple[Future[Answer], Timer]] = {}
         self._last_id = 0
         self._channel = Channel(loop, sock, on_message=self._receive, on_closed=self._end)
 
@@ -83,28 +97,23 @@ class Conversation:
         return self._channel.socket.fileno()
 
     def call(
-        self,
-        op: str,
-        fields: Mapping[str, Any],
-        on_answer: Callable[[Answer], None],
-        *,
-        timeout_s: float,
-        fds: Sequence[int] = (),
-    ) -> None:
-        """Ask for something; `on_answer` is called once, in the loop, within `timeout_s`."""
+        self, op: str, fields: Mapping[str, Any], *, timeout_s: float, fds: Sequence[int] = ()
+    ) -> Future[Answer]:
+        """Ask for something; a ClusterError comes where nothing else does within `timeout_s`."""
+        if self.is_closed:
+            return settled(ClusterError("the connection has ended"))
         self._last_id += 1
         request = self._last_id
+        answer: Future[Answer] = Future()
 
         def give_up() -> None:
             self._waiting.pop(request)
-            on_answer(Answer(error=f"no answer to '{op}' within {timeout_s:g} s"))
+            answer.settle(ClusterError(f"no answer to '{op}' within {timeout_s:g} s"))
 
-        if self.is_closed:
-            self._loop.call_soon(lambda: on_answer(Answer(error="the connection has ended")))
-            return
         timer = self._loop.call_at(self._loop.now() + timeout_s, give_up)
-        self._waiting[request] = (on_answer, timer)
+        self._waiting[request] = (answer, timer)
         self._channel.send({**fields, "id": request, "op": op}, fds)
+        return answer
 
     def tell(self, event: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """State something that needs no answer."""
@@ -125,18 +134,20 @@ class Conversation:
 
     def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, {}
-        for on_answer, timer in waiting.values():
+        for answer, timer in waiting.values():
             timer.cancel()
-            on_answer(Answer(error=reason))
+            answer.settle(ClusterError(reason))
 
     def _receive(self, message: JsonObject, fds: list[int]) -> None:
         if "re" in message:
             waiter = self._waiting.pop(message["re"], None)
             if waiter is not None:
-                on_answer, timer = waiter
+                answer, timer = waiter
                 timer.cancel()
-                on_answer(Answer(fields=message, fds=fds, error=message.get("error")))
-                return
+                if (problem := message.get("error")) is None:
+                    answer.settle(Answer(fields=message, fds=fds))
+                    return
+                answer.settle(ClusterError(problem))
         elif "op" in message and self._on_request is not None:
             reply = Reply(self._channel, message["id"])
             self._on_request(message["op"], message, fds, reply)

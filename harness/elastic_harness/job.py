@@ -7,10 +7,12 @@ at `start()`), so that what is pinned to a step beforehand is pinned exactly.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from elastic_harness.finding import did_you_mean
+from elastic_harness.future import Future
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
@@ -18,18 +20,24 @@ from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge_checks
 from elastic_harness.history.verdict import Verdict
 from elastic_harness.history.worlds import World
-from elastic_harness.job_ports import Starter, StormDrawer
-from elastic_harness.job_waits import read_wait
 from elastic_harness.scenario.engine import messages as m
-from elastic_harness.scenario.engine.clauses import ClauseState
-from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.model import Entry, Eventually, Storm
 from elastic_harness.scenario.planning.storm import STORM_ID
-from elastic_harness.scenario.reading.loader import read_entry, read_storm
+from elastic_harness.scenario.reading.loader import read_clause, read_entry, read_storm
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import OpenRun
 from pytest_elastic.errors import UsageError
 
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
+
 __all__ = ["Chaos", "CheckResult", "Injected", "Job", "JobOutcome", "NotSeen"]
+
+
+# Starts the run of a job whose timeline begins with some entries.
+Starter = Callable[[Sequence[Entry]], OpenRun]
+# Draws the faults of a storm that is called so; raises UsageError for what cannot be drawn.
+StormDrawer = Callable[[Storm, str], Sequence[Entry]]
 
 
 class NotSeen(AssertionError):
@@ -130,7 +138,7 @@ class Job:
     def __init__(
         self,
         start: Starter,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         *,
         draw: StormDrawer,
         name: str = "",
@@ -390,27 +398,50 @@ class Job:
     def _wait_for(
         self, condition: Mapping[str, object], within: str | float, after: Injected | str | None
     ) -> None:
-        clause = read_wait(condition, within, None if after is None else str(after), self._ids)
+        clause = _read_wait(condition, within, None if after is None else str(after), self._ids)
         opened = self._started()
         self._names += 1
         key = f"wait-{self._names}"
         run = opened.run
 
-        def begin(done: Callable[[ClauseState | None], None]) -> None:
+        def begin() -> Future[Verdict | None]:
+            seen: Future[Verdict | None] = Future()
+
             def look() -> None:
                 found = next((each for each in run.engine.clauses if each.key == key), None)
                 if found is not None and found.verdict is not None:
-                    done(found)
+                    seen.settle(found.verdict)
                 elif run.is_over:
-                    done(None)
+                    seen.settle(None)
 
             run.listen(look)
             run.tell(m.ClauseAdded(key=key, clause=clause))
+            return seen
 
-        state = opened.thread.wait(begin, timeout_s=opened.limit_s + clause.within)
-        if state is None or state.verdict is None or not state.verdict.is_valid:
-            verdict = state.verdict if state is not None else None
+        verdict = opened.thread.wait(begin, timeout_s=opened.limit_s + clause.within)
+        if verdict is None or not verdict.is_valid:
             raise NotSeen(verdict.reason if verdict is not None else f"{clause}: the run is over")
+
+
+def _read_wait(
+    condition: Mapping[str, object],
+    within: str | float,
+    after: str | None,
+    entries: Collection[str],
+) -> Eventually:
+    """Return the clause; raises UsageError, also for an `after` that is none of `entries`.
+
+    `within` is text with a unit, or a number of seconds.
+    """
+    seconds = float(within) if type(within) is int else within
+    moment = {} if after is None else {"after": after}
+    clause = read_clause({**condition, "within": seconds, **moment})
+    if clause.after is not None and clause.after.id not in entries:
+        name = clause.after.id
+        raise UsageError(
+            f"after={after!r}: this job has no fault {name!r}", hint=did_you_mean(name, entries)
+        )
+    return clause
 
 
 class _Trigger:

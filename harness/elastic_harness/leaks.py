@@ -15,13 +15,25 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroups
 from elastic_harness.cluster.node.own_mounts import own_mounts
-from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK
+from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 
-__all__ = ["Snapshot", "Spared", "compare", "leaks_since", "names_since", "snapshot"]
+if TYPE_CHECKING:
+    from elastic_harness.cluster.client import ClusterClient
+
+__all__ = [
+    "Snapshot",
+    "Spared",
+    "compare",
+    "leaks_since",
+    "names_since",
+    "snapshot",
+    "what_is_left",
+]
 
 # How often to look again at what is just about to go away.
 _LOOK_AGAIN_S = 0.02
@@ -280,3 +292,58 @@ def _descriptors(spared: Collection[int]) -> Iterator[tuple[str, str]]:
                 target = os.readlink(entry.path)
                 if int(entry.name) not in spared and not target.startswith("/proc/"):
                     yield f"{entry.name} {target}", f"{entry.name} ({target})"
+
+
+def what_is_left(cluster: ClusterClient) -> list[str]:
+    """Say what a cluster without a run has and should not have; empty when it is clean.
+
+    A server's own answer to `reset` says that its nodes, devices and links are gone. This asks the
+    kernel and the file system instead, so that a server that is wrong about itself is found out as
+    well.
+
+    Processes beside those that serve it, nodes, control groups of nodes with their limits, folders
+    of runs, and files on nodes' disks where those lie in the host's file system.
+    """
+    return [
+        *_nodes_of(cluster),
+        *_processes_of(cluster),
+        *_groups_of(cluster),
+        *_folders_of(cluster),
+    ]
+
+
+def _nodes_of(cluster: ClusterClient) -> Iterator[str]:
+    for name in cluster.nodes:
+        yield f"node {name} runs"
+
+
+def _processes_of(cluster: ClusterClient) -> Iterator[str]:
+    own = cluster.own_pids
+    for pid in sorted(own):
+        if process_table.row_of(pid) is None:
+            yield f"process {pid}, which serves it, is gone"
+    below = {row.pid: row for pid in own for row in process_table.descendants(pid)}
+    for pid, row in sorted(below.items()):
+        if pid not in own:
+            command = " ".join(process_table.command_of(pid))
+            yield f"process {pid} (state {row.state}) is left: {command:.100}"
+
+
+def _groups_of(cluster: ClusterClient) -> Iterator[str]:
+    for hierarchy in set(cgroups.find_hierarchies().values()):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(hierarchy.folder):
+                if cgroups.owner_of(name) not in cluster.own_pids:
+                    continue
+                for group in os.listdir(f"{hierarchy.folder}/{name}"):
+                    if os.path.isdir(f"{hierarchy.folder}/{name}/{group}"):
+                        yield f"control group {name}/{group} is left"
+
+
+def _folders_of(cluster: ClusterClient) -> Iterator[str]:
+    folders = {cluster.scratch: "run-", f"{cluster.scratch}/disks": ""}
+    for folder, prefix in (*folders.items(), (temporary_folder(cluster.scratch), "")):
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(folder)):
+                if name.startswith(prefix):
+                    yield f"{folder}/{name} is left"

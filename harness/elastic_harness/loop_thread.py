@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from typing import TypeVar
 
+from elastic_harness.future import Future, settled
 from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop
 
@@ -23,6 +22,7 @@ T = TypeVar("T")
 # Work handed to the loop returns at once; this is for a loop that is stuck in a bug of ours.
 _CALL_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 10.0
+_SLICE_S = 0.5
 
 
 class LoopThread:
@@ -30,7 +30,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.loop.open_door()
+        self.loop.enable_thread_wakeup()
         self._thread = threading.Thread(target=self._run, name="elastic-loop", daemon=True)
         self._failure: BaseException | None = None
         self._has_ended = threading.Event()
@@ -46,47 +46,38 @@ class LoopThread:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run `work` in the loop's thread and return what it returns, or raise what it raises."""
+        return self.wait(lambda: settled(work()), timeout_s=_CALL_TIMEOUT_S)
 
-        def begin(done: Callable[[T], None]) -> None:
-            done(work())
+    def wait(self, begin: Callable[[], Future[T]], *, timeout_s: float) -> T:
+        """Run `begin` in the loop's thread, wait for its future, and return its value.
 
-        return self.wait(begin, timeout_s=_CALL_TIMEOUT_S)
-
-    def wait(self, begin: Callable[[Callable[[T], None]], None], *, timeout_s: float) -> T:
-        """Run `begin(done)` in the loop's thread and wait until it has called `done(result)`.
-
-        Raises TimeoutError after `timeout_s`, what `begin` raises, and InternalError (once) when
-        something in the loop has crashed.
+        Raises TimeoutError after `timeout_s`, what `begin` raises, the future's error, and
+        InternalError (once) when something in the loop has crashed.
         """
-        future: Future[T] = Future()
-
-        def answer(result: T) -> None:
-            if not future.done():
-                future.set_result(result)
+        has_come = threading.Event()
+        futures: list[Future[T]] = []
+        crashes: list[BaseException] = []
 
         def work() -> None:
             try:
-                begin(answer)
+                futures.append(begin())
+                futures[0].add_done_callback(lambda _: has_come.set())
             except BaseException as error:  # noqa: BLE001 (handed to the thread that waits)
-                if not future.done():
-                    future.set_exception(error)
+                crashes.append(error)
+                has_come.set()
 
         self._check()
         self.loop.call_from_thread(work)
         waited_s = 0.0
-        while not future.done():
-            # Short waits, so that Ctrl-C and the end of the loop are noticed.
-            slice_s = min(0.5, timeout_s - waited_s)
-            if slice_s <= 0:
+        # Short waits, so that Ctrl-C and the end of the loop are noticed.
+        while not has_come.wait(slice_s := min(_SLICE_S, timeout_s - waited_s)):
+            waited_s += slice_s
+            self._check()
+            if waited_s >= timeout_s:
                 raise TimeoutError(f"no answer from the harness within {timeout_s:g} s")
-            try:
-                return future.result(timeout=slice_s)
-            except NotYet:  # a TimeoutError, but in Python 3.10 not that of the builtins
-                if future.done():
-                    break
-                waited_s += slice_s
-                self._check()
-        return future.result()
+        if crashes:
+            raise crashes[0]
+        return futures[0].result()
 
     def stop(self) -> None:
         """End the loop and its thread; harmless twice."""

@@ -13,24 +13,22 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_harness.cleanliness import what_is_left
 from elastic_harness.cluster.choose import Choice
 from elastic_harness.cluster.client import ClusterClient
-from elastic_harness.cluster.cluster import ClusterError, ClusterEvent, ServerLost
+from elastic_harness.cluster.cluster import ClusterEvent, ServerLost
 from elastic_harness.cluster.server import leftovers
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.leaks import Spared
+from elastic_harness.leaks import Spared, what_is_left
 from elastic_harness.loop_thread import LoopThread
-from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
 from elastic_harness.scenario.setup import make_setup
 from elastic_harness.toxiproxy.remote import EMBEDDED, RemoteToxiproxy, find_server
 from pytest_elastic.config import DEFAULT_PRELOAD
-from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.errors import UsageError
 
 __all__ = ["HarnessSession", "OpenRun"]
 
@@ -49,21 +47,15 @@ class OpenRun:
         self, thread: LoopThread, run: Run, *, limit_s: float, socket_dir: str, log_dir: str
     ) -> None:
         self._thread = thread
-        self._socket_dir = socket_dir
         self.limit_s = limit_s
         self.log_dir = log_dir
-        self._result: RunResult | None = None
         self.run = run
+        run.finished.add_done_callback(lambda _: shutil.rmtree(socket_dir, ignore_errors=True))
 
     @property
     def thread(self) -> LoopThread:
         """The thread that the run lives in."""
         return self._thread
-
-    def finish(self, result: RunResult) -> None:
-        """Take the result (in the loop's thread)."""
-        self._result = result
-        shutil.rmtree(self._socket_dir, ignore_errors=True)
 
     def wait(self) -> RunResult:
         """Wait until the run is over and the cluster clean; Ctrl-C ends the run first."""
@@ -79,15 +71,7 @@ class OpenRun:
         return self._wait(_TEARDOWN_LIMIT_S)
 
     def _wait(self, limit_s: float) -> RunResult:
-        def begin(done: Callable[[RunResult], None]) -> None:
-            def look() -> None:
-                if self._result is not None:
-                    done(self._result)
-
-            self.run.listen(lambda: self._thread.loop.call_soon(look))
-            look()
-
-        return self._thread.wait(begin, timeout_s=limit_s)
+        return self._thread.wait(lambda: self.run.finished, timeout_s=limit_s)
 
 
 class HarnessSession:
@@ -196,7 +180,6 @@ class HarnessSession:
                     setup,
                     self.faults,
                     self.faults,
-                    on_done=lambda result: opened.finish(result),  # noqa: PLW0108 (not bound yet)
                     toxiproxy=self._remote_toxiproxy(thread) if plan.scenario.proxies else None,
                 )
                 opened = OpenRun(
@@ -267,11 +250,7 @@ class HarnessSession:
     def _launch_environs(self, plan: Plan) -> list[Callable[[str], Mapping[str, str]]]:
         """Return what the plan's faults need of a launcher's environment, where any does."""
         actions = [each.entry.action for each in plan.entries]
-        faults = [
-            self.faults.parse(action.name, action.value)
-            for action in actions
-            if action.name not in OWN_ACTIONS
-        ]
+        faults = [self.faults.read(action.name, action.value) for action in actions]
         return [fault.launch_environ for fault in faults if fault.launch_environ("")]
 
     def _ensure_started(self) -> None:
@@ -290,9 +269,7 @@ class HarnessSession:
         )
         thread.start()
         try:
-            outcome: ClusterError | None = thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
-            if isinstance(outcome, ElasticError):
-                raise outcome
+            thread.wait(cluster.start, timeout_s=_START_LIMIT_S)
         except BaseException:
             # A server that is still starting ends with this process, at the latest.
             self._has_lost_one = True

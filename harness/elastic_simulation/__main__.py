@@ -33,7 +33,15 @@ from elastic_simulation.random_faults.campaign import (
 )
 from elastic_simulation.random_faults.campaign import shrink as shrink_plan
 from elastic_simulation.random_faults.ledger import Entry, Ledger, shown_seeds, summary
-from elastic_simulation.random_faults.plan import AIMED, KINDS, QUORUMS, Options, Plan, draw_plan
+from elastic_simulation.random_faults.plan import (
+    AIMED,
+    KINDS,
+    LONG,
+    QUORUMS,
+    Options,
+    Plan,
+    draw_plan,
+)
 from elastic_simulation.random_faults.plan_run import PlanRun
 from elastic_simulation.thawed import thawed
 from elastic_simulation.trace import told_again
@@ -45,7 +53,7 @@ __all__ = ["main"]
 _CHUNK = 100
 # So many worlds are let go at once: more of them do not fit into a processor's cache.
 _STORMS_KEPT = 10
-_ALL_KINDS = (*KINDS, *AIMED)
+_ALL_KINDS = (*KINDS, *AIMED, *LONG)
 _PROGRAM = "python -m elastic_simulation"
 
 

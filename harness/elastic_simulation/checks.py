@@ -19,6 +19,9 @@ __all__ = ["Violation", "Watch"]
 
 # How a job ends by somebody's decision; what is lost is merely given up.
 _DECIDED = frozenset({"succeeded", "failed"})
+# Why a job is lost that waited for nodes, and how fast the clock of who waited may be.
+_TOO_FEW = re.compile(r"\d+ of at least \d+ nodes were ready within")
+_FASTEST_CLOCK = 1.07
 # Why a round is over, where a worker of it failed.
 _FAILED = re.compile(r"(rank \d+ on|workers of) \S+ failed")
 
@@ -42,7 +45,10 @@ class Watch:
         self._began_at = 0.0
         self._written_at: float | None = None  # the end that stood in an etcd by then
         self._seen = 0
+        self._had_enough = False  # workers ran on enough nodes when last looked at
+        self._had_enough_at: float | None = None
         world.watchers.append(self.look)
+        world.listeners += [self._judge_patience, self._judge_grant]
 
     def look(self) -> None:
         """Judge the present moment."""
@@ -59,6 +65,38 @@ class Watch:
                 running.setdefault(agent.assignment.round, []).append(process.node.incarnation)
         if len(running) > 1:
             raise Violation(f"at {self.world.time:.3f} two worlds run at once: {running}")
+        if self._had_enough:
+            self._had_enough_at = self.world.time
+        needed = self.world.config.min_nodes
+        self._had_enough = any(len(nodes) >= needed for nodes in running.values())
+
+    def _judge_patience(self, _: Process, said: object) -> None:
+        """A job that is short of nodes waits for the join timeout before it ends (R2, R5).
+
+        Workers of nodes that were lost may have run on until their lease ended.
+        """
+        if not isinstance(said, events.JobEnding) or not _TOO_FEW.match(said.reason):
+            return
+        config, since = self.world.config, self._had_enough_at
+        if since is None:
+            return
+        waited_s = self.world.time - since
+        least_s = config.join_timeout_s / _FASTEST_CLOCK - config.lease_s - config.drift_s
+        if waited_s < least_s:
+            raise Violation(
+                f"after {waited_s:.1f} s of a join timeout of {config.join_timeout_s:g} s: "
+                f"{said.reason}"
+            )
+
+    def _judge_grant(self, named: Process, said: object) -> None:
+        """Whoever is named by an etcd is the only one who may decide (R6)."""
+        if not isinstance(said, events.CoordinatorStarted) or not self.world.config.is_granted:
+            return
+        for process in self.world.every_process:
+            if process is not named and process.is_alive and self.world.may_decide(process):
+                raise Violation(
+                    f"at {self.world.time:.3f} {named.name} is named, and {process.name} may decide"
+                )
 
     def _judge_start(self, incarnation: str, assignment: Assignment) -> None:
         """One round is one roster, one count, one store; its ranks are those of the roster."""
@@ -134,6 +172,7 @@ class Watch:
         self._past |= {process.node.incarnation for process in (*over, *old)}
         self._past_ends |= {event.reason for event in self._announced()}
         self._began_at, self._written_at = self.world.time, written_at
+        self._had_enough, self._had_enough_at = False, None
         self._assignments.clear()
         self._started_at.clear()
         self._newest.clear()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from elastic_simulation.process import Direction, Pipe
+from elastic_simulation.process import Direction, Pipe, Process, Surroundings
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.probing import answer_of, outcome_of
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["Connections"]
 
@@ -22,7 +16,7 @@ _TRIES = 4
 class Connections:
     """Who dials whom in one world; a keeper that buries its agent takes `keeper_s` to answer."""
 
-    def __init__(self, world: World, keeper_s: float) -> None:
+    def __init__(self, world: Surroundings, keeper_s: float) -> None:
         self._world = world
         self._keeper_s = keeper_s
         self._newest: dict[str, int] = {}  # by the incarnation that dials

@@ -7,17 +7,13 @@ agent comes back. What is asked of it takes its time, and comes too late where a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous import founding_vocabulary as f
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.founding import FoundingMachine, best_of, majority_of
 from pytest_elastic.rendezvous.model import Node
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["Endpoints", "place_under"]
 
@@ -27,7 +23,7 @@ _RELEASED = "released"
 class Endpoints:
     """The stores at the nodes of `names`, and what is done with them."""
 
-    def __init__(self, world: World, names: Sequence[str]) -> None:
+    def __init__(self, world: Surroundings, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self._world = world
         self._texts: dict[str, str] = {}  # by the incarnation of the agent that hosts the store
@@ -139,7 +135,7 @@ class Endpoints:
             case f.Founded():
                 process.feed("coordinator", v.JobFounded())
                 if process.coordinator is not None:
-                    world.inquiries.watch_endpoint_of(process)
+                    world.watch_endpoint_of(process)
             case v.Emit():
                 world.perform_member(process, command)
 
@@ -208,11 +204,11 @@ class Endpoints:
             record = self._records.get(held)
             if record is not None and record.claim is None and record.place.term >= place.term:
                 if record.place.term > place.term:
-                    world.inquiries.hear_of(process, record.place)
+                    world.hear_of(process, record.place)
                 continue
             self._swap(host, held, text)
             if record is not None and record.place.incarnation != place.incarnation:
-                world.inquiries.announce_to(process, record.place.incarnation, place)
+                world.announce_to(process, record.place.incarnation, place)
 
 
 def place_under(node: Node, term: int) -> m.Place:

@@ -36,7 +36,7 @@ __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
 # beat. At most so many are looked at.
 _MOMENT_S = 0.012
 _WIDTH = 4
-_CALM_S = 20.0
+_QUIET_S = 20.0
 _WELL_S = 2.0
 
 
@@ -280,7 +280,7 @@ def _execute(world: _Choosing, situation: Situation) -> str:
 
 
 def _judge(world: World, watch: Watch) -> str:
-    deadline, well_since = world.time + 2 * _CALM_S, float("inf")
+    deadline, well_since = world.time + 2 * _QUIET_S, float("inf")
     problem: str | None = "it was never looked at"
     while world.time < deadline:
         world.run(0.25)
@@ -290,7 +290,7 @@ def _judge(world: World, watch: Watch) -> str:
         if problem is None and (seems_over(world) or world.time >= well_since + _WELL_S):
             break
     watch.judge_ends()
-    return f"{_CALM_S:g} s later: {problem}" if problem is not None else ""
+    return f"{_QUIET_S:g} s later: {problem}" if problem is not None else ""
 
 
 def explore(

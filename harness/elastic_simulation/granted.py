@@ -23,6 +23,7 @@ from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.messages import Place
 from pytest_elastic.rendezvous.model import Node
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Etcd:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._key: _Key | None = None
+        self.key: _Key | None = None
         self._record = ""
         self._ending = ""
         self.ended_at = self._ending_until = 0.0
@@ -65,11 +66,11 @@ class Etcd:
 
     def ask(self, call: str, arguments: Mapping[str, Any]) -> object:
         """Do one call at once, and return its answer."""
-        if self._key is not None and self._world.time >= self._key.until:
-            self._key = None
+        if self.key is not None and self._world.time >= self.key.until:
+            self.key = None
         match call:
             case "campaign":
-                return self._campaign(str(arguments["value"]), float(arguments["ttl_s"]))
+                return self.campaign(str(arguments["value"]), float(arguments["ttl_s"]))
             case "renew":
                 return self._renew(arguments)
             case "record":
@@ -94,14 +95,15 @@ class Etcd:
         self._ending_until = self.ended_at + ttl_s
 
     def _is_held(self, arguments: Mapping[str, Any]) -> bool:
-        return self._key is not None and self._key.created == arguments["create_revision"]
+        return self.key is not None and self.key.created == arguments["create_revision"]
 
-    def _campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
-        key, now = self._key, self._world.time
+    def campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
+        """Name whoever asks, if nobody else is."""
+        key, now = self.key, self._world.time
         caller = _incarnation_in(value)
-        if key is None:
+        if key is None or key.holder == caller:  # what it still says of the one before is in vain
             self._revision += 1
-            key = self._key = _Key(
+            key = self.key = _Key(
                 value=value,
                 holder=caller,
                 created=self._revision,
@@ -109,11 +111,8 @@ class Etcd:
                 ttl_s=ttl_s,
                 until=now + ttl_s,
             )
-        is_won = key.holder == caller
-        if is_won:
-            key.until = now + ttl_s
         return {
-            "is_won": is_won,
+            "is_won": key.holder == caller,
             "value": key.value,
             "create_revision": key.created,
             "lease": key.lease,
@@ -123,14 +122,14 @@ class Etcd:
         }
 
     def _renew(self, arguments: Mapping[str, Any]) -> float:
-        if self._key is None or not self._is_held(arguments):
+        if self.key is None or not self._is_held(arguments):
             return 0
-        self._key.until = self._world.time + self._key.ttl_s
-        return self._key.ttl_s
+        self.key.until = self._world.time + self.key.ttl_s
+        return self.key.ttl_s
 
     def _resign(self, arguments: Mapping[str, Any]) -> None:
         if self._is_held(arguments):
-            self._key = None
+            self.key = None
 
 
 class EtcdTimer:
@@ -264,6 +263,10 @@ class _Agent:
         process.set_alarm("coordinator")
         if process.agent.over is not None:
             process.feed("coordinator", v.HandOver(reason="has left"))
+
+    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
+        """Never asked: nobody announces himself where an etcd says who decides."""
+        raise AssertionError(f"{place.name} was announced, and {otherwise} would follow")
 
     def perform(self, command: v.CoordinatorCommand) -> None:
         World.perform_coordinator(self._world, self._process, command)  # the registry allows it

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from elastic_simulation.endpoints import place_under
+from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.model import RosterEntry
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["Inquiries", "place_of"]
 
@@ -35,7 +31,7 @@ class _Call:
 class Inquiries:
     """Questions, answers and announcements between the processes of one world."""
 
-    def __init__(self, world: World, keeper_s: float) -> None:
+    def __init__(self, world: Surroundings, keeper_s: float) -> None:
         self.published: m.Place | None = None
         """What the endpoint's store holds, while its host lives."""
         self._world = world
@@ -177,9 +173,16 @@ class Inquiries:
         self._watch_endpoint(process, place_of(process))
 
     def hear_of(self, process: Process, place: m.Place) -> None:
-        """Let a coordinator hear of a newer one that was published."""
-        process.feed("coordinator", v.JobFound(place=place))
+        """Let a coordinator hear of a newer one, to which it gives way if that one says so."""
+        if self.decides_at(process, place):
+            process.feed("coordinator", v.JobFound(place=place))
         process.feed("member", v.Announced(place=place))
+
+    def decides_at(self, asker: Process, place: m.Place) -> bool:
+        """Tell whether an agent is where a place says, and would say that it decides."""
+        there = self._world.by_incarnation.get(place.incarnation)
+        is_there = there is not None and self._world.outcome(asker, there) is v.Outcome.ALIVE
+        return is_there and there is not None and there.coordinator is not None
 
     def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
         """Tell an agent who decides."""
@@ -196,8 +199,7 @@ class Inquiries:
             if can_hear and not world.is_apart(process, target):
                 if self._elders.get(own) is target:
                     del self._elders[own]
-                target.feed("coordinator", v.JobFound(place=place))
-                target.feed("member", v.Announced(place=place))
+                self.hear_of(target, place)
 
         world.carry(process, target, m.Announcement(run_id=world.config.run_id, place=place))
         world.later(2 * world.draw_latency_s(), arrive)
@@ -213,9 +215,9 @@ class Inquiries:
         if not process.is_alive or not is_ours:
             return
         world.later(world.config.beat_interval_s, self._watch_endpoint, process, place)
-        if world.endpoints is not None:
+        if world.has_several_endpoints:
             if not process.is_frozen:
-                world.endpoints.announce(process, place)
+                world.announce_at_endpoints(process, place)
             return
         host = world.host
         is_served = host is not None and host.is_alive and not world.is_endpoint_down
@@ -224,6 +226,7 @@ class Inquiries:
             is_older = found is None or self.gives_way(found, place)
             if found is not None and found.term > place.term:
                 self.hear_of(process, found)
+                is_older = not self.decides_at(process, found)
             if is_older and (host is process or not world.is_apart(process, host)):
                 self.published = place
                 if found is not None and found.incarnation != place.incarnation:

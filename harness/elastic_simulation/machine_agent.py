@@ -8,16 +8,12 @@ kills processes that are nothing but a number each, and holds the deadline of th
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
-from elastic_simulation.played_agent import START_S, PlayedAgent
+from elastic_simulation.process import START_S, PlayedAgent, Process
 from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.departure import leave_timeout_s
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
 
 __all__ = ["MachineAgent"]
 

@@ -5,14 +5,9 @@ It outlives the processes of a node, and is gone when its machine has lost its p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous.mark import KnownJob, Mark
 from pytest_elastic.rendezvous.member_phases import Link
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["Marks"]
 
@@ -20,7 +15,7 @@ __all__ = ["Marks"]
 class Marks:
     """The mark of each machine, by the name of its node, and when it was renewed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings) -> None:
         self._world = world
         self._left: dict[str, tuple[KnownJob, float]] = {}
         self._found: dict[str, KnownJob] = {}  # by the incarnation of who found it
@@ -55,7 +50,7 @@ class Marks:
     def remember(self, process: Process) -> None:
         """Leave a mark, if this is the host and knows of a job; the process is about to promise."""
         world = self._world
-        is_host = process is world.host and world.endpoints is None
+        is_host = process is world.host and not world.has_several_endpoints
         if is_host and world.config.has_succession:
             job = process.member.known_job
             if job is not None:

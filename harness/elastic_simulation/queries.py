@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import PlayedAgent, Surroundings
 from pytest_elastic.events.model import Event, MemberLost, RoundEnded, RoundSealed
 from pytest_elastic.rendezvous import ports
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
 
 __all__ = ["WorldQueries"]
 
 
-class WorldQueries(ABC):
+class WorldQueries(Surroundings):
     """What can be seen of a world from outside its machines, by the names of nodes."""
 
-    processes: dict[str, Process]
     events: list[tuple[float, str, Event]]
 
     @abstractmethod

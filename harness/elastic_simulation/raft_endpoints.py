@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elastic_simulation.endpoints import Endpoints
+from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core.records import founding_record
 from pytest_elastic.rendezvous.founding import majority_of
 from pytest_elastic.rendezvous.model import RosterEntry
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from elastic_simulation.world import World
 
 __all__ = ["RaftEndpoints"]
 
@@ -32,7 +29,10 @@ class RaftEndpoints(Endpoints):
     """The stores at the nodes of `names`; a leader is written down in each that it reaches."""
 
     def __init__(
-        self, world: World, names: Sequence[str], address_of: Callable[[Process], m.LeaderAddress]
+        self,
+        world: Surroundings,
+        names: Sequence[str],
+        address_of: Callable[[Process], m.LeaderAddress],
     ) -> None:
         super().__init__(world, names)
         self._address_of = address_of
@@ -112,11 +112,11 @@ class RaftEndpoints(Endpoints):
             key = host.node.incarnation
             held = self._leaders.get(key)
             if held is not None and held.goes_before(own):
-                self._world.inquiries.hear_of(process, held)  # type: ignore[arg-type]
+                self._world.hear_of(process, held)  # type: ignore[arg-type]
                 continue
             self._leaders[key] = own
             if held is not None and held.incarnation != own.incarnation:
-                self._world.inquiries.announce_to(process, held.incarnation, own)  # type: ignore[arg-type]
+                self._world.announce_to(process, held.incarnation, own)  # type: ignore[arg-type]
 
     # --- what judges ask ---------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ begins: it bootstraps, and is elected. All else is the same world.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 from elastic_simulation.inquiries import Inquiries
 from elastic_simulation.marks import Marks
+from elastic_simulation.process import Process
 from elastic_simulation.raft_endpoints import RaftEndpoints
 from elastic_simulation.world import World
 from pytest_elastic.events.model import CoordinatorStarted
@@ -19,13 +21,9 @@ from pytest_elastic.rendezvous.core import vocabulary as cv
 from pytest_elastic.rendezvous.core import wire
 from pytest_elastic.rendezvous.core.follower import Follower
 from pytest_elastic.rendezvous.core.leader import Leader
-from pytest_elastic.rendezvous.core.phases import ConnectionPhase
+from pytest_elastic.rendezvous.core.phases import ConnectionPhase, LeaderPhase
 from pytest_elastic.rendezvous.core.records import Mark, Term, founding_record
-from pytest_elastic.rendezvous.model import Node, Settings
-
-if TYPE_CHECKING:
-    from elastic_simulation.process import Process
-    from pytest_elastic.rendezvous.model import RosterEntry
+from pytest_elastic.rendezvous.model import Node, RosterEntry, Settings
 
 __all__ = ["RaftWorld"]
 
@@ -105,7 +103,7 @@ class _Inquiries(Inquiries):
                 self._announce(process, target, place)
         if is_first:
             world.host = process
-            self.published = place if world.endpoints is None else None
+            self.published = place if not world.has_several_endpoints else None
         if process.agent.over is not None:  # it had left before it was elected
             process.feed("coordinator", v.HandOver(reason="has left"))
         if world.config.has_succession:
@@ -184,6 +182,14 @@ class RaftWorld(World):
         base, mark = founding_record((process.node.as_entry(),)), self.marks.open(process)
         process.feed("member", cv.Bootstrap(base=base, mark=mark))  # type: ignore[arg-type]
 
+    def may_decide(self, process: Process) -> bool:
+        """Tell whether a leader has a grant that is not over, and no decided end to tell."""
+        leader, now = process.coordinator, process.now()
+        if leader is None or leader.phase is LeaderPhase.DEPOSED:
+            return False
+        until: float = leader._replication.leads_until(now)  # noqa: SLF001 (only a judge asks)
+        return now < until < math.inf
+
     def show_newer(self, process: Process, ahead: int) -> int:
         """Let a leader find a record of somebody, lost since, whose term is so much higher."""
         term = Term(process.coordinator.term.counter + ahead, "lost/0")
@@ -196,10 +202,10 @@ class RaftWorld(World):
         match command:
             case cv.Lead() | cv.AskVote():
                 self.inquiries.perform(process, command)  # type: ignore[arg-type]
-            case v.Send(message=m.RecordAccepted()):
-                self.marks.remember(process)
-                super().perform_member(process, command)
             case _:
+                said: object = command.message if isinstance(command, v.Send) else None
+                if isinstance(said, m.RecordAccepted):
+                    self.marks.remember(process)
                 super().perform_member(process, command)
 
     def _found(self, process: Process) -> None:

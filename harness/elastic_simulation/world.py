@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
@@ -21,14 +22,14 @@ from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
 from elastic_simulation.inquiries import Inquiries, place_of
 from elastic_simulation.marks import Marks
-from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.process import Direction, Pipe, Process
+from elastic_simulation.process import Direction, Pipe, PlayedAgent, Process
 from elastic_simulation.queries import WorldQueries
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.founding_vocabulary import Joined
+from pytest_elastic.rendezvous.coordinator_phases import Phase
+from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, Joined
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
@@ -121,6 +122,7 @@ class World(WorldQueries):
         self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
+        self.has_several_endpoints = bool(names)
         self.endpoints = Endpoints(self, names) if names else None
         self._checks_wire = checks_wire
         self._keeps_messages = keeps_messages
@@ -536,12 +538,36 @@ class World(WorldQueries):
             case v.SteppedDown():
                 self.end_coordinator(process)
 
+    def may_decide(self, process: Process) -> bool:
+        """Tell whether a coordinator has a grant that is not over, and no written end to tell."""
+        coordinator, now = process.coordinator, process.now()
+        if coordinator is None or coordinator.phase is Phase.DEPOSED:
+            return False
+        until: float = coordinator._mandate.until(now)  # noqa: SLF001 (only a judge asks)
+        return now < until < math.inf
+
     def show_newer(self, process: Process, ahead: int) -> int:
-        """Let whoever decides find somebody published, lost since, of a term so much higher."""
+        """Let whoever decides hear of a term that is so much higher."""
         term = int(process.coordinator.term) + ahead
-        place = m.Place(term=term, name="lost", incarnation="lost/0", address="lost", port=1)
-        process.feed("coordinator", v.JobFound(place=place))
+        process.feed("coordinator", v.Superseded(term=term))
         return term
+
+    def perform_founding(self, process: Process, command: FoundingCommand) -> None:
+        if self.endpoints is not None:
+            self.endpoints.perform(process, command)
+
+    def announce_at_endpoints(self, process: Process, place: m.Place) -> None:
+        if self.endpoints is not None:
+            self.endpoints.announce(process, place)
+
+    def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
+        self.inquiries.announce_to(process, incarnation, place)
+
+    def hear_of(self, process: Process, place: m.Place) -> None:
+        self.inquiries.hear_of(process, place)
+
+    def watch_endpoint_of(self, process: Process) -> None:
+        self.inquiries.watch_endpoint_of(process)
 
     def end_coordinator(self, process: Process) -> None:
         """Let a process decide nothing any more; its members see their connections end."""

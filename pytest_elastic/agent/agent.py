@@ -321,7 +321,8 @@ class Agent:
         self._exit_code = command.code
         left = "; ".join(filter(None, map(describe_process, command.stuck)))
         reason = f"{command.reason} ({left})" if left else command.reason
-        self._on_event(AgentExited(exit_code=command.code, reason=reason))
+        stuck = tuple(command.stuck)
+        self._on_event(AgentExited(exit_code=command.code, reason=reason, stuck=stuck))
         assert self._rendezvous is not None, "an agent exits after it has begun"
         self._rendezvous.close(self._loop.stop)
 

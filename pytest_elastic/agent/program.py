@@ -98,7 +98,7 @@ class ProgramPlan:
         self._say = say
         self._file_timer = make_file_timer(loop, environ, say=say)
         self._opening: Callable[[float], None] = lambda _: None  # see `without_opening`
-        loop.open_door()
+        loop.enable_thread_wakeup()
 
     def _say_in_loop(self, text: str) -> None:
         self._loop.call_from_thread(lambda: self._say(text))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -97,10 +98,11 @@ class GrantedRegistry:
         self._renewal: Timer | None = None
         self._highest_term = 0
         self._found_term = 0  # of whom the member was told last
+        self._seen: object = None  # what a file showed at the last look, for the next one
         self._seal: Seal | None = None  # the one that may be committed next
         self._recorded_round = 0
         self._is_concluded = False
-        self._held_back: list[v.CoordinatorCommand] = []
+        self._held_back: deque[v.SendTo] = deque()
 
     def open(self, side: NodeSide) -> None:
         """Join: whoever looks for the coordinator first finds that it is itself."""
@@ -146,7 +148,7 @@ class GrantedRegistry:
         value = as_text(place, self._settings.run_id, self._credentials)
         self._ask(
             "campaign",
-            {"value": value, "ttl_s": self._ttl_s},
+            {"value": value, "ttl_s": self._ttl_s, "seen": self._seen},
             timeout_s=within_s,
             on_done=lambda found, error: self._on_campaigned(found, error, asked_at),
         )
@@ -157,6 +159,8 @@ class GrantedRegistry:
 
     def _on_campaigned(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
         run_id = self._settings.run_id
+        if not error:
+            self._seen = found.get("seen")
         ending = None if error else read_end(found["ending"], run_id, self._credentials)
         if ending is not None and 0 < self._found_term <= ending.term:
             self._end_as_written(ending, found)
@@ -283,22 +287,37 @@ class GrantedRegistry:
         match command:
             case v.SendTo(message=Beat()):  # most often
                 pass
-            case v.SendTo() if self._held_back:
+            case v.SendTo():
                 self._held_back.append(command)
-                return
-            case v.SendTo(message=Seal() as seal):
-                self._seal = seal
-            case v.SendTo(message=Commit() as commit) if commit.round > self._recorded_round:
-                self._held_back.append(command)
-                self._record(commit)
-                return
-            case v.SendTo(message=JobEnding() as ending) if not self._is_concluded:
-                self._held_back.append(command)
-                self._conclude(ending)
+                if len(self._held_back) == 1:
+                    self._send_held_back()
                 return
             case _:
                 pass
         self._side.perform(command)
+
+    def _send_held_back(self) -> None:
+        """Send what waits, up to what is to be written down first.
+
+        What follows from a command while it is performed waits behind the others.
+        """
+        office = self._office
+        while self._held_back and self._office is office:
+            command = self._held_back[0]
+            match command.message:
+                case Seal() as seal:
+                    self._seal = seal
+                case Commit() as commit if commit.round > self._recorded_round:
+                    self._record(commit)
+                    return
+                case JobEnding() as ending if not self._is_concluded:
+                    self._conclude(ending)
+                    return
+                case _:
+                    pass
+            self._side.perform(command)
+            if self._held_back and self._held_back[0] is command:  # else it was given up
+                self._held_back.popleft()
 
     def _record(self, commit: Commit) -> None:
         seal = self._seal
@@ -337,9 +356,7 @@ class GrantedRegistry:
                 self._loop.call_at(self._loop.now() + _RETRY_S, write)
             elif is_written:
                 on_written()
-                held_back, self._held_back = self._held_back, []
-                for command in held_back:
-                    self.pass_on(command)
+                self._send_held_back()
             else:
                 self._side.tell_coordinator(v.MandateExtended(until=self._loop.now()))
 

@@ -88,7 +88,7 @@ class HandlerHostRole:
             # The thread may hang in the handler: nothing but this ends it.
             on_closed=lambda _: os._exit(0),
         )
-        loop.open_door()
+        loop.enable_thread_wakeup()
 
         def say(message: JsonObject) -> None:
             loop.call_from_thread(lambda: channel.send(message))

@@ -76,7 +76,7 @@ class TorchrunHandler:
         else:
             address = address_towards([endpoint_place], known_here)
         self._loop = Loop()
-        self._loop.open_door()
+        self._loop.enable_thread_wakeup()
         self._store = ThreadedStore(self._loop, ports=conf.port_range)
         self._place = OwnPlace(
             address.address,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from pytest_elastic.channel import read_object
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous.messages import Commit, JobEnding, Seal
 from pytest_elastic.rendezvous.wire import BadMessage, decode, encode
@@ -41,7 +42,7 @@ class WrittenRound:
 def read_round(text: str, run_id: str, credentials: Credentials | None) -> WrittenRound | None:
     """Return what was written; None if it is nothing of ours, or not signed where it has to be."""
     try:
-        fields = json.loads(text)
+        fields = dict(read_object(text) or {})
         signature = fields.pop("signature", None)
         seal, commit = decode(fields["seal"]), decode(fields["commit"])
         parts = _signed_parts(fields, run_id)
@@ -65,7 +66,7 @@ def end_as_text(ending: JobEnding, run_id: str, credentials: Credentials | None)
 def read_end(text: str, run_id: str, credentials: Credentials | None) -> JobEnding | None:
     """Return how a job ended; None if it is nothing of ours, or not signed where it has to be."""
     try:
-        fields = json.loads(text)
+        fields = dict(read_object(text) or {})
         signature = fields.pop("signature", None)
         ending = decode(fields["ending"])
         parts = _signed_parts(fields, run_id, "end")

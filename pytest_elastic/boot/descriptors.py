@@ -6,9 +6,11 @@ import contextlib
 import errno
 import gc
 import os
+import resource
+import select
 from collections.abc import Collection
 
-__all__ = ["close_all_but", "open_descriptors", "open_pidfd"]
+__all__ = ["close_all_but", "open_descriptors", "open_pidfd", "raise_limit", "wait_for"]
 
 _END = 1 << 20
 
@@ -34,6 +36,26 @@ def open_descriptors() -> dict[int, str]:
         with contextlib.suppress(OSError):  # the one that the folder itself was read by
             found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
     return found
+
+
+def raise_limit() -> None:
+    """Let this process, and those that it starts from now on, have as many as it may.
+
+    Most systems allow a thousand at first, and many more to whoever asks.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # where the system's own limit is lower by now
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def wait_for(fd: int, event: int, timeout_s: float) -> bool:
+    """Wait until `select.POLLIN` or `select.POLLOUT` is so, or it has ended; tell whether it is.
+
+    `select.select` takes no descriptor above 1,023.
+    """
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(max(timeout_s, 0.0) * 1000))
 
 
 def open_pidfd(pid: int) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_elastic.config import LaunchConfig
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _SUFFIX = ".elastic.yaml"
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
@@ -38,14 +38,15 @@ _LAUNCH_COMMANDS = (
 
 def main(argv: Sequence[str]) -> int:
     """Return 0 if every test of the battery is valid, 1 if one is invalid, 3 if one is unknown."""
-    given = _parser().parse_args(argv)
+    given = build_parser().parse_args(argv)
     words = [given.program, *given.arguments]
     if not given.is_module and _are_scenarios(words):
         _become_pytest(given, words)
     return _check_up(given, words)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic chaos",
         usage="pytest-elastic chaos [options] SCRIPT [arguments of the script]\n"
@@ -173,7 +174,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         shown,
     )
     try:
-        with StatusLine(lambda: f"  under way: {runs.under_way()}") as screen:
+        with StatusLine(runs.under_way) as screen:
             rows = _run(runs, shown, names, screen.tell)
     finally:
         runs.close()
@@ -199,8 +200,8 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
     if (limit := seen.loss_limit) is not None:
         runs.notes.append(
-            "loss: the mean of the last losses, and in brackets that without a fault; at most "
-            f"{limit:.2g} is allowed, which is three standard deviations of the losses there more"
+            "loss: the mean of the last losses, and in brackets that without a fault. At most "
+            f"{limit:.2g} is allowed: that mean, and three standard deviations of those losses"
         )
     rows = []
     for row in runs.battery(seen, names):

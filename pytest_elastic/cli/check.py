@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pytest_elastic.cli.extensions import add_option, registries
 from pytest_elastic.errors import UsageError
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _EXIT_CODES = {"valid": 0, "invalid": 1, "unknown": 3}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the verdict on each clause; return 0 for valid, 1 for invalid, 3 for unknown."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic check",
         description="Judge a run again by its recorded history: what its test or scenario asked "
@@ -23,7 +23,12 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN_DIR", help="a run's directory, with history.jsonl")
     add_option(parser)
-    given = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the verdict on each clause; return 0 for valid, 1 for invalid, 3 for unknown."""
+    given = build_parser().parse_args(argv)
     from elastic_harness.history.history import History
     from elastic_harness.history.judge import judge, overall
 

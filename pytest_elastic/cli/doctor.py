@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Build a node for trial and print what works; what does not, by its reason."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic doctor",
         description="Find out, by trying, what clusters this machine can have.",
@@ -17,7 +17,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--cluster", choices=("auto", "namespace", "process"), default="auto", help="which kind"
     )
-    kind: str = parser.parse_args(argv).cluster
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Build a node for trial and print what works; what does not, by its reason."""
+    kind: str = build_parser().parse_args(argv).cluster
     from elastic_harness.cluster.choose import choose_cluster
     from elastic_harness.cluster.cluster import CAPABILITIES
     from elastic_harness.cluster.remedies import remedy

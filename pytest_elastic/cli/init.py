@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _TEST = '''\
 """What becomes of {script} when a worker dies. Run it: pytest {test}"""
@@ -80,8 +80,8 @@ jobs:
 _STEP = 5
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the files, and say what to do with them; nothing that is there is replaced."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic init",
         description="Write a first test, a first scenario and a CI workflow for a training script. "
@@ -89,7 +89,12 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("script", metavar="SCRIPT", help="the script, below this folder")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the files, and say what to do with them; nothing that is there is replaced."""
+    given = build_parser().parse_args(argv)
     if not os.path.isfile(given.script):
         raise UsageError(f"there is no script {given.script!r}")
     script = os.path.relpath(given.script)

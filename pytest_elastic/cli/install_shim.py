@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _MARK = "# Written by `pytest-elastic install-shim`, which may replace it."
 # A shell and not `#!python`: the kernel cuts a long path there, and takes no blanks. To Python the
@@ -28,8 +28,8 @@ sys.exit(main(["run", *sys.argv[1:]]))
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the command, and say how tools find it."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic install-shim",
         description="Write a command torchrun into a folder. Tools that start torchrun by its name "
@@ -38,7 +38,12 @@ def main(argv: Sequence[str]) -> int:
         "fabric run), set PYTEST_ELASTIC_AS_TORCHRUN=1 instead.",
     )
     parser.add_argument("folder", metavar="DIR", help="where to; it is made if there is none")
-    folder = os.path.abspath(parser.parse_args(argv).folder)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the command, and say how tools find it."""
+    folder = os.path.abspath(build_parser().parse_args(argv).folder)
     path = os.path.join(folder, "torchrun")
     try:
         os.makedirs(folder, exist_ok=True)

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pytest_elastic.errors import ElasticError
+from pytest_elastic.printed import printable_lines
 from pytest_elastic.unread import until_unread
 
 __all__ = ["main"]
 
-# name -> (module with `main(argv) -> int`, what it does)
+# name -> (module with `main(argv) -> int` and `build_parser()`, what it does)
 _COMMANDS = {
     "run": ("pytest_elastic.cli.run", "run a training program on one or many nodes"),
     "chaos": ("pytest_elastic.cli.chaos", "check a training script by faults, or run scenarios"),
@@ -50,7 +51,7 @@ def _usage() -> str:
 def _complain(text: str) -> None:
     """Say the last words; where nobody can read them, the exit code still tells."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()
     except OSError:
         # What is left in the buffer would fail again when the interpreter ends, with another code.
@@ -73,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
     if argv is None and os.getpid() == 1:
         _end_on_signals()
+    if argv is None and "_ARGCOMPLETE" in os.environ:
+        from pytest_elastic.cli.completion import complete
+
+        complete(_COMMANDS)
     arguments = list(sys.argv[1:] if argv is None else argv)
     return until_unread(lambda: _run(arguments))
 

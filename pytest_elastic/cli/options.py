@@ -8,14 +8,16 @@ here into a `LaunchConfig` that remembers where each value came from.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import io
 import math
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_elastic.agent.environ import visible_device
 from pytest_elastic.cli.meeting_point import (
@@ -37,19 +39,23 @@ from pytest_elastic.config import (
     parse_nnodes,
     parse_signals,
 )
+from pytest_elastic.credentials import read_token_file
 from pytest_elastic.errors import UsageError
 from pytest_elastic.printed import printable
 from pytest_elastic.rdzv_conf import parse_backend_conf
 from pytest_elastic.workers.logs import parse_streams
 from pytest_elastic.workers.logs_plugin import check_plugin
 
-__all__ = ["build_parser", "parse_run_command"]
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.launcher_options import Reading
+
+__all__ = ["build_parser", "parse_run_command", "read_options"]
 
 
 # Above this somebody has mistaken another number for it; each worker is a process.
 _MAX_WORKERS = 10_000
-# Of a complaint: its beginning and its end are what it is about.
-_MAX_COMPLAINT = 600
+# Characters of an error message; its middle is left out first.
+_MAX_MESSAGE = 600
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,11 +117,39 @@ def parse_run_command(
         raise UsageError(_in_one_line(error.message), hint=error.hint) from error
 
 
+def read_options(lines: Sequence[Sequence[str]]) -> list[Reading]:
+    """Return what is made of command lines before a job is started with them.
+
+    Beside what `parse_run_command` refuses, that is a token file that holds no token.
+    """
+    return [_read_options(argv) for argv in lines]
+
+
+def _read_options(argv: Sequence[str]) -> Reading:
+    from elastic_harness.scenario.checks.launcher_options import Reading
+
+    found = Reading()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            arguments = vars(build_parser().parse_args(argv))
+        is_given = [name for name, value in arguments.items() if value is not None]
+        given = frozenset(f"--{name.replace('_', '-')}" for name in is_given)
+        found = Reading(given, arguments["training_script"])
+        config = parse_run_command(argv, {}, count_devices=lambda _: 1)
+        if config.rdzv_token_file is not None:
+            read_token_file(config.rdzv_token_file, said="--rdzv-token-file")
+    except SystemExit:
+        return Reading(frozenset({"--help"}))
+    except UsageError as error:
+        return replace(found, refusal=error)
+    return found
+
+
 def _in_one_line(message: str) -> str:
-    """Return a complaint that quotes what a user gave, whatever that was."""
+    """Return an error message that quotes what a user gave, made printable and cut to length."""
     plain = printable(message)
-    half = _MAX_COMPLAINT // 2
-    return plain if len(plain) <= _MAX_COMPLAINT else f"{plain[:half]} ... {plain[-half:]}"
+    half = _MAX_MESSAGE // 2
+    return plain if len(plain) <= _MAX_MESSAGE else f"{plain[:half]} ... {plain[-half:]}"
 
 
 def _parse(

@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_elastic.cli.devices import count_devices
-from pytest_elastic.cli.options import parse_run_command
+from pytest_elastic.cli.options import build_parser, parse_run_command
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import ElasticError, InternalError
+from pytest_elastic.printed import printable_lines
 
 if TYPE_CHECKING:
     from pytest_elastic.boot.role import Program, Role
     from pytest_elastic.workers.keeper_client import AdoptedKeeper
 
-__all__ = ["LauncherRole", "launcher_role", "main", "read_config"]
+__all__ = ["LauncherRole", "build_parser", "launcher_role", "main", "read_config"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,7 +68,7 @@ class LauncherRole:
                 return keeper
             code = _launch(config, keeper)
         except ElasticError as error:
-            sys.stderr.write(f"pytest-elastic run: {error}\n")
+            sys.stderr.write(printable_lines(f"pytest-elastic run: {error}") + "\n")
             code = error.exit_code
         sys.stdout.flush()
         sys.stderr.flush()

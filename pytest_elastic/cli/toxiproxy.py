@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serve until SIGINT or SIGTERM; return 0."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="pytest-elastic toxiproxy",
         description="Serve the HTTP API of Toxiproxy: TCP proxies with latency, lost connections "
@@ -26,7 +26,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=8474, help="its port, 0 for any (%(default)s)")
     parser.add_argument("--config", metavar="FILE", help="proxies to begin with: a JSON list")
     parser.add_argument("--seed", type=int, default=0, help="where chance begins (%(default)s)")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM; return 0."""
+    options = build_parser().parse_args(argv)
     # Held back until the loop can be told, lest a signal ends us in the middle of beginning.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     from elastic_harness.toxiproxy.server import Toxiproxy

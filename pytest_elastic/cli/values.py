@@ -1,7 +1,7 @@
 """The values of all options, merged: command line over environment over default.
 
-Each is text, and remembers where it came from, so that a complaint about it names what the user
-wrote.
+Each is text, and remembers where it came from, so that an error message about it names what the
+user wrote.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Values:
 
     @contextmanager
     def blamed(self, dest: str) -> Iterator[None]:
-        """Have complaints about an option name what the user wrote."""
+        """Have error messages about an option name what the user wrote."""
         try:
             yield
         except UsageError as error:

@@ -22,7 +22,15 @@ from pytest_elastic.events.model import EVENT_KINDS, Event, Record
 from pytest_elastic.plain import field_names
 from pytest_elastic.printed import without_surrogates
 
-__all__ = ["FORMAT", "UnknownEvent", "decode_record", "encode_record", "kind_of", "read_records"]
+__all__ = [
+    "FORMAT",
+    "UnknownEvent",
+    "decode_record",
+    "encode_record",
+    "event_from",
+    "kind_of",
+    "read_records",
+]
 
 FORMAT = 1
 
@@ -84,7 +92,7 @@ def decode_record(line: str | bytes) -> Record | None:
         node=str(values.get("node", "")),
         run_id=str(values.get("run_id", "")),
         incarnation=str(values.get("incarnation", "")),
-        event=_event_from(kind, fields),
+        event=event_from(kind, fields),
     )
 
 
@@ -100,7 +108,8 @@ def _fields_of(event: Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in field_names(type(event))}
 
 
-def _event_from(kind: str, fields: Mapping[str, Any]) -> Event:
+def event_from(kind: str, fields: Mapping[str, Any]) -> Event:
+    """Return the event of a kind, with its fields as JSON has them; `UnknownEvent` for nonsense."""
     event_type = EVENT_KINDS.get(kind)
     if event_type is None:
         return UnknownEvent(name=kind, fields=fields)

@@ -7,9 +7,12 @@ record: comparable inside one machine only (a harness run is one machine).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import dataclass_transform
 
 __all__ = [
     "EVENT_KINDS",
@@ -52,6 +55,7 @@ __all__ = [
 ]
 
 EVENT_KINDS: dict[str, type[Event]] = {}
+_E = TypeVar("_E", bound="Event")
 # How a `start_reason` ends where the user's own choice has ruled a warm start out.
 EXEC_ASKED_FOR, NOT_OUR_PYTHON = "exec was asked for", "is not the launcher's own Python"
 
@@ -79,29 +83,28 @@ class Record:
     incarnation: str = ""
 
 
-def register(cls: type[Event]) -> type[Any]:
-    """Make an event class known under its kind, so that codecs can read it (class decorator)."""
-    assert cls.kind not in EVENT_KINDS, f"two events are called {cls.kind}"
-    EVENT_KINDS[cls.kind] = cls
-    return cls
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def register(cls: type[_E]) -> type[_E]:
+    """Make a class a frozen event that codecs can read: `RoundSealed` is a "round_sealed"."""
+    made: type[_E] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", made.__name__).lower()
+    assert made.kind not in EVENT_KINDS, f"two events are called {made.kind}"
+    EVENT_KINDS[made.kind] = made
+    return made
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResolved(Event):
     """The first event of an agent: every setting in force and where it came from."""
 
-    kind: ClassVar[str] = "config_resolved"
     settings: Mapping[str, Any]
     origins: Mapping[str, str]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStarted(Event):
     """An agent is up and listens at `address:port`, a first guess where no name was known yet."""
 
-    kind: ClassVar[str] = "agent_started"
     pid: int
     address: str
     port: int
@@ -109,21 +112,17 @@ class AgentStarted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMoved(Event):
     """An agent listens at another address, as it found its way to where nodes meet."""
 
-    kind: ClassVar[str] = "agent_moved"
     address: str
     port: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStarted(Event):
     """This agent hosts the endpoint's store and runs the coordinator of `term`."""
 
-    kind: ClassVar[str] = "coordinator_started"
     term: int
     address: str
     port: int
@@ -132,37 +131,30 @@ class CoordinatorStarted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumChosen(Event):
     """What happens if the coordinator's node is lost: `quorum` as in the settings, and why."""
 
-    kind: ClassVar[str] = "quorum_chosen"
     quorum: str
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointsReached(Event):
     """Which of several endpoints this node reaches, and which not, with the reason for each."""
 
-    kind: ClassVar[str] = "endpoints_reached"
     reached: tuple[str, ...]
     missing: Mapping[str, str]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRoundDelayed(Event):
     """Enough nodes are ready, and the job may be running already; `reason`: what is known of it."""
 
-    kind: ClassVar[str] = "first_round_delayed"
     wait_s: float
     reason: str = ""
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StillWaiting(Event):
     """This node has waited for `waited_s`, for `limit_s` at most, to take part; told seldom.
 
@@ -172,7 +164,6 @@ class StillWaiting(Event):
     one. `ready`: the names of nodes that are, where this one decides.
     """
 
-    kind: ClassVar[str] = "still_waiting"
     awaited: str
     where: str
     waited_s: float
@@ -184,66 +175,54 @@ class StillWaiting(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSteppedDown(Event):
     """The coordinator of `term` decides no more: it lost its majority, or left and handed over."""
 
-    kind: ClassVar[str] = "coordinator_stepped_down"
     term: int
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumMissed(Event):
     """This node lost the coordinator and could reach only so many of the members that have a say.
 
     It goes on looking for the others; its workers are stopped by their lease.
     """
 
-    kind: ClassVar[str] = "quorum_missed"
     reached: int
     members: int
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined(Event):
     """The coordinator admitted a node to the waiting ones (it is in no round yet)."""
 
-    kind: ClassVar[str] = "member_joined"
     member: str
     member_incarnation: str
     slots: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpared(Event):
     """A round was sealed without this node, for that reason: it waits as a spare."""
 
-    kind: ClassVar[str] = "node_spared"
     round: int
     reason: str = ""
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeersUnreached(Event):
     """A node dialled other nodes and did not reach these: `unreached` says how for each name."""
 
-    kind: ClassVar[str] = "peers_unreached"
     member: str
     unreached: Mapping[str, str]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSealed(Event):
     """The coordinator fixed a membership; `roster` is node names in rank order."""
 
-    kind: ClassVar[str] = "round_sealed"
     round: int
     term: int
     roster: tuple[str, ...]
@@ -253,11 +232,9 @@ class RoundSealed(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommitted(Event):
     """A member was told to start the workers of a round."""
 
-    kind: ClassVar[str] = "round_committed"
     round: int
     term: int
     roster: tuple[str, ...]
@@ -269,11 +246,9 @@ class RoundCommitted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStarted(Event):
     """All workers of a node run; `pids` and `ranks` by local rank, `start` is warm or exec."""
 
-    kind: ClassVar[str] = "workers_started"
     round: int
     pids: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -282,7 +257,6 @@ class WorkersStarted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VariableChanged(Event):
     """A warm worker changed a variable that its interpreter had read already.
 
@@ -290,7 +264,6 @@ class VariableChanged(Event):
     old value, because of `obstacle`. Later workers of its command are exec'ed.
     """
 
-    kind: ClassVar[str] = "variable_changed"
     round: int
     local_rank: int
     rank: int
@@ -300,7 +273,6 @@ class VariableChanged(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited(Event):
     """A worker's leader process ended.
 
@@ -309,7 +281,6 @@ class WorkerExited(Event):
     come from its error file, if it wrote one.
     """
 
-    kind: ClassVar[str] = "worker_exited"
     round: int
     local_rank: int
     rank: int
@@ -322,17 +293,14 @@ class WorkerExited(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrdered(Event):
     """The coordinator ended a round: this node stops its workers."""
 
-    kind: ClassVar[str] = "stop_ordered"
     round: int
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStopped(Event):
     """No process of the round's workers is left on this node.
 
@@ -340,7 +308,6 @@ class WorkersStopped(Event):
     ended well had left behind, and that had to be ended.
     """
 
-    kind: ClassVar[str] = "workers_stopped"
     round: int
     duration_s: float
     killed: tuple[int, ...] = ()
@@ -348,81 +315,65 @@ class WorkersStopped(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersHeld(Event):
     """Workers were stopped by SIGSTOP while it is unclear whether their round still stands."""
 
-    kind: ClassVar[str] = "workers_held"
     round: int
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersReleased(Event):
     """Held workers were continued: their round still stands."""
 
-    kind: ClassVar[str] = "workers_released"
     round: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(Event):
     """The node's lease ran out and its workers were killed (fenced)."""
 
-    kind: ClassVar[str] = "lease_lost"
     round: int
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainStarted(Event):
     """A node leaves on purpose, after its workers have had `grace_s`."""
 
-    kind: ClassVar[str] = "drain_started"
     reason: str
     grace_s: float
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerTurnedAway(Event):
     """A connection to this agent's port spoke as no agent of this job does, and was ended."""
 
-    kind: ClassVar[str] = "stranger_turned_away"
     address: str
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(Event):
     """The coordinator let a draining member go."""
 
-    kind: ClassVar[str] = "member_left"
     member: str
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLost(Event):
     """The coordinator gave a member up; `cause` is tombstone, refused, silent or evicted."""
 
-    kind: ClassVar[str] = "member_lost"
     member: str
     cause: str
     detail: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded(Event):
     """A round is over: why, and whether it was charged to the restart budget."""
 
-    kind: ClassVar[str] = "round_ended"
     round: int
     reason: str
     charged: bool
@@ -430,31 +381,26 @@ class RoundEnded(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnding(Event):
     """The coordinator decided how the job ends; `result` is succeeded or failed."""
 
-    kind: ClassVar[str] = "job_ending"
     result: str
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded(Event):
     """A node learned how the job ended; `first_failure` is the same on every node."""
 
-    kind: ClassVar[str] = "job_ended"
     result: str
     reason: str
     first_failure: Mapping[str, Any] = field(default_factory=dict)
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentExited(Event):
-    """The last event of an agent."""
+    """The last event of an agent; `stuck` are processes that SIGKILL has not ended."""
 
-    kind: ClassVar[str] = "agent_exited"
     exit_code: int
     reason: str
+    stuck: tuple[int, ...] = ()

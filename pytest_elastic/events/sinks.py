@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from pytest_elastic.boot.descriptors import wait_for
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import Record
@@ -227,7 +228,7 @@ class SocketSink:
             left_s = deadline - time.monotonic()
             if self._sock is None or left_s <= 0 or not (self._rest or self._queue):
                 break
-            select.select([], [self._sock], [], left_s)
+            wait_for(self._sock.fileno(), select.POLLOUT, left_s)
         return ""  # whether its socket was read is the harness's own business
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from pytest_elastic.cli.option_table import OPTIONS
 from pytest_elastic.cli.run import read_config
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.launcher.call import run_node
+from pytest_elastic.printed import printable_lines
 from pytest_elastic.rendezvous.model import Failure
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _launch(argv: Sequence[str]) -> None:
     try:
         outcome = run_node(read_config(argv, os.environ))
     except ElasticError as error:
-        sys.stderr.write(f"pytest-elastic run: {error}\n")
+        sys.stderr.write(printable_lines(f"pytest-elastic run: {error}") + "\n")
         raise SystemExit(error.exit_code) from error
     if outcome.first_failure is not None and outcome.result == "failed":
         raise _child_failed(outcome.first_failure)

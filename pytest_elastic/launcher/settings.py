@@ -1,6 +1,6 @@
 """Settings of a launch from Python: as keywords, or from torch's own LaunchConfig.
 
-Both go through the one door that command lines go through, so that they mean the same and are
+Both are read as command lines are, so that they mean the same and are
 refused in the same words.
 """
 

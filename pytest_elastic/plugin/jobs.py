@@ -9,23 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.recipe import Recipe, needs_of
+from elastic_harness.faults.recipe import needs_of
 from elastic_harness.faults.registry import FaultRegistry
+from elastic_harness.finding import did_you_mean
 from elastic_harness.function_worker import pack, read_results, round_key
 from elastic_harness.history.history import History
-from elastic_harness.history.parameters import did_you_mean
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
+from elastic_harness.scenario.actions import PlannedAction
+from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.checks.launcher_options import check_options
 from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
-from elastic_harness.scenario.checks.token_files import check_token_files
-from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
 from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
 from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.scenario.planning.storm import STORM_ID, draw_entries
-from elastic_harness.scenario.reading.complaints import explain
+from elastic_harness.scenario.validation import explain
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError
 
@@ -142,7 +142,7 @@ class JobsOfTest:
 
         made.job = Job(
             start,
-            _AbleCatalog(hub),
+            _AbleFaults(hub),
             draw=draw,
             read_results=results,
             name=_name_of(program),
@@ -196,31 +196,20 @@ class JobsOfTest:
                 made.run.result = made.job.finish()
 
 
-class _AbleCatalog:
+class _AbleFaults(FaultRegistry):
     """The faults there are; a test that asks for one which this cluster cannot do is skipped."""
 
     def __init__(self, hub: Hub) -> None:
+        super().__init__()
         self._hub = hub
-        self._faults: FaultRegistry = hub.session.faults
+        self._known = {each.name: each for each in hub.session.faults}
+        self.recipes = hub.session.faults.recipes
 
-    def names(self) -> Collection[str]:
-        return self._faults.names()
-
-    def parse(self, name: str, value: object) -> Fault:
-        fault = self._faults.parse(name, value)
-        if fault.needs is not None:
-            self._hub.skip_unless_able([fault.needs])
-        return fault
-
-    def schema(self, name: str) -> Mapping[str, Any]:
-        return self._faults.schema(name)
-
-    def shorthand(self, name: str) -> str | None:
-        return self._faults.shorthand(name)
-
-    @property
-    def recipes(self) -> Sequence[Recipe]:
-        return self._faults.recipes
+    def read(self, name: str, value: object) -> PlannedAction:
+        action = super().read(name, value)
+        if action.needs is not None:
+            self._hub.skip_unless_able([action.needs])
+        return action
 
 
 def _name_of(program: Program) -> str:
@@ -293,25 +282,14 @@ def _scenario(
 
 
 def _check_timeline(
-    scenario: Scenario, hub: Hub, *, folders: Collection[str], drawn: Collection[str]
+    scenario: Scenario, hub: Hub, *, folders: Sequence[str], drawn: Collection[str]
 ) -> None:
     """Raise UsageError for what can never be: a rank that no run has, an option of no launcher."""
-    actions = [
-        None
-        if entry.action.name in OWN_ACTIONS
-        else hub.session.faults.parse(entry.action.name, entry.action.value)
-        for entry in scenario.timeline
-    ]
-    recipes = hub.session.faults.recipes
-    found = check_scenario(
-        scenario,
-        actions,
-        recipes,
-        folders=folders,
-        drawn=drawn,
-        checkers=hub.session.checkers,
-    )
-    for finding in (*found, *check_token_files(scenario.job)):
+    faults = hub.session.faults
+    actions = [faults.read(each.action.name, each.action.value) for each in scenario.timeline]
+    checked = CheckedScenario(spec=scenario, actions=actions, folders=folders)
+    found = check_scenario(checked, faults.recipes, drawn=drawn, checkers=hub.session.checkers)
+    for finding in (*found, *check_options(scenario)):
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)

@@ -178,7 +178,7 @@ def _failure(
         sentences = [who_is_missing(places) or sentences[0], *sentences]
     followed = [one.rank for one in wrong if one not in causes]
     if followed:
-        sentences.append(f"{names(sorted(followed))} could not go on without")
+        sentences.append(f"{names(sorted(followed))} failed because of that")
     for one in told:
         if one.gone:
             sentences.append(f"rank {one.rank} {one.gone}")

@@ -118,8 +118,7 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
 
     Where GitHub wants a summary it gets one.
     """
-    from elastic_harness.report.retention import remove_old_runs
-    from elastic_harness.report.run_directory import earlier_runs, write_whole
+    from elastic_harness.report.run_directory import earlier_runs, remove_old_runs, write_whole
     from elastic_harness.report.session_page import RunSummary, counts_of, session_html
 
     summaries = [RunSummary.from_plain(run) for run in runs]
@@ -146,7 +145,7 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
 
 def _add_to_step_summary(path: str, runs: Sequence[RunSummary]) -> None:
     """Append the summary to GitHub's file: what other tools have written there counts too."""
-    from elastic_harness.report.step_summary import step_summary
+    from elastic_harness.report.session_page import step_summary
 
     try:
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from elastic_harness.finding import Finding, ScenarioError
 from elastic_harness.report.failure_screen import UnmetClause
 from elastic_harness.scenario.checks.scenario_checks import needed_capabilities
-from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.planning.planner import Plan, make_plan
 from elastic_harness.scenario.reading.loader import LoadedScenario, load_file
-from elastic_harness.scenario.reading.problems import Problem, ScenarioError
 
 from pytest_elastic.errors import ElasticError, InternalError, UsageError
 from pytest_elastic.plugin.hub import (
@@ -49,9 +48,9 @@ class ScenarioFile(pytest.File):
                 checkers=known_checkers(self.config),
                 folders=(str(self.config.rootpath),),
             )
-            problems = [problem for loaded in scenarios for problem in _problems_here(loaded)]
-            if problems:
-                raise ScenarioError(problems)
+            findings = [each for loaded in scenarios for each in _findings_here(loaded)]
+            if findings:
+                raise ScenarioError(findings)
         except UsageError as error:
             raise self.CollectError(str(error)) from error
         for loaded in scenarios:
@@ -81,18 +80,13 @@ class ScenarioItem(pytest.Function):
         return super().repr_failure(excinfo)
 
 
-def _problems_here(loaded: LoadedScenario) -> Iterator[Problem]:
-    """Yield what is wrong with a scenario for this pytest: marks and a launcher nobody knows."""
+def _findings_here(loaded: LoadedScenario) -> Iterator[Finding]:
+    """Yield what is wrong with a scenario for this pytest: marks that nobody has registered."""
     for index, name in enumerate(loaded.scenario.marks):
         try:
             getattr(pytest.mark, name)
         except (pytest.fail.Exception, AttributeError) as error:
-            yield Problem(at=loaded.locate(("marks", index)), message=str(error))
-    if loaded.scenario.job.launcher is not None:
-        try:
-            launcher_named(loaded.scenario.job.launcher)
-        except UsageError as error:
-            yield Problem(at=loaded.locate(("job", "launcher")), message=error.message)
+            yield Finding(str(error), at=loaded.locate(("marks", index)))
 
 
 def _call_for(loaded: LoadedScenario) -> Callable[..., None]:

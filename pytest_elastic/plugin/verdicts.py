@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from elastic_harness.history.events import ClausePlanned, PythonTestFailed
 from elastic_harness.history.judge import Judgement, unmet
+from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
-from elastic_harness.report.moments import node_of_first_failure
 from elastic_harness.report.session_page import summary_of
 from elastic_harness.scenario.planning.planner import encode_plan
 from elastic_harness.scenario.planning.storm import STORM_ID

@@ -65,7 +65,7 @@ class Announcer:
         place: Place,
         *,
         credentials: Credentials | None,
-        on_newer: Callable[[Place], None],
+        on_newer: Callable[[Place, Callable[[], None]], None],
     ) -> None:
         self._loop = loop
         self._on_newer = on_newer
@@ -133,13 +133,18 @@ class Announcer:
             if not is_believable(term, self._place.term):
                 term = -1
             if found is not None and term > self._place.term:
-                self._on_newer(found.place)
+                self._on_newer(found.place, lambda: self._overwrite(value))
             if term <= self._place.term:
-                text = as_text(self._place, self._settings.run_id, self._credentials)
-                self._swap(value, text, lambda _value, _error: None)
+                self._overwrite(value)
         self._tell_elder()
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
         self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch_endpoint)
+
+    def _overwrite(self, value: str) -> None:
+        """Publish the place over what was found, unless something else is there by now."""
+        if not self._is_stopped:
+            text = as_text(self._place, self._settings.run_id, self._credentials)
+            self._swap(value, text, lambda _value, _error: None)
 
     def _tell_elder(self) -> None:
         """Tell who was published before, at every look until it is reached.

@@ -115,7 +115,7 @@ class CoordinatorMachine:
             deadlines=self._deadlines,
             reach=self._reach,
         )
-        self._gathering = Gathering(desk, now)
+        self._gathering = Gathering(desk)
         self._sealing = Sealing(desk, now)
         self._leaving = Leaving(desk)
         self._running = Running(desk)
@@ -172,7 +172,8 @@ class CoordinatorMachine:
             case HandOver(reason=reason):
                 self._on_own_left(reason)
             case JobFound(place=place):
-                if place.term > self.term and is_believable(place.term, self.term):
+                is_newer = place.term > self.term and is_believable(place.term, self.term)
+                if is_newer and self.settings.has_succession:  # or nobody can have been elected
                     reason = f"{place.name} decides, under term {place.term}"
                     # Who has committed nothing has nobody who could follow.
                     has_round = self._running.round is not None
@@ -214,6 +215,13 @@ class CoordinatorMachine:
             while changes:
                 self._on_change(changes.popleft(), now)
             if self._farewell.ending is None:
+                for peer, report in self._reach.overdue(
+                    self._members.peers,
+                    self._deadlines,
+                    now,
+                    judges_from=self._members.judges_from,
+                ):
+                    self._on_peers_checked(peer, report)
                 self._reach.watch(self._deadlines, self._members.peers, now)
             self._look(now)
             if self.phase is before and not has_news and not changes:

@@ -11,7 +11,6 @@ performed before the next input, whatever those commands cause.
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from pytest_elastic.rendezvous.mark import Mark
 from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.messages import (
     Announcement,
+    Place,
     ProbeRequest,
     Question,
     SealAcknowledged,
@@ -69,7 +69,6 @@ class NodeRendezvous:
         place: OwnPlace | None = None,
     ) -> None:
         self._loop = loop
-        self.node = node
         self._place = place
         self._settings = settings
         self._registry = registry
@@ -141,6 +140,11 @@ class NodeRendezvous:
             then()
 
     @property
+    def node(self) -> Node:
+        """The node, under the name that it was given last, and where the others reach it."""
+        return self.member.node
+
+    @property
     def _may_move(self) -> bool:
         return self._coordinator is None and self.member.may_move
 
@@ -150,9 +154,9 @@ class NodeRendezvous:
         if self._may_move and (before := place.move(address)) is not None:
             self._reception.move(place.listener)
             before.close()
-            self.node = dataclasses.replace(self.node, address=place.address, port=place.port)
             self.tell_member(v.Moved(address=place.address, port=place.port))
-        then()
+        self._queue.append(then)  # when the member knows
+        self._pump()
 
     # Who decides
 
@@ -191,6 +195,18 @@ class NodeRendezvous:
         )
         if self._is_over:  # whoever named it had been asked before this node left
             self.tell_coordinator(v.HandOver(reason="has left"))
+
+    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
+        """Have a place looked at that somebody says is the coordinator's; see `NodeSide`."""
+        self.tell_member(v.Announced(place=place))
+        coordinator = self._coordinator
+        if coordinator is None or place.term <= coordinator.term:
+            return
+        self._inquiries.ask_whether_decides(
+            place,
+            self._settings.lease_s,
+            lambda found: otherwise() if found is None else self.tell_coordinator(found),
+        )
 
     def _lead(self, heritage: Heritage) -> None:
         """Follow a coordinator that was lost, or has left."""
@@ -342,8 +358,7 @@ class NodeRendezvous:
                 self._reception.send(connection, answer_of(self.member))
             case Announcement(run_id=run_id, place=place):
                 if run_id == self._settings.run_id:
-                    self.tell_coordinator(v.JobFound(place=place))
-                    self.tell_member(v.Announced(place=place))
+                    self.hear_of(place, otherwise=lambda: None)
             case _:
                 self.tell_member(v.Asked(connection=connection, question=question))
 

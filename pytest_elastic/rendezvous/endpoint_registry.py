@@ -205,10 +205,9 @@ class EndpointRegistry:
             place = place_of(self._side.node, _FIRST_TERM)
             self._side.tell_member(found_at(place, is_here=True))
 
-    def _on_newer(self, place: Place) -> None:
+    def _on_newer(self, place: Place, otherwise: Callable[[], None]) -> None:
         """Hear of a coordinator that could publish itself, and could not reach this node."""
-        self._side.tell_coordinator(v.JobFound(place=place))
-        self._side.tell_member(v.Announced(place=place))
+        self._side.hear_of(place, otherwise=otherwise)
 
     def _announce_from_here(self, place: Place) -> Announcer:
         self._announcer = Announcer(

@@ -36,14 +36,14 @@ class TooFew:
 class Gathering:
     """Looks at who is ready, and remembers since when they were too few, or enough."""
 
-    def __init__(self, desk: Desk, now: float) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._settings = desk.settings
         self._members = desk.members
         self._mandate = desk.mandate
         self._deadlines = desk.deadlines
         self._reach = desk.reach
-        self._too_few_since: float | None = now
+        self._too_few_since: float | None = None
         self._enough_since: float | None = None
         self._spares_until: float | None = None
 

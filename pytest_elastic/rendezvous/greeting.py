@@ -6,7 +6,6 @@ import dataclasses
 import operator
 from collections.abc import Container, Mapping
 
-from pytest_elastic.rendezvous.core.messages import JoinRequest
 from pytest_elastic.rendezvous.messages import Hello
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.peer import Peer, Standing
@@ -35,7 +34,7 @@ def settings_as_values(settings: Settings) -> Mapping[str, float | str]:
     return dict(zip(_SETTINGS, _values_of(settings), strict=True))
 
 
-def difference(hello: Hello | JoinRequest, settings: Settings, decider: str) -> str | None:
+def difference(hello: Hello, settings: Settings, decider: str) -> str | None:
     """Say why a node is not of this job or wants it to be run differently; None if it is fine.
 
     `decider` is the name of the node that decides, whose settings these are.

@@ -11,6 +11,7 @@ from pytest_elastic.rendezvous.agent_probe import Call, ask_agent
 from pytest_elastic.rendezvous.messages import (
     Answer,
     JobEnding,
+    Place,
     PlaceAnswer,
     PlaceRequest,
     ProbeAnswer,
@@ -112,3 +113,23 @@ class Inquiries:
                 credentials=self._credentials,
             )
             ask_agent(self._loop, call, tell)
+
+    def ask_whether_decides(
+        self, place: Place, within_s: float, tell: Callable[[v.JobFound | None], None]
+    ) -> None:
+        """Dial a place, and tell whether the agent there says that it decides."""
+
+        def on_answer(answer: Answer | None, _: v.Outcome) -> None:
+            said = answer.place if isinstance(answer, PlaceAnswer) else None
+            is_it = said is not None and said.incarnation == place.incarnation
+            tell(v.JobFound(place=said) if is_it and said is not None else None)
+
+        call = Call(
+            incarnation=place.incarnation,
+            address=place.address,
+            port=place.port,
+            question=PlaceRequest(run_id=self._run_id),
+            within_s=within_s,
+            credentials=self._credentials,
+        )
+        ask_agent(self._loop, call, on_answer)

@@ -21,6 +21,7 @@ import stat
 import time
 from collections.abc import Callable
 
+from pytest_elastic.channel import read_object
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.rendezvous.mark import KnownJob, Mark
 from pytest_elastic.rendezvous.wire import BadMessage, read_dataclass
@@ -71,7 +72,7 @@ class MarkFile:
                 return None
             text = self._text()
             at, _, body = text.partition("\n")
-            fields = json.loads(body)
+            fields = dict(read_object(body) or {})
             whose = {name: fields.pop(name) for name in (*self._whose, "boot_id")}
             if whose != {**self._whose, "boot_id": _boot_id()}:
                 return None

@@ -218,8 +218,8 @@ class MemberMachine:
             case m.JobEnding() if message.term == term:
                 self._parting.take_announcement(message, now)
             case m.JobEnded(unaware=unaware) if message.term == term:
-                assert self._parting.ending is not None, "the end was announced"
-                self._end_by(self._parting.hold(self._parting.ending, unaware=unaware))
+                if self._parting.ending is not None:  # or it comes from no coordinator of ours
+                    self._end_by(self._parting.hold(self._parting.ending, unaware=unaware))
             case _:
                 pass  # of another term, or not for a member: it changes nothing
 
@@ -474,8 +474,8 @@ class MemberMachine:
     def _on_announced(self, place: m.Place, now: float) -> None:
         """Join whoever decides now; or tell it that this node may not obey its term any more."""
         is_second = self._succession.is_second(place.term, place.incarnation)
-        if self.link is Link.JOINED and place.term <= self._link.term and not is_second:
-            return
+        if self.link is Link.JOINED and not is_second:
+            return  # anybody may say so; if it is true, this node's coordinator steps down
         if not self._succession.is_on or self.link in {Link.UNSTARTED, Link.OVER}:
             return
         if not is_believable(place.term, self._succession.ballot.promised):

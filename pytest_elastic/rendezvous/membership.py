@@ -280,6 +280,11 @@ class Membership:
         if now >= self._judges_from + self._settings.lease_s:
             self._judges_from = now + self._settings.beat_interval_s
 
+    @property
+    def judges_from(self) -> float:
+        """From when on it counts that somebody says nothing."""
+        return self._judges_from
+
     def next_judgement(self) -> float | None:
         """Return when `drop_silent` is to be called next."""
         # All but this node itself, which may not have come yet when others were inherited (R11).

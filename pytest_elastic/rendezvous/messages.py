@@ -3,8 +3,7 @@
 Reports go from a member to the coordinator, orders come back, beats go both ways, and a question is
 asked of any agent's listening port: whether it lives, who decides now, for its vote. Several
 reports are the agent's own requests (`ports`), passed on as they are. All of them are values;
-`wire` turns them into JSON and back. (Those of the Raft-shaped core, which is built beside this
-one, travel in the same connections.)
+`wire` turns them into JSON and back.
 
 Every order carries the term of the coordinator that gave it. Rounds are never numbered twice: a
 round that was sealed and could not be committed leaves a gap.
@@ -16,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.core import messages as raft
 from pytest_elastic.rendezvous.model import Electorate, Failure, Node, RosterEntry
 
 __all__ = [
@@ -134,7 +132,6 @@ Report = (
     | ports.GroupFailed
     | ports.WorkersGone
     | ports.DrainRequested
-    | raft.Report
 )
 
 
@@ -319,7 +316,6 @@ Order = (
     | JobEnding
     | JobEnded
     | StepDown
-    | raft.Order
 )
 
 
@@ -439,6 +435,6 @@ class Announcement:
 Question = ProbeRequest | PlaceRequest | VoteRequest | Announcement
 """What may be said first at an agent's listening port, besides a greeting."""
 
-Answer = ProbeAnswer | PlaceAnswer | VoteAnswer | raft.Answer
+Answer = ProbeAnswer | PlaceAnswer | VoteAnswer
 
 Message = Report | Order | Question | Answer

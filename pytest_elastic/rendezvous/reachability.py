@@ -25,6 +25,8 @@ __all__ = ["FULL_MESH", "Reachability", "mutually_reachable", "neighbours"]
 # length has binary digits; only when some of those are not reached, everybody dials everybody.
 FULL_MESH = 16
 
+_NO_ANSWER = "no answer"  # beside what a dial shows (`vocabulary.Outcome`)
+
 
 def neighbours(position: int, count: int, *, is_thorough: bool = False) -> tuple[int, ...]:
     """Return which positions of a roster of `count` members the one at `position` dials.
@@ -83,8 +85,9 @@ class Reachability:
     """What is known of the links between members, all of them named by incarnation.
 
     A **sweep** asks each member of a roster to dial its neighbours there; it covers that roster
-    once all have answered. `unreached` holds, for each dialler, those it did not reach and how the
-    last dial ended; it outlives sweeps, until the dialler reaches them or either is gone.
+    once all have answered, or two leases are over. `unreached` holds, for each dialler, those it
+    did not reach and how the last dial ended; it outlives sweeps, until the dialler reaches them or
+    either is gone.
     """
 
     def __init__(self, outbox: Outbox, *, term: int, answer_within_s: float) -> None:
@@ -98,6 +101,7 @@ class Reachability:
         self._is_thorough = False
         self._is_stale = False
         self._asked: dict[str, CheckPeers] = {}
+        self._answers_by: float | None = None  # those who are asked
         self._waits_for: set[str] = set()
         self._retries_at: float | None = None
 
@@ -119,6 +123,7 @@ class Reachability:
         self._is_thorough = is_thorough or len(roster) <= FULL_MESH
         self._is_stale = False
         self._asked.clear()
+        self._answers_by = None
         self._waits_for.clear()
         entries = [peer.as_entry() for peer in roster]
         for position, peer in enumerate(roster):
@@ -191,6 +196,39 @@ class Reachability:
             f"{dialler.name} cannot reach {target.name} at {target.address}:{target.port} ({how})"
             for dialler, target, how in gaps
         )
+
+    def overdue(
+        self,
+        members: Mapping[str, Peer],
+        deadlines: Deadlines,
+        now: float,
+        *,
+        judges_from: float,
+    ) -> Sequence[tuple[Peer, PeersChecked]]:
+        """Return what to take from those who do not answer: that they reach none of the others.
+
+        A dial that fails takes `answer_within_s`, and an answer may be lost with a connection.
+        """
+        if not self._asked:
+            self._answers_by = None
+            return ()
+        if self._answers_by is None:
+            self._answers_by = now + 2 * self._answer_within_s
+        if not deadlines.is_due(max(self._answers_by, judges_from), now):
+            return ()
+        self._answers_by = None
+        return [
+            (
+                members[incarnation],
+                PeersChecked(
+                    term=self._term,
+                    number=order.number,
+                    unreached={entry.incarnation: _NO_ANSWER for entry in order.peers},
+                ),
+            )
+            for incarnation, order in self._asked.items()
+            if incarnation in members
+        ]
 
     # --- trying again ------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import json
 import operator
 from typing import cast
 
+from pytest_elastic.channel import read_object
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous.founding_vocabulary import Claim, Record
 from pytest_elastic.rendezvous.messages import Place
@@ -84,7 +85,7 @@ def why_unread(value: str, where: str, credentials: Credentials | None) -> str:
 @functools.lru_cache(maxsize=8)  # whoever looks who decides reads the same again and again
 def _read(value: str) -> tuple[Record, object]:
     """Return what a text says, and its signature, if it has one."""
-    fields = json.loads(value)
+    fields = dict(read_object(value) or {})
     signature = fields.pop("signature", None)
     claim = fields.pop("claim", None)
     record = Record(

@@ -63,6 +63,13 @@ class NodeSide(Protocol):
         `mark`: what was left here by whoever hosted the endpoint before (R12).
         """
 
+    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
+        """Have a place looked at that somebody says is the coordinator's.
+
+        It is a hint to dial: a coordinator gives way only to an agent that is there and says that
+        it decides; `otherwise` is called if none does.
+        """
+
     def perform(self, command: v.CoordinatorCommand) -> None:
         """Do what the coordinator has decided."""
 

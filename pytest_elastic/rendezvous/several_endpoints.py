@@ -236,10 +236,9 @@ class SeveralEndpoints:
         for announcer in self._announcers:
             announcer.watch_endpoint()
 
-    def _on_newer(self, place: Place) -> None:
+    def _on_newer(self, place: Place, otherwise: Callable[[], None]) -> None:
         """Hear of a coordinator that could publish itself, and could not reach this node."""
-        self._side.tell_coordinator(v.JobFound(place=place))
-        self._side.tell_member(v.Announced(place=place))
+        self._side.hear_of(place, otherwise=otherwise)
 
     # Finding
 

@@ -417,7 +417,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFound:
-    """The job is decided elsewhere: whoever decides there has announced it (R12)."""
+    """The job is decided elsewhere: that was announced, and whoever is there has said so (R12)."""
 
     place: Place
 

@@ -128,7 +128,11 @@ def _end(text: str) -> str:
 
 
 def _number(value: object) -> int | None:
+    """Return a whole number of at most 64 bits: others cannot be sent to other nodes."""
+    if not isinstance(value, int | float | str):
+        return None
     try:
-        return int(value) if isinstance(value, int | float | str) else None
+        number = int(value)
     except (ValueError, OverflowError):
         return None
+    return number if abs(number) < 2**63 else None

@@ -22,6 +22,10 @@ from pytest_elastic.errors import StoreUnreachable
 __all__ = ["Etcd", "campaign", "conclude", "record", "renew", "resign"]
 
 
+# Which of several endpoints answered last: it is asked first.
+_answered: dict[tuple[str, ...], str] = {}
+
+
 class Etcd:
     """One etcd, of one or several endpoints; a connection for each request.
 
@@ -36,23 +40,29 @@ class Etcd:
         self._token: str | None = None
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer to one request, of the first endpoint that gives one."""
+        """Return the answer to one request, of the first endpoint that gives one in its time."""
         if self._place.get("user") and self._token is None:
             who = {"name": self._place["user"], "password": self._place.get("password", "")}
             self._token = str(self._ask("/v3/auth/authenticate", who)["token"])
         return self._ask(path, body)
 
     def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask one endpoint after the other; one that is silent leaves the others their share."""
         problems = []
-        for endpoint in self._place["endpoints"]:
+        endpoints = tuple(self._place["endpoints"])
+        order = sorted(endpoints, key=lambda each: each != _answered.get(endpoints))
+        for position, endpoint in enumerate(order):
             left_s = self._deadline - time.monotonic()
             if left_s <= 0:
                 problems.append("no time is left")
                 break
             try:
-                return self._ask_one(endpoint, path, body, left_s)
+                answer = self._ask_one(endpoint, path, body, left_s / (len(order) - position))
             except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
                 problems.append(f"{endpoint}: {_text(error)}")
+            else:
+                _answered[endpoints] = endpoint
+                return answer
         raise StoreUnreachable(f"etcd does not answer ({'; '.join(problems)})")
 
     def _ask_one(
@@ -107,9 +117,9 @@ def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if found is not None and _incarnation(found) != _incarnation(ours):
         return {"is_won": False, **found}
     if found is not None:
-        # We won before, and did not hear of it.
-        ttl_s = _keep_alive(etcd, found["lease"])
-        return {"is_won": ttl_s > 0, **found, "ttl_s": ttl_s, "record": _record(etcd, arguments)}
+        # We won before, and did not hear of it; or we resign, and this came before that. What is
+        # still under way belongs to that lease, and must not end the one that we ask for here.
+        resign(etcd, found)
     granted = etcd.ask("/v3/lease/grant", {"TTL": str(arguments["ttl_s"])})
     lease = str(granted["ID"])
     answer = etcd.ask("/v3/kv/txn", _put_over({**arguments, "lease": lease}, 0))

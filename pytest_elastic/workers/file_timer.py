@@ -52,7 +52,7 @@ class FileTimer:
         self._timers: dict[tuple[int, str], Timer] = {}
         self._fd = -1
         self.path = path
-        loop.open_door()
+        loop.enable_thread_wakeup()
 
     def open(self) -> None:
         """Make the pipe, and have the loop read it; called on a thread. Raises UsageError."""

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_elastic.boot.descriptors import wait_for
 from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
@@ -154,7 +155,7 @@ class Keeper:
             # something, that becomes ours with its death.
             process_tree.send_signal([self.pid], signal.SIGKILL)
         self._loop.unwatch(self._pidfd)
-        ended = bool(select.select([self._pidfd], [], [], timeout_s)[0])
+        ended = wait_for(self._pidfd, select.POLLIN, timeout_s)
         if ended:
             os.waitpid(self.pid, 0)
             ended = self._is_ready or _sweep_now(timeout_s)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_elastic.boot.descriptors import wait_for
 from pytest_elastic.errors import UsageError
 from pytest_elastic.workers.logs import LogSettings
 
@@ -124,7 +125,7 @@ class LogsPlugin:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             left_s = max(deadline - time.monotonic(), 0)
-            if not select.select([fd], [], [], left_s)[0]:
+            if not wait_for(fd, select.POLLIN, left_s):
                 raise self.failed(f"no answer within {timeout_s:g} s")
             data = os.read(fd, 65536)
             if not data:

@@ -5,10 +5,11 @@ coordinator adds one to a count while it decides, and whoever has seen the count
 long as the lease is, by its own clock, may take its place. No clock of one machine is compared with
 another's.
 
-Each call reads the file and writes it again under `flock`, so the file has to be on one machine, or
-on a file system whose locks hold on all nodes (NFS version 4 does). All is called on threads
-only, `prepare` on one of the agent and the rest in the store service: a file server that is gone
-blocks.
+Each call reads the file under `flock`, and puts another in its place unless only the count has
+changed, so that a machine which loses its power leaves one or the other. So the file has to be on
+one machine, or on a file system whose locks hold on all nodes (NFS version 4 does), in a folder
+that can be written. All is called on threads only, `prepare` on one of the agent and the rest in
+the store service: a file server that is gone blocks.
 
 The file is one line of JSON, with an entry for each job that uses it, and for the last ones that
 did: how a job ended stays until others have ended, as nobody counts the time.
@@ -35,7 +36,10 @@ _FORMAT = "pytest-elastic registry 1"
 _MAX_BYTES = 1024 * 1024
 # How many jobs that are over it tells of: an end is a quarter of a kilobyte.
 _ENDS = 64
-# How often a lock that somebody holds is tried again: it is held for a millisecond.
+# Where a count begins: it has as many digits for as long as a job runs, so that counting on changes
+# nothing else in the file.
+_COUNT_FROM = 10**9
+# How often a lock that somebody holds is tried again: it is held for milliseconds.
 _LOCK_RETRY_S = 0.01
 # What reading a text raises that no pytest-elastic wrote; a count may be said to be infinite.
 _NOT_OURS = (
@@ -47,9 +51,6 @@ _NOT_OURS = (
     RecursionError,
 )
 
-# When this process first saw a coordinator's count, by file and job: (what was seen, when).
-_seen: dict[tuple[str, str], tuple[object, float]] = {}
-
 
 def prepare(path: str, *, said: str) -> None:
     """Create the file if there is none, and see that it can be used; raises UsageError.
@@ -59,7 +60,8 @@ def prepare(path: str, *, said: str) -> None:
     what = f"{said}={path}"
     try:
         with _locked(path, deadline=time.monotonic()) as fd:
-            _read(fd, path)
+            _, text = _read(fd, path)
+            _replace(fd, path, text)
     except _Busy:
         pass  # that is how it is used
     except OSError as error:
@@ -89,25 +91,32 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
     """Find who decides, or be the one if nobody does; as `etcd_client.campaign`.
 
     `path`, `run_id`, `value` (JSON text with the candidate's `incarnation`), `ttl_s`. In the place
-    of the revision is a number that rises with each coordinator of the job. `now` is on this
-    machine's monotonic clock, which is read where nobody says it.
+    of the revision is a number that rises with each coordinator of the job. An answer says in
+    `seen` what was seen of the coordinator, and since when; the next call has to be given that, as
+    the process of this one may be gone by then. `now` is on this machine's monotonic clock, which
+    is read where nobody says it.
     """
     value, ttl_s = str(arguments["value"]), int(arguments["ttl_s"])
     with _entry(arguments) as entry:
         holder = entry.get("holder", "")
         is_ours = _incarnation(holder) == _incarnation(value)
         at = time.monotonic() if now is None else now
-        if holder and not is_ours and not _is_over(arguments, entry, at):
+        sight, since = [holder, entry.get("count")], at
+        if (seen := arguments.get("seen")) and seen[0] == sight:
+            since = float(seen[1])
+        if holder and not is_ours and at - since <= float(entry["ttl_s"]):
             return {
                 "is_won": False,
                 "value": holder,
                 "create_revision": entry["term"],
                 "ending": entry.get("ending", ""),
+                "seen": [sight, since],
             }
-        if not is_ours:
-            entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
-            entry["count"] = 0
-        entry.update(holder=value, ttl_s=ttl_s, count=int(entry["count"]) + 1)
+        # A new term, even if we won before: what is still under way, as a resignation that this has
+        # overtaken, is said under that one.
+        entry["term"] = max(int(entry.get("term", 0)) + 1, _term(value))
+        count = int(entry.get("count", _COUNT_FROM)) + 1  # never one that was seen before
+        entry.update(holder=value, ttl_s=ttl_s, count=count)
         return {
             "is_won": True,
             "value": value,
@@ -162,15 +171,6 @@ def _is_ours(arguments: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     return is_same and entry.get("term") == arguments["create_revision"]
 
 
-def _is_over(arguments: Mapping[str, Any], entry: Mapping[str, Any], now: float) -> bool:
-    """Tell whether the coordinator has been seen not to count for as long as it may decide."""
-    key = (str(arguments["path"]), str(arguments["run_id"]))
-    sight = (entry["holder"], entry["count"])
-    if key not in _seen or _seen[key][0] != sight:
-        _seen[key] = (sight, now)
-    return now - _seen[key][1] > float(entry["ttl_s"])
-
-
 @contextlib.contextmanager
 def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator[dict[str, Any]]:
     """Give the job's entry, and write the file again if it was changed; raises StoreUnreachable.
@@ -182,17 +182,19 @@ def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator
     try:
         with _locked(path, deadline=time.monotonic() + timeout_s) as fd:
             runs, old = _read(fd, path)
-            entry = dict(runs.pop(run_id, {}))
+            entry = dict(runs.get(run_id, {}))
             yield entry
-            runs[run_id] = entry  # the last one now
+            if is_lasting:
+                runs.pop(run_id, None)  # the last one now
+            runs[run_id] = entry
             over = [name for name, each in runs.items() if _is_left(each)]
             for name in over[:-_ENDS]:
                 del runs[name]
             new = _text(runs)
-            if new != old:
-                _write(fd, new, old)
-                if is_lasting:
-                    os.fsync(fd)
+            if not is_lasting and len(new) == len(old):
+                os.pwrite(fd, new.encode(), 0)  # some digits, however much of it is written
+            elif new != old:
+                _replace(fd, path, new)
     except _Busy as busy:
         raise StoreUnreachable(
             f"{path} was locked by another process for {timeout_s:g} s: is one that uses it frozen?"
@@ -231,21 +233,36 @@ class _Busy(Exception):
 def _locked(path: str, *, deadline: float) -> Iterator[int]:
     """Open the file, which is made if need be, and hold its lock; raises OSError and _Busy."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o644)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
+    while True:
+        fd = os.open(path, flags, 0o644)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "it is no plain file")
+            while not _has_lock(fd):
                 if time.monotonic() >= deadline:
-                    raise _Busy from error
-            time.sleep(_LOCK_RETRY_S)
-        yield fd
-    finally:
-        os.close(fd)  # this gives the lock back
+                    raise _Busy
+                time.sleep(_LOCK_RETRY_S)
+            if _is_at(path, fd):
+                yield fd
+                return
+        finally:
+            os.close(fd)  # this gives the lock back
+
+
+def _is_at(path: str, fd: int) -> bool:
+    """Tell whether no other file has taken the place of one since it was opened."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _has_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _read(fd: int, path: str) -> tuple[dict[str, Any], str]:
@@ -275,15 +292,29 @@ def _text(runs: Mapping[str, Any]) -> str:
     return json.dumps({"format": _FORMAT, "runs": runs}) + "\n" if runs else ""
 
 
-def _write(fd: int, new: str, old: str) -> None:
-    """Put a text in the place of another; one that finds no room leaves the old one."""
-    data = new.encode()
+def _replace(fd: int, path: str, text: str) -> None:
+    """Put a file with this text in the place of the one that is open; raises OSError.
+
+    Its own words are on the disk before it has the name: a name without them would be a file that
+    says nothing of any job.
+    """
+    path = os.path.realpath(path)
+    unfinished = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unfinished)  # who holds the lock is the only one here, and was killed there
     try:
-        written = os.pwrite(fd, data, 0)
-        if written < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with open(unfinished, "x", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(fd).st_mode))
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
     except OSError:
-        os.pwrite(fd, old.encode(), 0)
-        os.ftruncate(fd, len(old.encode()))
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
         raise
-    os.ftruncate(fd, len(data))
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

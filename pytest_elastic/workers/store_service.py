@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_elastic.boot import proc_title
-from pytest_elastic.boot.descriptors import close_all_but
+from pytest_elastic.boot.descriptors import close_all_but, raise_limit
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.config import Endpoint
@@ -63,6 +63,7 @@ class StoreServiceRole:
             signal.signal(number, signal.SIG_IGN)
         proc_title.show(["pytest-elastic: store service"], os.environ)
         _silence_torch()
+        raise_limit()  # each rank of the job is a connection of the worker store
         self._loop = Loop()
         self._channel = Channel(
             self._loop,

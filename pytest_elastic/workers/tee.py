@@ -93,7 +93,7 @@ class Tee:
 
     def start(self) -> None:
         """Begin to show; the files are made here if the workers have not come to it yet."""
-        self._loop.open_door()
+        self._loop.enable_thread_wakeup()
         self._thread.do(self._files.open)
         self._read_all()
 

@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import ClusterClient, wait_for
+from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.cluster import Cluster, ClusterError, NodeGone, NodeSpec, ProcessExited
+from elastic_harness.cluster.process import is_running
+from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
@@ -154,13 +155,43 @@ def test_a_role_called_in_a_forked_child_may_fork_warm_programs(bench: Bench) ->
     assert bench.output(played) == "__main__ hello\n"
 
 
+def test_a_facet_is_there_or_its_capability_says_why_not(bench: Bench) -> None:
+    """None of them is there and does nothing."""
+    cluster: Cluster = bench.cluster
+    facets = {
+        "network": cluster.network,
+        "disk_faults": cluster.disks,
+        "names": cluster.names,
+        "clock_skew": cluster.clock,
+    }
+    for name, facet in facets.items():
+        capability = cluster.capabilities[name]
+        assert (facet is not None) == capability.available, name
+        assert capability.reason
+    assert cluster.sockets is not None
+    assert cluster.limits is not None
+
+
+def test_how_a_process_ends_is_an_event(bench: Bench) -> None:
+    """Its state is known until then, and nothing afterwards."""
+    bench.start("n1")
+    process = bench.run("n1", *SLEEP)
+    assert is_running(wait_for(bench.loop, bench.cluster.state(process.ref)))
+    ended = bench.cluster.ended(process.ref)
+    assert not ended.is_done
+    assert wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGUSR1))
+    assert wait_for(bench.loop, ended) in (-signal.SIGUSR1, None)  # None before Linux 6.15
+    assert wait_for(bench.loop, bench.cluster.state(process.ref)) == ""
+    assert wait_for(bench.loop, bench.cluster.ended(process.ref)) is None
+
+
 def test_a_signal_reaches_a_process_and_only_while_it_runs(bench: Bench) -> None:
     """Signalling tells whether there was anybody to signal."""
     bench.start("n1")
     process = bench.run("n1", *SLEEP)
-    assert bench.cluster.signal(process, signal.SIGTERM)
+    assert wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGTERM))
     assert bench.finish(process) == -signal.SIGTERM
-    assert not bench.cluster.signal(process, signal.SIGTERM)
+    assert not wait_for(bench.loop, bench.cluster.signal(process.ref, signal.SIGTERM))
 
 
 def test_processes_of_a_node_are_listed_with_their_parents(bench: Bench) -> None:
@@ -168,26 +199,29 @@ def test_processes_of_a_node_are_listed_with_their_parents(bench: Bench) -> None
     bench.start("n1", "n2")
     shell = bench.run("n1", "sh", "-c", "sleep 1000; true")
     bench.until(
-        lambda: [info.command for info in bench.cluster.processes("n1")][1:] == [SLEEP],
+        lambda: [info.command for info in bench.processes("n1")][1:] == [SLEEP],
         "the shell to execute its child",
     )
-    first, second = bench.cluster.processes("n1")
+    first, second = bench.processes("n1")
     assert (first.pid, first.node_pid, first.command[0]) == (shell.pid, shell.node_pid, "sh")
     assert second.node_ppid == first.node_pid
-    assert first.started_at <= second.started_at
-    assert bench.cluster.processes("n2") == ()
-    assert bench.cluster.signal(second, signal.SIGKILL)
+    assert first.start_time <= second.start_time
+    assert bench.processes("n2") == ()
+    assert wait_for(bench.loop, bench.cluster.signal(second.ref, signal.SIGKILL))
     assert bench.finish(shell) == 0
 
 
-@pytest.mark.parametrize("how", ["stop", "crash", "cut"])
+CAUSES = {"stop": "teardown", "crash": "crash", "cut": "power_cut"}
+
+
+@pytest.mark.parametrize("how", CAUSES)
 def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: str) -> None:
     """Nothing outlives its node, not even what has left its parent and its session."""
     bench.start("n1", "n2")
     process = bench.python("n1", ESCAPE, str(bench.folder / "escaped"))
     other = bench.run("n2", *SLEEP)
     bench.wait_for_file("escaped")
-    pids = [info.pid for info in bench.cluster.processes("n1") if info.state != "Z"]
+    pids = [info.pid for info in bench.processes("n1") if info.state != "Z"]
     assert len(pids) == 2
     bench.end(how, "n1")
     assert process.exit_code == -signal.SIGKILL
@@ -195,7 +229,7 @@ def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: st
     assert list(bench.cluster.nodes) == ["n2"]
     assert other.exit_code is None
     gone = [event for event in bench.events if isinstance(event, NodeGone)]
-    assert [(event.node, event.asked) for event in gone] == [("n1", True)]
+    assert [(event.node, event.cause) for event in gone] == [("n1", CAUSES[how])]
 
 
 def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
@@ -207,7 +241,7 @@ def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
     bench.until(lambda: not bench.cluster.nodes, "the node to be gone")
     assert process.exit_code == -signal.SIGKILL
     gone = [event for event in bench.events if isinstance(event, NodeGone)]
-    assert [(event.node, event.asked) for event in gone] == [("n1", False)]
+    assert [(event.node, event.cause) for event in gone] == [("n1", "lost")]
 
 
 def test_a_name_that_ran_before_gets_its_next_incarnation(bench: Bench) -> None:
@@ -245,12 +279,12 @@ def test_a_paused_node_does_nothing_until_it_is_resumed(bench: Bench) -> None:
     bench.python("n2", count, str(free))
     for name in ("paused", "free"):
         bench.wait_for_file(name)
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
     before, of_other = paused.stat().st_size, free.stat().st_size
     bench.until(lambda: free.stat().st_size > of_other + 50, "the other node to go on")
     assert paused.stat().st_size == before
-    wait_for(bench.loop, partial(bench.cluster.resume_node, "n1"))
+    wait_for(bench.loop, bench.cluster.resume_node("n1"))
     bench.until(lambda: paused.stat().st_size > before, "the node to go on")
 
 
@@ -258,7 +292,7 @@ def test_a_paused_node_can_be_ended(bench: Bench) -> None:
     """What stands still can die."""
     bench.start("n1")
     process = bench.run("n1", *SLEEP)
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
     bench.end("crash", "n1")
     assert process.exit_code == -signal.SIGKILL
 

@@ -14,7 +14,6 @@ import pytest
 
 from tests.conformance.launchers import LIMIT_S, OURS, TORCHRUN, write
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 STOPS = """

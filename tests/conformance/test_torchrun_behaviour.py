@@ -21,7 +21,6 @@ from tests.conformance.launchers import (
     write,
 )
 
-pytest.importorskip("torch")
 # Each starts launchers, and most wait for a worker that imports torch.
 pytestmark = pytest.mark.slow
 

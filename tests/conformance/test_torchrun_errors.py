@@ -8,7 +8,6 @@ import pytest
 
 from tests.conformance.launchers import OURS, TORCHRUN, error_in, run, write
 
-pytest.importorskip("torch")
 # Each starts launchers, and most wait for a worker that imports torch.
 pytestmark = pytest.mark.slow
 

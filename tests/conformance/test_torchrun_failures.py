@@ -11,7 +11,6 @@ import pytest
 from tests.conformance.launchers import OURS, TORCHRUN, run, write
 from tests.conformance.torchrun_alone import takes_children_of_a_failed_worker_along
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 LEAVE_A_KEY = """

@@ -9,7 +9,6 @@ import pytest
 
 from tests.conformance.torchrun_lives import one_budget, survivor_and_newcomer
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

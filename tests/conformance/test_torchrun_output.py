@@ -12,7 +12,6 @@ import pytest
 
 from tests.conformance.launchers import LIMIT_S, OURS, TORCHRUN, Running, run, write
 
-pytest.importorskip("torch")
 # Each starts launchers, and most wait for a worker that imports torch.
 pytestmark = pytest.mark.slow
 

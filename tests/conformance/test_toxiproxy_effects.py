@@ -220,7 +220,6 @@ def test_ours_answers_while_a_reader_stalls(own_bench: Bench) -> None:
         proxy.update_toxic(f"{kind}_downstream", toxicity=0.9)
     proxy.destroy_toxic("bandwidth_downstream")
     own_bench.client.reset()
-    assert own_bench.client.recoveries == 0
     assert len(receive(ends.client, sent)) == sent
 
 

@@ -11,14 +11,13 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.future import wait_for
 from elastic_harness.network.link_model import (
     NO_CLASS,
+    DecisionKind,
     DropReason,
-    FateKind,
     Link,
     LinkCounters,
     LinkMode,
@@ -117,10 +116,10 @@ class ModelWire:
         traffic = (port_class(port),) if self.link.tells_apart else NO_CLASS
         for number, now in zip(numbers, times, strict=True):
             fate = self.link.offer(size + _HEADERS, port, now, units=1, traffic=traffic)
-            if fate.kind is FateKind.HOLD:
+            if fate.kind is DecisionKind.HOLD:
                 self._held.append(number)
             for when in fate.leave_at if not fate.corrupt_units else ():
-                if not self.link.may_deliver(when, traffic):
+                if self.link.stop_on_way(when, traffic) is not None:
                     self.link.count_drop(DropReason.DOWN, traffic=traffic)
                 else:
                     self.link.count_delivery(traffic)
@@ -182,7 +181,7 @@ class SwitchWire:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        wait_for(bench.loop, partial(bench.cluster.reset, seed=SEED), within_s=LIMIT_S)
+        wait_for(bench.loop, bench.cluster.reset(seed=SEED), within_s=LIMIT_S)
         bench.start(*PAIR)
         self._sender = self._socket(PAIR[0])
         self._receivers = {port: self._socket(PAIR[1]) for port in (PORT, OTHER_PORT)}
@@ -197,7 +196,7 @@ class SwitchWire:
         """Close the sockets, and end the nodes."""
         for sock in (self._sender, *self._receivers.values()):
             sock.close()
-        wait_for(self._bench.loop, self._bench.cluster.reset, within_s=LIMIT_S)
+        wait_for(self._bench.loop, self._bench.cluster.reset(), within_s=LIMIT_S)
 
     def now(self) -> float:
         """Return the time of our loop."""
@@ -206,7 +205,7 @@ class SwitchWire:
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force, and wait until it is."""
         self._holds = not policy.up and policy.mode is LinkMode.HOLD
-        change = partial(self._bench.cluster.set_policy, [PAIR], policy, traffic=traffic)
+        change = self._bench.network.set_policy([PAIR], policy, traffic=traffic)
         wait_for(self._bench.loop, change, within_s=LIMIT_S)
 
     def send(
@@ -239,7 +238,7 @@ class SwitchWire:
         return self._bench.cluster.nodes[PAIR[1]].address
 
     def _socket(self, node: str) -> socket.socket:
-        opened = partial(self._bench.cluster.open_socket, node, datagram=True)
+        opened = self._bench.cluster.sockets.open(node, datagram=True)
         made: socket.socket = wait_for(self._bench.loop, opened, within_s=LIMIT_S)
         made.setblocking(False)
         return made

@@ -1,28 +1,41 @@
 """The check-up of an ordinary script of each framework: `tox -e frameworks`.
 
-The scripts are written as their frameworks' documentation says. What the card says of them is true:
-docs/frameworks.md tells what each loses, and why.
+The scripts are written as their frameworks' documentation says, and the commands are those of
+docs/frameworks/, whose pages tell what each script loses, and why.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.jobs import LIMIT_S, PROGRAMS
+from tests.frameworks.jobs import LIMIT_S
+from tests.house.test_documents import ROOT
 from tests.integration.test_checkup import check_up, rows_of
 
 ROWS = "worker-killed,preempted,killed-while-saving,checkpoint-torn"
 
 
+def shown_on(page: str, folder: Path) -> list[str]:
+    """Copy the script of a page as the page does; return what stands behind `chaos` there."""
+    text = (ROOT / "docs" / "frameworks" / f"{page}.md").read_text(encoding="utf-8")
+    ((source, command),) = re.findall(
+        r"^cp (\S+) \S+/train\.py\ncd \S+\npytest-elastic chaos (.+)$", text, re.MULTILINE
+    )
+    shutil.copy(ROOT / source, folder / "train.py")
+    return shlex.split(command)
+
+
 @pytest.mark.parametrize(
-    ("name", "words", "survived", "said"),
+    ("page", "without", "survived", "said"),
     [
         (
-            "fsdp",
+            "fsdp2",
             [],
             ["yes", "yes (invalid)", "yes", "NO"],
             ["CheckpointException", "Handle SIGTERM", "in samples, not in steps"],
@@ -35,13 +48,13 @@ ROWS = "worker-killed,preempted,killed-while-saving,checkpoint-torn"
         ),
         (
             "accelerate",
-            [],
+            ["--seedable-sampler"],
             ["yes (invalid)", "yes (invalid)", "NO", "NO"],
             ["so do the random numbers of torch", "RandomSampler is not known"],
         ),
         (
             "accelerate",
-            ["--seedable-sampler"],
+            [],
             ["yes", "yes (invalid)", "NO", "NO"],
             ["resume from the newest one that is complete"],
         ),
@@ -54,11 +67,11 @@ ROWS = "worker-killed,preempted,killed-while-saving,checkpoint-torn"
     ],
 )
 def test_the_card_of_a_framework_is_true(
-    name: str, words: Sequence[str], survived: Sequence[str], said: Sequence[str], tmp_path: Path
+    page: str, without: Sequence[str], survived: Sequence[str], said: Sequence[str], tmp_path: Path
 ) -> None:
     """What it loses is found out, and nothing else is said to be lost."""
-    shutil.copy(PROGRAMS / f"checkup_{name}.py", tmp_path / "train.py")
-    done = check_up(f"--only={ROWS}", "train.py", *words, cwd=tmp_path, limit_s=LIMIT_S)
+    words = [word for word in shown_on(page, tmp_path) if word not in without]
+    done = check_up(f"--only={ROWS}", *words, cwd=tmp_path, limit_s=LIMIT_S)
     text = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stdout + done.stderr
     rows = rows_of(done.stdout)
@@ -69,11 +82,11 @@ def test_the_card_of_a_framework_is_true(
 
 def test_plain_sgd_is_unknown_until_its_steps_are_shown(tmp_path: Path) -> None:
     """Its optimizer counts none; what it prints does."""
-    shutil.copy(PROGRAMS / "checkup_sgd.py", tmp_path / "train.py")
+    words = shown_on("ddp", tmp_path)
     only = "--only=worker-killed,killed-while-saving"
-    blind = check_up(only, "train.py", cwd=tmp_path, limit_s=LIMIT_S)
+    blind = check_up(only, words[-1], cwd=tmp_path, limit_s=LIMIT_S)
     assert blind.returncode == 3, blind.stdout + blind.stderr
     assert r"--observe-step='step (\d+)'" in " ".join(blind.stdout.split())
-    done = check_up(only, r"--observe-step=step (\d+)", "train.py", cwd=tmp_path, limit_s=LIMIT_S)
+    done = check_up(only, *words, cwd=tmp_path, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(cells[0] == "yes" for cells in rows_of(done.stdout).values())

@@ -1,7 +1,7 @@
 """Frameworks run unchanged, warm and exec'ed: `tox -e frameworks`.
 
 Not part of the default run, which would have to install all of them; pytest is given this file by
-name. See docs/frameworks.md.
+name. See docs/frameworks.md and docs/warm-workers.md.
 """
 
 from __future__ import annotations

@@ -82,13 +82,17 @@ def _may_import(home: rules.Room, target: str) -> bool:
 
 
 def circles(tree: SourceTree, *, deferred: bool) -> list[Finding]:
-    """Find modules that import each other; with `deferred`, imports inside functions count too."""
+    """Find modules that import each other.
+
+    With `deferred`, imports inside functions and for types alone count too: whoever reads one of
+    such modules has to read them all.
+    """
     edges: dict[str, dict[str, int]] = {}
     for source in tree.product():
         targets = edges.setdefault(source.module, {})
         for imported in source.imports():
             target = tree.ours(imported)
-            counts = not imported.typing_only and (deferred or not imported.deferred)
+            counts = deferred or not (imported.typing_only or imported.deferred)
             if counts and target in tree.sources and target != source.module:
                 targets.setdefault(target, imported.line)
     found = []
@@ -186,6 +190,43 @@ def _effects_used(source: Source) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{name}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in rules.EFFECT_CALLS:
             yield node.lineno, f"{ast.unparse(node.func)}()"
+
+
+# Processes
+
+
+def touched_processes(tree: SourceTree) -> list[Finding]:
+    """Find what signals or looks at processes of the harness beside the cluster.
+
+    Nodes may be on other machines, where a pid means another process.
+    """
+    found = []
+    for source in tree.below("elastic_harness"):
+        is_in = source.module.startswith(tuple(f"{each}." for each in rules.PROCESSES_IN))
+        if is_in or source.module in rules.PROCESSES_EXCEPT:
+            continue
+        for line, what in _processes_touched(source, tree):
+            text = f"{source.module} uses {what}: ask the cluster"
+            found.append(Finding(path=source.path, line=line, text=text))
+    return found
+
+
+def _processes_touched(source: Source, tree: SourceTree) -> Iterator[tuple[int, str]]:
+    for imported in source.imports():
+        if tree.ours(imported) in rules.PROCESS_MODULES:
+            yield imported.line, str(tree.ours(imported))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in rules.PROCESS_CALLS:
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield from [(node.lineno, "/proc")] if "/proc/" in str(node.value) else []
 
 
 # Expensive imports

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,13 @@ def test_a_fragment_has_a_known_type_and_a_text(path: Path) -> None:
     assert path.name == "README.md" or re.fullmatch(
         rf"[a-z0-9-]+\.({'|'.join(types)})\.md", path.name
     )
+
+
+def test_the_description_on_a_package_index_links_nothing_of_the_repository() -> None:
+    """There is no such file beside it; all that stands before the list of pages is there."""
+    build = [sys.executable, "-m", "hatchling", "metadata"]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    text = json.loads(done.stdout)["readme"]["text"]
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
+    assert "@pytest.mark.ranks(4)" in text
+    assert "the check-up, recipes by what you fear" in text

@@ -102,8 +102,8 @@ def test_a_circle_is_found_once_and_named_whole(tmp_path: Path) -> None:
     )
 
 
-def test_a_circle_through_a_function_is_counted_apart(tmp_path: Path) -> None:
-    """It does not break the import, but it is a circle; one for types only is none."""
+def test_a_circle_through_a_function_or_for_types_is_counted_apart(tmp_path: Path) -> None:
+    """It does not break the import, but it is a circle."""
     tree = tree_of(
         tmp_path,
         pytest_elastic__agent__a="def f():\n    import pytest_elastic.agent.b",
@@ -112,8 +112,9 @@ def test_a_circle_through_a_function_is_counted_apart(tmp_path: Path) -> None:
         pytest_elastic__agent__d="if TYPE_CHECKING:\n    import pytest_elastic.agent.c",
     )
     assert checks.circles(tree, deferred=False) == []
-    (finding,) = checks.circles(tree, deferred=True)
-    assert finding.text.endswith("pytest_elastic.agent.a, pytest_elastic.agent.b")
+    one, other = checks.circles(tree, deferred=True)
+    assert one.text.endswith("pytest_elastic.agent.a, pytest_elastic.agent.b")
+    assert other.text.endswith("pytest_elastic.agent.c, pytest_elastic.agent.d")
 
 
 @pytest.mark.parametrize(
@@ -242,3 +243,29 @@ def test_syntax_newer_than_the_oldest_python_is_refused(tmp_path: Path) -> None:
     """`except*` came with 3.11; every file is read as 3.10 would."""
     with pytest.raises(SyntaxError):
         tree_of(tmp_path, pytest_elastic__new="try:\n    f()\nexcept* OSError:\n    pass\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\nos.kill(1, 9)",
+        "import signal\ndef f(fd): signal.pidfd_send_signal(fd, 9)",
+        "def f(pid): return open(f'/proc/{pid}/stat')",
+        "\ndef f():\n    from elastic_harness.cluster import process_table",
+        "from elastic_harness.cluster.local_processes import LocalProcesses",
+    ],
+)
+def test_what_touches_a_process_beside_the_cluster_is_found(tmp_path: Path, text: str) -> None:
+    """Whatever the way; what is below the cluster may."""
+    needed = {
+        "elastic_harness__cluster__local_processes": "",
+        "elastic_harness__cluster__process_table": "",
+    }
+    tree = tree_of(tmp_path, elastic_harness__faults__node=text, **needed)
+    assert [finding.path for finding in checks.touched_processes(tree)] == [
+        "harness/elastic_harness/faults/node.py"
+    ]
+    tree = tree_of(tmp_path / "other", elastic_harness__cluster__node__init=text, **needed)
+    assert checks.touched_processes(tree) == []
+    tree = tree_of(tmp_path / "words", elastic_harness__faults__node='"""Reads no /proc/PID."""')
+    assert checks.touched_processes(tree) == []

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.limits import cgroup_layout, cgroups
-from elastic_harness.cluster.limits.handing_down import hand_down
 
 __all__ = ["limited_memory"]
 
@@ -26,16 +25,6 @@ def limited_memory(limit_bytes: int) -> Iterator[Path]:
 
     Processes are put into it by writing their pids to its `cgroup.procs`.
     """
-    held = hand_down()
-    try:
-        with _made(limit_bytes) as group:
-            yield group
-    finally:
-        held.release()
-
-
-@contextlib.contextmanager
-def _made(limit_bytes: int) -> Iterator[Path]:
     place = cgroups.find_hierarchies().get("memory")
     if place is None:
         pytest.skip("there is no control group for memory below which one could be made")

@@ -78,7 +78,7 @@ class Caller:
 
     def __init__(self) -> None:
         self._loop = Loop()
-        self._loop.open_door()
+        self._loop.enable_thread_wakeup()
         self._store = ThreadedStore(self._loop)
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[list[str], float]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from elastic_harness.cluster.process_table import is_same_process
 from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.history import Entry, History
 from elastic_harness.observe.observer import Observer, probe_environ
-from elastic_harness.observe.proc import is_same_process
 
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
@@ -121,7 +121,7 @@ class Bench:
     def until_all_ended(self) -> list[str]:
         """Wait for every process and return what each printed."""
         self.until(lambda: all(process.poll() is not None for process in self.processes))
-        self.until(lambda: not self.observer.live_workers)
+        self.until(lambda: not self.observer.stack_sources)
         return [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
 
     def told(self) -> str:
@@ -136,9 +136,9 @@ class Bench:
             if process.poll() is None:
                 process.kill()
             send_signal(below, signal.SIGKILL)
-        for pid, worker in self.observer.live_workers.items():
-            if is_same_process(pid, worker.start_time):
-                send_signal([pid], signal.SIGKILL)
+        for worker in [source.worker for source in self.observer.stack_sources]:
+            if is_same_process(worker.pid, worker.start_time):
+                send_signal([worker.pid], signal.SIGKILL)
         for process in self.processes:
             process.communicate(timeout=DEADLINE_S)
         self.observer.close()

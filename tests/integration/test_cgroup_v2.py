@@ -1,8 +1,8 @@
 """Version 2 control groups on a real kernel, as far as this machine's version 2 hierarchy has them.
 
 Where version 1 has taken processor, memory and processes, their version 2 files are only tested as
-recorded (`tests/unit/cluster/test_cgroup_layout.py`); freezing, killing what is frozen and handing
-controllers down work in any version 2 hierarchy.
+recorded (`tests/unit/cluster/test_cgroup_layout.py`); freezing, killing what is frozen and
+enabling controllers work in any version 2 hierarchy.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ def test_what_is_frozen_by_version_2_stands_still_and_can_be_killed(
         (top / session).rmdir()
 
 
-def test_a_sessions_group_hands_its_controllers_down_to_its_nodes(
+def test_a_sessions_group_enables_its_controllers_for_its_nodes(
     top: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     """The files of a controller are in a node's group, which may have processes."""
     known = (top / "cgroup.controllers").read_text().split()
     if not known:
-        pytest.skip(f"{top} has no controller that could be handed down")
+        pytest.skip(f"{top} has no controller that could be enabled")
     session = cgroups.session_tag(os.getpid())
     hierarchy = Hierarchy(version=2, folder=str(top), controllers=(known[0],))
-    with _handed_down(top, known[0]):
+    with _enabled(top, known[0]):
         group = cgroups.NodeGroup(session, "n1", {"freeze": hierarchy})
         try:
             folder = Path(group.make("freeze"))
@@ -95,17 +95,17 @@ def test_a_sessions_group_hands_its_controllers_down_to_its_nodes(
 
 
 @contextlib.contextmanager
-def _handed_down(top: Path, controller: str) -> Iterator[None]:
-    """Have a group hand a controller down for a while; skips where it must not."""
+def _enabled(top: Path, controller: str) -> Iterator[None]:
+    """Enable a controller below a group for a while; skips where it must not."""
     table = top / "cgroup.subtree_control"
     was_there = controller in table.read_text().split()
     if not was_there:
         if (top / "cgroup.type").exists() and (top / "cgroup.procs").read_text():
-            pytest.skip(f"{top} has processes, and what is handed down beside them takes none")
+            pytest.skip(f"{top} has processes, and groups beside them would take none")
         try:
             table.write_text(f"+{controller}")
         except OSError as error:
-            pytest.skip(f"{top} cannot hand {controller} down: {error}")
+            pytest.skip(f"{top} cannot enable {controller}: {error}")
     yield
     if not was_there:
         table.write_text(f"-{controller}")

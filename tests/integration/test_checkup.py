@@ -87,14 +87,34 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
     assert "Check-up of train.py: 3 valid" in (folder / "card.txt").read_text()
 
 
+@pytest.mark.parametrize("where", ["saved/", ""])
 def test_a_script_that_saves_by_a_relative_name_is_killed_in_the_middle_of_it(
-    tmp_path: Path,
+    tmp_path: Path, where: str
 ) -> None:
-    """The folder below its working folder is covered, which relative names do not go past."""
-    (tmp_path / "train.py").write_text(SAVES)
+    """In a folder below its working folder, or right there."""
+    makes = 'os.makedirs("saved", exist_ok=True)'
+    assert makes in SAVES
+    script = SAVES if where else SAVES.replace(makes, "pass").replace("saved/", "")
+    (tmp_path / "train.py").write_text(script)
     done = check_up("--nodes=1", "--only=killed-while-saving", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows_of(done.stdout)["killed-while-saving"][0] == "yes"
+
+
+def test_an_absolute_path_in_the_working_folder_is_that_of_the_runs_copy(tmp_path: Path) -> None:
+    """An argument that names it leads to the copy; what lies elsewhere is seen to be shared."""
+    script = SAVES.replace("import os,", "import os, sys,").replace('"saved', 'sys.argv[1] + "')
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.py").write_text(script)
+    words = ["--nodes=1", "--cluster=process", "--jobs=2", "--only=worker-killed", "train.py"]
+    here = check_up(*words, f"{tmp_path}/here/saved", cwd=tmp_path / "here")
+    assert here.returncode == 0, here.stdout + here.stderr
+    assert "saves saved/last.bin every 5 steps" in here.stdout
+    assert not (tmp_path / "here" / "saved").exists()
+    elsewhere = check_up(*words, f"{tmp_path}/elsewhere", cwd=tmp_path / "here")
+    assert elsewhere.returncode == 3, elsewhere.stdout + elsewhere.stderr
+    told = " ".join(elsewhere.stdout.split())
+    assert "worker-killed: unknown. A worker is killed between two checkpoints. it went on" in told
 
 
 @pytest.mark.slow
@@ -187,6 +207,10 @@ def test_a_script_that_is_wrong_is_found_out(
             "open('train.csv')",
             "train.py fails without any fault: rank 0 on n1, exit code 1: File",
         ),
+        (
+            "import os, sys; os.execv(sys.executable, ['python3', '-m', 'nowhere'])",
+            "python3: No module named nowhere",
+        ),
         ("import time; time.sleep(600)", "train.py had not ended by its limit, without any fault"),
     ],
 )
@@ -213,7 +237,7 @@ def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Pat
     assert "to mend it: Save more often" in done.stdout
     assert rows["node-silent"][0] == "skipped"
     assert "Note: checkpoints: no checkpoint was seen" in done.stdout
-    assert "at an absolute path elsewhere one is not seen" in " ".join(done.stdout.split())
+    assert "If the script saves elsewhere, by an absolute path" in " ".join(done.stdout.split())
 
 
 def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:

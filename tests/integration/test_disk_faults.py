@@ -1,22 +1,22 @@
-"""A covered path of a node: passed on as it is, and then full, read-only, failing and slow."""
+"""An overlaid path of a node: passed on as it is, and then full, read-only, failing and slow."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
 
-# What programs do with files, through the covered path and, for comparison, beside it.
+# What programs do with files, through the overlay and, for comparison, beside it.
 WORK = """
 import errno, mmap, os, shutil, sys
 os.chdir(sys.argv[1])
@@ -86,7 +86,7 @@ def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
 def lay(bench: Bench, policy: DiskPolicy | None, owner: str = "x") -> None:
     """Lay a policy over the data directory."""
     path = str(bench.folder / "data")
-    wait_for(bench.loop, partial(bench.cluster.set_disk, "n1", path, owner, policy))
+    wait_for(bench.loop, bench.disks.set_policy("n1", path, owner, policy))
 
 
 def said(bench: Bench, code: str) -> list[str]:
@@ -98,13 +98,13 @@ def said(bench: Bench, code: str) -> list[str]:
 
 
 def counters(bench: Bench) -> DiskCounters:
-    """Return what the covered path has counted."""
+    """Return what the overlay has counted."""
     path = str(bench.folder / "data")
-    found: DiskCounters = wait_for(bench.loop, partial(bench.cluster.count_disk, "n1", path))
+    found: DiskCounters = wait_for(bench.loop, bench.disks.counters("n1", path))
     return found
 
 
-def test_a_covered_path_is_a_file_system_like_any_other(bench: Bench) -> None:
+def test_an_overlay_is_a_file_system_like_any_other(bench: Bench) -> None:
     """Whatever programs do works, and arrives in the directory below."""
     assert said(bench, WORK) == ["done"]
     lay(bench, DiskPolicy())
@@ -145,12 +145,10 @@ def test_a_node_that_waits_for_its_disk_can_die(bench: Bench) -> None:
     assert said(bench, WRITE)[0] == "written 2000"
 
 
-def test_what_cannot_be_covered_is_said(bench: Bench) -> None:
+def test_a_path_that_cannot_be_overlaid_is_said(bench: Bench) -> None:
     """A path that the node does not have."""
-    problems: list[object] = []
-    bench.cluster.set_disk("n1", "/nothing/there", "x", DiskPolicy(), problems.append)
-    bench.until(lambda: bool(problems), "an answer")
-    assert "cannot cover /nothing/there on 'n1'" in str(problems[0])
+    with pytest.raises(ClusterError, match="cannot mount an overlay on /nothing/there of 'n1'"):
+        wait_for(bench.loop, bench.disks.set_policy("n1", "/nothing/there", "x", DiskPolicy()))
 
 
 SAVE = """

@@ -13,7 +13,6 @@ import pytest
 from tests.conformance.launchers import OURS, Running, write
 from tests.integration.etcd_server import EtcdServer, serve_etcd
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 # No worker here uses torch, and its handler imports it in a process of its own.

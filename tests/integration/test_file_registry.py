@@ -11,13 +11,12 @@ from tests.conformance.launchers import Running
 from tests.integration import granted_job
 from tests.integration.granted_job import CONF, ending, host_and_other, starts, take_over
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
-def agent(folder: Path, name: str, *more: str) -> Running:
+def agent(folder: Path, name: str, *more: str, conf: str = CONF) -> Running:
     """Start one node of the job; the file is named from where it runs."""
-    conf = f"--rdzv-conf=store_type=file,{CONF}"
+    conf = f"--rdzv-conf=store_type=file,{conf}"
     where = ("--rdzv-backend=c10d", "--rdzv-endpoint=job.rdzv", conf)
     return granted_job.agent(folder, name, "--nnodes=1:2", "--max-restarts=1", *where, *more)
 
@@ -50,8 +49,14 @@ def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path
 
 
 def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:
-    """It counts no more, so another may; what it says then is said under a term that is over."""
-    agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
+    """It counts no more, so another may; what it says then is said under a term that is over.
+
+    Whoever greets it meanwhile waits for a lease before it looks at the file again: for longer than
+    a store service is kept that is not asked anything.
+    """
+    conf = CONF.replace("lease=2", "lease=4")
+    warm = "--worker-start=auto"
+    agents = {name: agent(tmp_path, name, warm, conf=conf) for name in ("n1", "n2")}
     with ending(agents):
         host, other = host_and_other(agents)
         assert take_over(host, other).term == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -164,6 +165,34 @@ def test_output_can_be_redirected_and_shown(tmp_path: Path) -> None:
         assert (attempt / "stdout.log").read_text() == f"out {rank}\n"
         assert (attempt / "stderr.log").read_text() == f"err {rank}\n"
     assert done.stdout == "[default0]:out 0\n"
+
+
+@pytest.mark.parametrize("start", ["auto", "exec"])
+def test_an_agent_may_have_many_descriptors_and_workers_as_many_as_before(
+    tmp_path: Path, start: str
+) -> None:
+    """Each member is a connection of its coordinator, and each rank one of the worker store."""
+    script = write(
+        tmp_path / "limits.py",
+        "import resource",
+        "keeper = os.getppid()",
+        "agent = int(pathlib.Path(f'/proc/{keeper}/stat').read_text().split(') ')[1].split()[1])",
+        "children = pathlib.Path(f'/proc/{keeper}/task/{keeper}/children').read_text().split()",
+        "(service,) = {int(pid) for pid in children} - {os.getpid()}",
+        "pids = (agent, service, keeper, 0)",
+        "print([resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids])",
+    )
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    launcher = command("--standalone", f"--worker-start={start}", script)
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -Sn 500; exec "$@"', "sh", *launcher],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, **LEAN},
+        check=True,
+    )
+    assert done.stdout == f"{[(hard, hard)] * 2 + [(500, hard)] * 2}\n"
 
 
 @pytest.mark.parametrize("start", ["auto", "exec"])

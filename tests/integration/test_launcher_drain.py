@@ -22,8 +22,6 @@ import pytest
 from tests.conformance.launchers import LIMIT_S, OURS, Running, address
 from tests.integration.stopped import stop
 
-pytest.importorskip("torch")
-
 # A launcher that starts no warm interpreter: these workers do not import torch.
 PLAIN = (*OURS, "--worker-start=exec")
 

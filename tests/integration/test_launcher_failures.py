@@ -16,8 +16,6 @@ import pytest
 from tests.conformance.launchers import LIMIT_S, OURS, Running, address
 from tests.integration.memory_group import limited_memory
 
-pytest.importorskip("torch")
-
 # A launcher that starts no warm interpreter: these workers do not import torch.
 PLAIN = (*OURS, "--worker-start=exec")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import signal
 import sys
@@ -254,7 +255,7 @@ def test_a_caller_that_is_killed_leaves_nothing(start: Callable[..., Running]) -
 
 def test_settings_of_torchs_own_are_taken() -> None:
     """`LaunchConfig` of torch.distributed.launcher, field by field."""
-    api = pytest.importorskip("torch.distributed.launcher.api")
+    api = importlib.import_module("torch.distributed.launcher.api")
     theirs = api.LaunchConfig(
         min_nodes=1,
         max_nodes=3,
@@ -280,7 +281,7 @@ def test_settings_of_torchs_own_are_taken() -> None:
     assert ours.stdout_filters == ("a,b", "c")
     assert (ours.shutdown_timeout_s, ours.signals) == (4.0, (signal.SIGTERM,))
     assert ours.log_dir is None
-    multiprocessing = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    multiprocessing = importlib.import_module("torch.distributed.elastic.multiprocessing")
     logs = api.DefaultLogsSpecs(log_dir="/logs", tee=multiprocessing.Std.ALL)
     theirs = api.LaunchConfig(1, 1, 1, logs_specs=logs, rdzv_backend="c10d")
     ours = as_launch_config(theirs)

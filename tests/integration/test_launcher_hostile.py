@@ -29,12 +29,12 @@ while not os.path.exists(sys.argv[1]): time.sleep(0.05)
 class Job:
     """A job of one node that has a place for another one, and the ports of it."""
 
-    def __init__(self, folder: Path, token: str | None = "ours") -> None:
+    def __init__(self, folder: Path, token: str | None = "ours", conf: str = "") -> None:
         self.folder = folder
         (folder / "stay.py").write_text(STAY)
         # An address that no other test uses, so that the default port is free there.
         self.address = f"127.82.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
-        self.node = Running(*self.words(token), cwd=folder, environ=self.environ)
+        self.node = Running(*self.words(token, conf), cwd=folder, environ=self.environ)
         self.node.wait_for("world 1")
 
     @property
@@ -179,6 +179,22 @@ EVIL = {
     "127.0.0.73": "x\n[pytest-elastic n1] round 99: forged",
     "127.0.0.74": "x\r\x9b2Jforged",
 }
+
+
+@pytest.mark.parametrize("conf", ["", ",quorum=majority"])
+def test_whoever_is_announced_by_a_stranger_is_not_followed(tmp_path: Path, conf: str) -> None:
+    """Nothing is signed: a coordinator of a later term is named, at whose port nobody decides."""
+    job = Job(tmp_path, None, conf)
+    try:
+        place = m.Place(term=2, name="x", incarnation="e" * 16, address=job.address, port=9)
+        say(job.door(), frame(encode(m.Announcement(run_id=RUN_ID, place=place))))
+        (tmp_path / "done").touch()
+        assert job.node.process.wait(LIMIT_S) == 0
+        events = (tmp_path / "events.jsonl").read_text()
+        assert "coordinator_stepped_down" not in events
+        assert "workers_held" not in events
+    finally:
+        job.node.end()
 
 
 @pytest.mark.parametrize("token", ["ours", None])

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,3 +82,37 @@ def test_a_launcher_leaves_a_worker_that_cannot_be_killed_and_names_it(
     assert job.process.returncode == 3, job.printed
     assert "this node cannot go on: processes of round 1 have outlived SIGKILL" in job.printed
     assert f"(pid {pid} is in state D, waits in " in job.printed
+
+
+def a_node(name: str, *, is_host: bool) -> Sequence[str]:
+    """Return the command line of one of two nodes on this machine."""
+    conf = f"is_host={is_host},kill_timeout=2,last_call_timeout=60,min_round=0.1"
+    return (
+        *("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.91.31.1:29400"),
+        *(f"--node-name={name}", f"--rdzv-conf={conf}", "--worker-start=exec"),
+        *("--max-restarts=3", "--failure-grace=0.5", "stays.py"),
+    )
+
+
+@pytest.mark.parametrize("stuck_is_host", [True, False])
+def test_a_node_that_cannot_end_a_stopped_round_names_what_is_left_and_tells_the_other(
+    tmp_path: Path, freezer: Freezer, *, stuck_is_host: bool
+) -> None:
+    """A rank of the other has failed: this node can run no other round, and leaves the job."""
+    (tmp_path / "stays.py").write_text(STAYS)
+    with (
+        Running(*a_node("stuck", is_host=stuck_is_host), cwd=tmp_path) as stuck,
+        Running(*a_node("other", is_host=not stuck_is_host), cwd=tmp_path) as other,
+    ):
+        pids = []
+        for job in (stuck, other):
+            job.wait_for(" is up")
+            pids.append(int(job.printed.partition(" is up")[0].rpartition(" ")[2]))
+        freezer.freeze(pids[0])
+        os.kill(pids[1], signal.SIGKILL)
+        assert stuck.process.wait(LIMIT_S) == 3
+        freezer.close()
+        stuck.read_rest()
+        assert "this node cannot go on: processes of round 1 have outlived" in stuck.printed
+        assert f"(pid {pids[0]} is in state D, waits in " in stuck.printed, stuck.printed
+        other.wait_for("processes of round 1 have outlived SIGKILL, so it cannot run another one")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.client import wait_for
-from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
+from elastic_harness.future import gather, wait_for
+from elastic_harness.network.link_model import (
+    HEALTHY,
+    DropReason,
+    LinkCounters,
+    LinkMode,
+    LinkPolicy,
+)
+from elastic_harness.report.links import reach, read_link_uses
+from elastic_harness.scenario.stage.link_clock import LinkClock
 
 from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
 
@@ -87,10 +95,8 @@ def test_an_order_to_reset_ends_the_connections_that_are_there(bench: Bench) -> 
 def test_changes_of_policies_lose_nothing_and_reorder_nothing(bench: Bench) -> None:
     """A stream of datagrams over a link that is slowed, held and healed twenty times is whole."""
     bench.start("n1", "n2")
-    opened = partial(bench.cluster.open_socket, datagram=True)
-    ours, theirs = (
-        wait_for(bench.loop, partial(opened, node), within_s=LIMIT_S) for node in ("n1", "n2")
-    )
+    opened = [bench.cluster.sockets.open(node, datagram=True) for node in ("n1", "n2")]
+    ours, theirs = wait_for(bench.loop, gather(opened), within_s=LIMIT_S)
     with ours, theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         theirs.bind((bench.cluster.nodes["n2"].address, 7001))
@@ -167,7 +173,7 @@ def test_a_capture_shows_every_packet_of_a_link_and_what_became_of_it(bench: Ben
     """In a format that other programs read; ended, it costs the link nothing any more."""
     bench.start("n1", "n2", "n3")
     path = bench.folder / "links.pcapng"
-    wait_for(bench.loop, partial(bench.cluster.capture, "look", BOTH, str(path)), within_s=LIMIT_S)
+    wait_for(bench.loop, bench.network.capture("look", BOTH, str(path)), within_s=LIMIT_S)
     ours, theirs = bench.connection("n1", "n2")
     other, third = bench.connection("n1", "n3")
     bench.set_policy([("n1", "n2")], LinkPolicy(up=False))
@@ -178,7 +184,7 @@ def test_a_capture_shows_every_packet_of_a_link_and_what_became_of_it(bench: Ben
     )
     for end in (ours, theirs, other, third):
         end.close()
-    counted = wait_for(bench.loop, partial(bench.cluster.end_capture, "look"), within_s=LIMIT_S)
+    counted = wait_for(bench.loop, bench.network.end_capture("look"), within_s=LIMIT_S)
     seen = read_pcapng(path)
     assert len(seen) == counted
     assert {each.link for each in seen} == {"n1>n2", "n2>n1"}
@@ -190,5 +196,37 @@ def test_a_capture_shows_every_packet_of_a_link_and_what_became_of_it(bench: Ben
     assert lost.comment == "dropped: down"
     assert lost.length == len(lost.packet)
     assert [each.at_s for each in seen] == sorted(each.at_s for each in seen)
-    again = wait_for(bench.loop, partial(bench.cluster.end_capture, "look"), within_s=LIMIT_S)
+    again = wait_for(bench.loop, bench.network.end_capture("look"), within_s=LIMIT_S)
     assert again == 0
+
+
+def test_a_clock_of_links_writes_down_what_arrived_and_when_nothing_did(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Three datagrams pass, two are cut off: the page's table of who could reach whom says so."""
+    bench.start("n1", "n2")
+    path = tmp_path / "counts.jsonl"
+    clock = LinkClock(bench.loop, bench.cluster, str(path))
+    opened = bench.cluster.sockets.open("n1", datagram=True)
+    sender = wait_for(bench.loop, opened, within_s=LIMIT_S)
+
+    def send(number: int) -> None:
+        for _ in range(number):
+            sender.sendto(b"?", (bench.cluster.nodes["n2"].address, 7001))
+
+    def arrived() -> LinkCounters:
+        return bench.counters().links["n1", "n2"]
+
+    with sender:
+        send(3)
+        bench.until(lambda: arrived().delivered == 3, "three datagrams")
+        clock.note(bench.counters().links)
+        bench.set_policy(BOTH, LinkPolicy(up=False))
+        send(2)
+        bench.until(lambda: arrived().dropped == {DropReason.DOWN: 2}, "two that are cut off")
+        clock.start()
+        bench.until(lambda: clock.looks > 1, "a look at the links")
+    clock.close()
+    names, rows = reach(read_link_uses(path.read_text().splitlines()), 0.0)
+    assert names == ["n1", "n2"]
+    assert re.fullmatch(r"3, 2 dropped, none from \S+ s to the end", rows[0][1][1])

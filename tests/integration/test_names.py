@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.future import wait_for
 from elastic_harness.network.names import NameChange
 
 from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
@@ -40,7 +39,7 @@ def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
 
 def change(bench: Bench, node: str, changes: Mapping[str, NameChange]) -> Mapping[str, str]:
     """Have a node take names for something else; return what it reads then."""
-    return wait_for(bench.loop, partial(bench.cluster.set_names, node, changes), within_s=LIMIT_S)
+    return wait_for(bench.loop, bench.names.set_names(node, changes), within_s=LIMIT_S)
 
 
 def looked_up(bench: Bench, node: str, name: str) -> tuple[str, bool]:
@@ -72,7 +71,7 @@ def test_a_wrong_name_leads_one_node_astray_until_it_is_healed(bench: Bench) -> 
 
 def asked(bench: Bench, node: str) -> Mapping[str, Mapping[str, int]]:
     """Return what a node has asked its name service for, by whose change it is."""
-    return wait_for(bench.loop, partial(bench.cluster.names_asked, node), within_s=LIMIT_S)
+    return wait_for(bench.loop, bench.names.asked(node), within_s=LIMIT_S)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.client import wait_for
 from elastic_harness.cluster.cluster import GATEWAY, ClusterError, NodeSpec
+from elastic_harness.future import wait_for
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 
@@ -366,8 +365,8 @@ def test_nodes_can_be_made_in_a_user_namespace(tmp_path: Path) -> None:
     one, two = bench.connection("n1", "n2")
     one.send(b"hello")
     assert two.recv(5) == b"hello"
-    wait_for(bench.loop, partial(bench.cluster.pause_node, "n1"))
-    wait_for(bench.loop, partial(bench.cluster.resume_node, "n1"))
+    wait_for(bench.loop, bench.cluster.pause_node("n1"))
+    wait_for(bench.loop, bench.cluster.resume_node("n1"))
     bench.end("cut", "n1")
     two.send(b"anybody?")
     assert not hears(two)
@@ -388,12 +387,12 @@ def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     if not bench.choice.capabilities.has("memory_limit"):
         pytest.skip(bench.choice.capabilities["memory_limit"].reason)
     bench.start("n1")
-    limit = partial(bench.cluster.limit_node, "n1", memory=64 << 20)
+    limit = bench.cluster.limits.limit_node("n1", memory=64 << 20)
     wait_for(bench.loop, limit)
     greedy = bench.python("n1", "b = b'x' * (512 << 20); print(len(b))")
     assert bench.finish(greedy) == -signal.SIGKILL
     modest = bench.python("n1", "b = b'x' * (16 << 20); print(len(b))")
     assert bench.output(modest) == f"{16 << 20}\n"
-    counted = wait_for(bench.loop, partial(bench.cluster.read_limits, "n1"))
+    counted = wait_for(bench.loop, bench.cluster.limits.readings("n1"))
     assert counted.memory_kills == 1
     assert counted.memory_hits > 0

@@ -28,7 +28,7 @@ OWNER = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.future import wait_for
 from tests.cluster_bench import Bench
 bench = Bench(sys.argv[1], Path(sys.argv[2]), preload=())
 bench.start("n1", "n2")
@@ -36,9 +36,9 @@ shares = "touch /dev/shm/faketime_shm_$$ /dev/shm/sem.faketime_sem_$$"  # as lib
 sleeps = "setsid sleep 1000 & setsid setsid sleep 1000 & sleep 1000"
 bench.run("n1", "sh", "-c", f"{shares}; {sleeps}")
 bench.run("n2", "sleep", "1000")
-wait_for(bench.loop, partial(bench.cluster.pause_node, "n2"))
-bench.until(lambda: len(bench.cluster.processes("n1")) >= 3, "processes")
-pids = [info.pid for name in ("n1", "n2") for info in bench.cluster.processes(name)]
+wait_for(bench.loop, bench.cluster.pause_node("n2"))
+bench.until(lambda: len(bench.processes("n1")) >= 3, "processes")
+pids = [info.pid for name in ("n1", "n2") for info in bench.processes(name)]
 pids += [*bench.cluster.own_pids]
 pids += [node.pid for node in bench.cluster.nodes.values()]
 print(*pids, flush=True)

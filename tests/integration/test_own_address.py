@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.client import wait_for
+from elastic_harness.future import wait_for
 from elastic_harness.network.names import NameChange
 
 from pytest_elastic.config import Endpoint
@@ -69,7 +68,7 @@ def test_a_node_whose_name_is_127_0_1_1_is_known_by_an_address_that_others_reach
     bench: Bench,
 ) -> None:
     """Debian writes that into /etc/hosts; what was guessed is said, with all there is."""
-    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    changes = bench.names.set_names("n1", DEBIANS_HOSTS)
     wait_for(bench.loop, changes, within_s=LIMIT_S)
     address, doubt = ask(bench, "n1", "n1")
     assert address == "10.77.0.1"
@@ -147,7 +146,7 @@ def test_a_name_that_is_127_0_1_1_on_its_own_machine_says_nothing_about_its_addr
     bench: Bench,
 ) -> None:
     """With `--local-addr`, too: the others know it by another address."""
-    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    changes = bench.names.set_names("n1", DEBIANS_HOSTS)
     wait_for(bench.loop, changes, within_s=LIMIT_S)
     (address, doubt, is_said), others = (
         json.loads(bench.output(bench.python(node, ASK_SAID, node, meet)).splitlines()[-1])
@@ -167,7 +166,7 @@ LAUNCH = (
 
 def test_a_job_forms_at_a_host_that_takes_its_own_name_for_127_0_1_1(bench: Bench) -> None:
     """The host publishes an address that the other node can dial."""
-    changes = partial(bench.cluster.set_names, "n1", DEBIANS_HOSTS)
+    changes = bench.names.set_names("n1", DEBIANS_HOSTS)
     wait_for(bench.loop, changes, within_s=LIMIT_S)
     nodes = [bench.run(node, *LAUNCH) for node in ("n1", "n2")]
     assert [bench.finish(node) for node in nodes] == [0, 0], bench.printed()

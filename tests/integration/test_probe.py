@@ -74,7 +74,9 @@ def test_the_probe_leaves_next_to_nothing_in_a_worker(bench: Bench, tmp_path: Pa
     modules, path, environ, descriptor = watched.splitlines()
     modules0, path0, environ0, descriptor0 = unwatched.splitlines()
     extra = set(modules.split()) - set(modules0.split())
-    own = {f"elastic_probe{part}" for part in ("", "_cause", "_steps", "_torch", "_wire")}
+    own = {
+        f"elastic_probe{part}" for part in ("", "_cause", "_steps", "_torch", "_wire", "_worker")
+    }
     assert _not_of_python(extra) <= own
     assert extra.isdisjoint({"json", "logging", "socket", "subprocess", "typing"}), "start slowly"
     assert path == path0

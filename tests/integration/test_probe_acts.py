@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.events import StepCompleted
 
 from tests.integration.probe_bench import Bench
@@ -51,14 +52,19 @@ def start(bench: Bench) -> subprocess.Popen[str]:
     return process
 
 
+def ref(process: subprocess.Popen[str]) -> ProcessRef:
+    """Return how the observer is told which worker is meant."""
+    return ProcessRef(node="", pid=process.pid)
+
+
 def act(bench: Bench, process: subprocess.Popen[str], name: str, argument: str = "-") -> None:
     """Order an act."""
-    assert bench.observer.order(process.pid, {"do": "act", "act": name, "argument": argument})
+    assert bench.observer.order(ref(process), {"do": "act", "act": name, "argument": argument})
 
 
 def wait_for(bench: Bench, process: subprocess.Popen[str], phase: str) -> None:
     """Wait until the worker is so far with what it was ordered."""
-    bench.until(lambda: bench.observer.answer_of(process.pid).get("phase") == phase)
+    bench.until(lambda: bench.observer.answer_of(ref(process)).get("phase") == phase)
 
 
 def beats(bench: Bench) -> list[str]:
@@ -84,7 +90,7 @@ def test_a_native_crash_is_a_real_one(bench: Bench, name: str, signum: int) -> N
     act(bench, process, name)
     bench.until_all_ended()
     assert process.returncode == -signum
-    assert bench.observer.answer_of(process.pid)["phase"] == "began"
+    assert bench.observer.answer_of(ref(process))["phase"] == "began"
     assert [path.name for path in bench.folder.iterdir() if "core" in path.name] == []
 
 
@@ -93,15 +99,15 @@ def test_a_rank_that_stands_lives_on_otherwise_and_resumes_when_told(bench: Benc
     process = start(bench)
     act(bench, process, "stand")
     wait_for(bench, process, "began")
-    steps, lived = bench.observer.steps_of(process.pid), len(beats(bench))
+    steps, lived = bench.observer.steps_of(ref(process)), len(beats(bench))
     bench.observer.release(process.pid)
     os.kill(process.pid, signal.SIGUSR1)
     bench.until(lambda: "signal" in beats(bench) and len(beats(bench)) > lived + 5)
-    assert bench.observer.steps_of(process.pid) == steps
-    bench.observer.order(process.pid, {"do": "resume"})
+    assert bench.observer.steps_of(ref(process)) == steps
+    bench.observer.order(ref(process), {"do": "resume"})
     wait_for(bench, process, "ended")
-    bench.until(lambda: bench.observer.steps_of(process.pid) > steps)
-    bench.observer.order(process.pid, {"do": "resume"})  # twice is harmless
+    bench.until(lambda: bench.observer.steps_of(ref(process)) > steps)
+    bench.observer.order(ref(process), {"do": "resume"})  # twice is harmless
     (bench.folder / "end").touch()
     bench.until_all_ended()
     assert process.returncode == 0
@@ -115,7 +121,7 @@ def test_a_rank_that_keeps_the_lock_lets_nothing_else_run(bench: Bench) -> None:
     bench.until(lambda: not beats_after(bench, 0.1))
     os.kill(process.pid, signal.SIGUSR1)
     assert beats_after(bench, 0.3) == []
-    bench.observer.order(process.pid, {"do": "resume"})
+    bench.observer.order(ref(process), {"do": "resume"})
     wait_for(bench, process, "ended")
     bench.until(lambda: "signal" in beats(bench))
     act(bench, process, "hold_gil")
@@ -139,7 +145,7 @@ def test_what_is_eaten_is_given_back_where_the_kernel_lets_it_live(bench: Bench)
     process = start(bench)
     act(bench, process, "eat", str(40 << 20))
     wait_for(bench, process, "ended")
-    assert int(bench.observer.answer_of(process.pid)["detail"]) == 48 << 20
+    assert int(bench.observer.answer_of(ref(process))["detail"]) == 48 << 20
     act(bench, process, "juggle")
     wait_for(bench, process, "unknown")
     process.kill()
@@ -167,8 +173,8 @@ def test_a_worker_without_a_device_refuses_what_needs_one(bench: Bench) -> None:
 
     def refusal(name: str) -> str:
         act(bench, process, name, "10")
-        bench.until(lambda: bench.observer.answer_of(process.pid).get("act") == name)
-        answer = bench.observer.answer_of(process.pid)
+        bench.until(lambda: bench.observer.answer_of(ref(process)).get("act") == name)
+        answer = bench.observer.answer_of(ref(process))
         assert answer["phase"] == "refused"
         return str(answer["detail"])
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.client import ProcessCluster
+from elastic_harness.cluster.cluster import Capabilities
+from elastic_harness.cluster.process_table import row_of
+from elastic_harness.future import run, wait_for
 from elastic_harness.history.events import StackSeen, WorkerRaised
-from elastic_harness.observe.proc import read_process
 from elastic_harness.observe.stacks import ask_for_stacks
-from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.integration.probe_bench import DEADLINE_S, Bench
 
@@ -125,25 +127,13 @@ BLOCKED = {
 
 def stacks_of(bench: Bench) -> list[StackSeen]:
     """Ask all workers, as a run does at its end."""
-    seen: list[StackSeen] = []
-    done: list[bool] = []
     began = bench.loop.now()
-    ask_for_stacks(
-        bench.loop,
-        bench.observer.stack_sources,
-        send,
-        lambda _, stack: seen.append(stack),
-        lambda: done.append(True),
-    )
-    bench.until(lambda: done)
+    # Signals and states of processes are known without a cluster that was started.
+    cluster = ProcessCluster(bench.loop, on_event=lambda _: None, capabilities=Capabilities(()))
+    asked = run(bench.loop, ask_for_stacks(cluster, bench.loop, bench.observer.stack_sources))
+    seen = [stack for _, stack in wait_for(bench.loop, asked)]
     assert bench.loop.now() - began < DEADLINE_S / 10
     return seen
-
-
-def send(process: ProcessRef, signum: int) -> bool:
-    """Send a signal, as a stage does."""
-    os.kill(process.pid, signum)
-    return True
 
 
 def wait_until_ready(bench: Bench) -> None:
@@ -245,14 +235,13 @@ def sizes_of_reads(pid: int) -> set[int]:
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state."""
-    found = read_process(pid)
+    found = row_of(pid)
     return found.state if found is not None else ""
 
 
 def name_of(pid: int) -> str:
     """Return the name of a process's program."""
-    found = read_process(pid)
-    return found.name if found is not None else ""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def has_memory_file(pid: int) -> bool:

@@ -63,7 +63,7 @@ def test_the_bench_leaves_nothing_behind_of_a_launcher(tmp_path: Path, *, lives:
     bench.until(lambda: any(hello.event.argv[-1] == worker for hello in bench.seen(WorkerHello)))
     if not lives:
         bench.until(lambda: launcher.poll() is not None)
-    ends = [os.pidfd_open(pid) for pid in bench.observer.live_workers]
+    ends = [os.pidfd_open(source.worker.pid) for source in bench.observer.stack_sources]
     assert ends
     bench.close()
     for end in ends:

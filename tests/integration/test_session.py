@@ -12,6 +12,7 @@ import pytest
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ClusterNode, NodeSpec
+from elastic_harness.future import Future
 from elastic_harness.history.events import HarnessFailed, RunClosed
 from elastic_harness.scenario.launchers import launcher_named
 from elastic_harness.scenario.model import Scenario
@@ -65,13 +66,16 @@ def start(session: HarnessSession, tmp_path: Path) -> Start:
 def wait_for_a_worker(opened: OpenRun) -> None:
     """Wait until a worker of the run has said hello."""
 
-    def begin(done: Callable[[None], None]) -> None:
+    def begin() -> Future[None]:
+        seen: Future[None] = Future()
+
         def look() -> None:
             if opened.run.history.worlds.current is not None:
-                done(None)
+                seen.settle(None)
 
         opened.run.listen(look)
         look()
+        return seen
 
     opened.thread.wait(begin, timeout_s=60)
 

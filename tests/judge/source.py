@@ -92,6 +92,9 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
 # What judges in a fault, with all functions of `faults/` that it calls.
 _JUDGES_IN_FAULTS: Final = ("inject", "excuses")
 
+# What is asked of a scenario before it runs, or of nothing but names.
+_JUDGE_NO_RUN: Final = ("findings", "schema")
+
 # What is imported anew for every change.
 _OURS: Final = ("elastic_harness", "pytest_elastic", "tests")
 # A change may make a loop endless.
@@ -241,7 +244,14 @@ def _source_of(file: str) -> str:
 
 
 def _mutants(file: str) -> list[Mutant]:
-    found = mutants_of(_source_of(file))
+    source = _source_of(file)
+    before_runs = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name in _JUDGE_NO_RUN
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    found = [mutant for mutant in mutants_of(source) if mutant.line not in before_runs]
     if not file.startswith("faults/"):
         return found
     judging = _judging_lines(file)

@@ -1,4 +1,4 @@
-"""Changes of a history that no judge can notice, and why: docs/verdicts.md has the same list."""
+"""Changes of a history that no judge can notice, and why: docs/verdicts.md sums it up."""
 
 from __future__ import annotations
 

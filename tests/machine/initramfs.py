@@ -22,7 +22,9 @@ _V1 = "mount -t tmpfs cgroups $PWD; cd $PWD\n" + "\n".join(
     for name in ("cpu", "memory", "pids", "freezer")
 )
 LAYOUTS: Mapping[str, str] = {
-    "v2": "mount -t cgroup2 -o nsdelegate cgroup2 $PWD",
+    # As systemd leaves it: what its services are limited by is enabled at the root.
+    "v2": "mount -t cgroup2 -o nsdelegate cgroup2 $PWD\n"
+    "for name in cpu memory pids; do echo +$name > $PWD/cgroup.subtree_control; done",
     "v1": _V1,
     "hybrid": f"{_V1}\nmkdir unified; mount -t cgroup2 cgroup2 unified",
 }

@@ -34,7 +34,7 @@ TESTS = """
         job.wait()
 
     def test_check_on_the_timeline(elastic_job, elastic_chaos):
-        job = elastic_job("forever.py")
+        job = elastic_job("forever.py", max_restarts=2)
         elastic_chaos.when(event="worker_hello").check([{"restarts": 2}])
         job.wait_for_event("worker_hello")
         job.wait_for_event("clause_judged")

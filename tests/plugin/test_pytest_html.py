@@ -12,8 +12,6 @@ import pytest
 
 from tests.plugin.place import Place, scenario
 
-pytest.importorskip("pytest_html")
-
 
 def links_in(report: Path) -> dict[str, list[tuple[str, str]]]:
     """Return the links that a report shows with each test, by the end of the test's name."""

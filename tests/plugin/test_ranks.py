@@ -180,7 +180,7 @@ def test_every_test_ends_as_it_should(called: Called) -> None:
         ("test_broken_fixture", ["ranks 0, 1: setup: OSError: no such disk"]),
         (
             "test_one_fails_and_others_wait",
-            ["rank 1: KeyError: 'the cause'", "ranks 0, 2 could not go on without"],
+            ["rank 1: KeyError: 'the cause'", "ranks 0, 2 failed because of that"],
         ),
         (
             "test_hangs",

@@ -17,8 +17,6 @@ import pytest
 from tests.plugin.place import LIMIT_S, Called, Place
 from tests.plugin.test_ordinary_user import NOBODY, kind_for
 
-pytest.importorskip("xdist")
-
 # How many runs of one user there are at a time: one for each processor.
 PLACES = min(2, len(os.sched_getaffinity(0)))
 

@@ -21,7 +21,7 @@ CONFTEST = '''
 
         def inject(self, context, targets, *, id):
             for worker in targets.workers:
-                if not context.signal(worker.process, signal.SIGUSR1):
+                if not (yield from context.cluster.signal(worker.process, signal.SIGUSR1)):
                     raise FaultImpossible(f"{worker} has ended")
             yield IN_FORCE
             yield Until(

@@ -8,8 +8,6 @@ import pytest
 
 from tests.plugin.place import Place, scenario
 
-pytest.importorskip("xdist")
-
 TESTS = """
     import os, pytest
 

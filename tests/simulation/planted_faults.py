@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from elastic_simulation.granted import Etcd
 from elastic_simulation.inquiries import Inquiries
 from elastic_simulation.marks import Marks
-from elastic_simulation.played_agent import PlayedAgent
-from elastic_simulation.process import Process
+from elastic_simulation.process import PlayedAgent, Process
 from elastic_simulation.random_faults.plan import Options
 
 from pytest_elastic.backends import granted_registry
@@ -102,6 +102,22 @@ def _too_few(gathering: Gathering, last: CommittedRound | None, now: float) -> N
     if wanted.min_nodes > 1:
         gathering._settings = dataclasses.replace(wanted, min_nodes=wanted.min_nodes - 1)
     del last, now
+
+
+def _too_few_from_the_start(machine: CoordinatorMachine, *, now: float, **_: object) -> None:
+    machine._gathering._too_few_since = now
+
+
+_campaign = Etcd.campaign
+
+
+def _named_again(etcd: Etcd, value: str, ttl_s: float) -> Mapping[str, object]:
+    key = etcd.key
+    answer = dict(_campaign(etcd, value, ttl_s))
+    if key is not None and etcd.key is not None and answer["is_won"]:
+        etcd.key = dataclasses.replace(key, until=etcd.key.until)
+        answer |= {"create_revision": key.created, "lease": key.lease}
+    return answer
 
 
 def _tell_nobody(parting: Parting, ending: m.JobEnding, *, unaware: Sequence[str] | None) -> None:
@@ -254,6 +270,12 @@ PLANTED: dict[str, Planted] = {
         patches=((GrantedMandate, "until", lambda *_: float("inf")),),
         options=Options(quorum="granted", kinds=("fail", "freeze", "isolate", "split", "suspend")),
     ),
+    "late-resignation": Planted(
+        what="who resigns and asks again is given the same term, which the resignation then ends",
+        breaks="is named, and",
+        patches=((Etcd, "campaign", _named_again),),
+        options=drawn("endpoint", "isolate", "split", "fail", nodes=3, quorum="granted"),
+    ),
     "end-begins-again": Planted(
         what="who looks for a coordinator after the end is not told of it, by etcd or by others",
         breaks=_UNAWARE,
@@ -367,6 +389,8 @@ PLANTED: dict[str, Planted] = {
             (candidate, "_MOST_UNREST", 0),
             (Succession, "refuse_second", nothing),
         ),
+        # A coordinator steps down for one that is published only if that one still decides.
+        guards=((Inquiries, "decides_at", lambda *_: True),),
         options=drawn("reject", "fail", nodes=3),
     ),
     "success-stays": Planted(
@@ -411,6 +435,18 @@ PLANTED: dict[str, Planted] = {
         # Who finds that one in the store under a term that it may not obey says so, or dials it.
         guards=tuple((CoordinatorLink, name, nobody) for name in ("_must_tell", "_may_be_well")),
         options=drawn("no store", "isolate", "lose host", nodes=3),
+    ),
+    "heir-impatient": Planted(
+        what="a successor counts the join timeout from when it began to decide",
+        breaks="of a join timeout of",
+        patches=(
+            (
+                CoordinatorMachine,
+                "__init__",
+                after(CoordinatorMachine.__init__, _too_few_from_the_start),
+            ),
+        ),
+        options=drawn("age", "beset", "crash", nodes=4, is_brisk=False),
     ),
     "late-comers-untold": Planted(
         what="whoever comes after the end is welcomed, and told nothing",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from elastic_simulation.checks import Violation
 from elastic_simulation.cores import choose_core
-from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import PlayedAgent
 from elastic_simulation.random_faults.campaign import Finding, finding_of
 from elastic_simulation.random_faults.plan import Options, draw_plan
 from elastic_simulation.random_faults.plan_run import run_plan

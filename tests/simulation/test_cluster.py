@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -12,14 +10,13 @@ from elastic_harness.cluster.cluster import (
     Cluster,
     ClusterError,
     ClusterEvent,
-    Done,
-    NetworkCounters,
     NodeGone,
     NodeSpec,
     ProcessExited,
-    ProcessHandle,
-    ProcessSpec,
+    having,
 )
+from elastic_harness.cluster.process import ProcessHandle, ProcessSpec
+from elastic_harness.future import Future
 from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.cluster import SimulatedCluster
@@ -58,18 +55,14 @@ class Job:
 
     def start(self, name: str, index: int) -> None:
         """Start a node, and a launcher on it."""
-        self.wait(partial(self.cluster.start_node, NodeSpec(name=name, index=index)))
-        self.launchers[name] = self.wait(partial(self.cluster.spawn, name, RUN))
+        self.wait(self.cluster.start_node(NodeSpec(name=name, index=index)))
+        self.launchers[name] = self.wait(self.cluster.spawn(name, RUN))
 
-    def wait(self, operation: Callable[[Done[T]], None]) -> T:
+    def wait(self, operation: Future[T]) -> T:
         """Let time pass until an operation is done; return its outcome, or raise its error."""
-        done: list[T | ClusterError] = []
-        operation(done.append)
-        if not done:
-            self.world.run_until(lambda: bool(done), within_s=1.0)
-        if isinstance(done[0], ClusterError):
-            raise done[0]
-        return done[0]
+        if not operation.is_done:
+            self.world.run_until(lambda: operation.is_done, within_s=1.0)
+        return operation.result()
 
     def form(self, *names: str) -> None:
         """Wait for a round of these nodes."""
@@ -80,7 +73,7 @@ class Job:
 
     def dropped(self, source: str, target: str) -> dict[DropReason, int]:
         """Return what a link has dropped."""
-        counters: NetworkCounters = self.wait(partial(self.cluster.counters))
+        counters = self.wait(self.simulated.network.counters())
         return dict(counters.links[source, target].dropped)
 
 
@@ -88,13 +81,13 @@ def test_a_node_that_crashes_takes_its_launcher_along_and_may_come_back() -> Non
     """With the next incarnation, into the job that went on without it."""
     job = Job()
     job.form(*NAMES)
-    job.wait(partial(job.cluster.crash_node, "n2"))
+    job.wait(job.cluster.crash_node("n2"))
     exited, gone = job.events
     assert isinstance(exited, ProcessExited)
     assert exited.process is job.launchers["n2"]
     assert exited.process.exit_code == -signal.SIGKILL
     assert isinstance(gone, NodeGone)
-    assert (gone.node, gone.incarnation, gone.asked) == ("n2", 1, True)
+    assert (gone.node, gone.incarnation, gone.cause) == ("n2", 1, "crash")
     assert list(job.cluster.nodes) == ["n1", "n3"]
     job.form("n1", "n3")
     job.start("n2", 2)
@@ -106,19 +99,19 @@ def test_a_launcher_that_is_killed_is_gone_and_its_node_is_not() -> None:
     """Its workers go with it, by its keeper's doing; what does not run takes no signal."""
     job = Job()
     job.form(*NAMES)
-    assert len(job.cluster.processes("n3")) == 1 + 2
-    assert job.cluster.signal(job.launchers["n3"], signal.SIGKILL)
+    assert len(job.wait(job.cluster.processes("n3"))) == 1 + 2
+    assert job.wait(job.cluster.signal(job.launchers["n3"].ref, signal.SIGKILL))
     job.form("n1", "n2")
-    assert job.cluster.processes("n3") == ()
+    assert job.wait(job.cluster.processes("n3")) == ()
     assert "n3" in job.cluster.nodes
-    assert not job.cluster.signal(job.launchers["n3"], signal.SIGTERM)
+    assert not job.wait(job.cluster.signal(job.launchers["n3"].ref, signal.SIGTERM))
 
 
 def test_a_launcher_that_is_asked_to_leaves() -> None:
     """SIGTERM is a drain: it ends with the status of one."""
     job = Job()
     job.form(*NAMES)
-    assert job.cluster.signal(job.launchers["n2"], signal.SIGTERM)
+    assert job.wait(job.cluster.signal(job.launchers["n2"].ref, signal.SIGTERM))
     job.form("n1", "n3")
     job.world.run(2.0)
     assert job.launchers["n2"].exit_code is not None
@@ -129,10 +122,10 @@ def test_a_node_that_stands_still_is_left_out_until_it_goes_on() -> None:
     """All of its processes say so."""
     job = Job()
     job.form(*NAMES)
-    job.wait(partial(job.cluster.pause_node, "n2"))
-    assert {process.state for process in job.cluster.processes("n2")} == {"T"}
+    job.wait(job.cluster.pause_node("n2"))
+    assert {process.state for process in job.wait(job.cluster.processes("n2"))} == {"T"}
     job.form("n1", "n3")
-    job.wait(partial(job.cluster.resume_node, "n2"))
+    job.wait(job.cluster.resume_node("n2"))
     job.form(*NAMES)
 
 
@@ -144,10 +137,10 @@ def test_a_cut_link_is_felt_and_counted(mode: LinkMode, reason: DropReason) -> N
     job = Job()
     job.form(*NAMES)
     pairs = [("n1", "n3"), ("n2", "n3")]
-    job.wait(partial(job.cluster.set_policy, pairs, LinkPolicy(up=False, mode=mode)))
+    job.wait(job.simulated.network.set_policy(pairs, LinkPolicy(up=False, mode=mode)))
     job.form("n1", "n2")
     assert job.dropped("n1", "n3")[reason] > 0
-    job.wait(partial(job.cluster.set_policy, pairs, HEALTHY))
+    job.wait(job.simulated.network.set_policy(pairs, HEALTHY))
     job.form(*NAMES)
 
 
@@ -157,7 +150,7 @@ def test_a_slow_and_lossy_link_is_borne_and_counted() -> None:
     job.form(*NAMES)
     pairs = [("n1", "n2"), ("n2", "n1")]
     policy = LinkPolicy(latency_s=0.05, jitter_s=0.01, loss=0.1)
-    job.wait(partial(job.cluster.set_policy, pairs, policy))
+    job.wait(job.simulated.network.set_policy(pairs, policy))
     job.world.run(20.0)
     assert job.world.all_run(*NAMES)
     assert len(job.world.seals()) == 1
@@ -168,8 +161,8 @@ def test_a_reset_leaves_nothing() -> None:
     """No node, no process, no policy; the same cluster can be used again."""
     job = Job()
     job.form(*NAMES)
-    job.wait(partial(job.cluster.set_policy, [("n1", "n2")], LinkPolicy(up=False)))
-    job.wait(partial(job.cluster.reset, seed="2"))
+    job.wait(job.simulated.network.set_policy([("n1", "n2")], LinkPolicy(up=False)))
+    job.wait(job.cluster.reset(seed="2"))
     assert not job.cluster.nodes
     assert all(launcher.exit_code is not None for launcher in job.launchers.values())
     assert not job.world.cut_links
@@ -180,10 +173,12 @@ def test_what_a_simulated_node_lacks_is_an_error_and_no_silence() -> None:
     job = Job()
     other = ProcessSpec(argv=("python", "train.py"), environ={}, cwd="/")
     with pytest.raises(ClusterError, match=r"not 'python train\.py'"):
-        job.wait(partial(job.cluster.spawn, "n1", other))
-    with pytest.raises(ClusterError, match="simulated nodes have no disks"):
-        job.wait(partial(job.cluster.set_disk, "n1", "/tmp", "x", None))
+        job.wait(job.cluster.spawn("n1", other))
+    facets = {"disks": "disk_faults", "limits": "cpu_limit", "clock": "clock_skew"}
+    for facet, capability in facets.items():
+        with pytest.raises(ClusterError, match="machines of the control plane and no more"):
+            having(getattr(job.cluster, facet), job.cluster.capabilities[capability])
     with pytest.raises(ClusterError, match="classes of traffic"):
-        job.wait(partial(job.cluster.set_policy, [("n1", "n2")], HEALTHY, traffic="store"))
+        job.wait(job.simulated.network.set_policy([("n1", "n2")], HEALTHY, traffic="store"))
     with pytest.raises(UsageError, match="there is no node 'n9'"):
-        job.cluster.crash_node("n9", lambda _: None)
+        job.cluster.crash_node("n9")

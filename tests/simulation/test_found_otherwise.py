@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elastic_simulation.machine_agent import MachineAgent
-from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import PlayedAgent
 from elastic_simulation.random_faults.plan import Options, draw_plan
 from elastic_simulation.random_faults.plan_run import run_plan
 

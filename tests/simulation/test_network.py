@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
 from elastic_simulation.scenarios.network import SimulatedNetwork
 
@@ -13,9 +15,13 @@ PAIR = ("n1", "n2")
 def test_what_is_on_its_way_when_its_link_holds_waits_and_arrives_in_order() -> None:
     """As at the switch: it has its fate, and only a link that drops loses it."""
     time, arrived = VirtualTime(), list[int]()
+
+    def later(delay_s: float, act: Callable[..., None], *arguments: object) -> None:
+        time.call_at(time.now() + delay_s, lambda: act(*arguments))
+
     network = SimulatedNetwork(
         now=time.now,
-        later=lambda delay_s, act, *args: time.call_at(time.now() + delay_s, lambda: act(*args)),
+        later=later,
     )
 
     def send(number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest import mock
 
 import pytest
@@ -49,8 +50,6 @@ def test_only_the_promise_that_a_fault_is_to_break_counts() -> None:
     known = PLANTED["terms-race"]
     with mock.patch.dict(PLANTED, {"as-it-is": known}):
         assert finds("as-it-is", 786)
-    other = Planted(
-        what=known.what, breaks="two worlds", patches=known.patches, options=known.options
-    )
+    other = dataclasses.replace(known, breaks="two worlds")
     with mock.patch.dict(PLANTED, {"another": other}):
         assert not finds("another", 786)

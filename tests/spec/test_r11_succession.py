@@ -11,6 +11,7 @@ from elastic_simulation.world import World, formed, settings
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.model import Settings
 
 WAYS = {
@@ -99,14 +100,14 @@ def test_r11_two_that_stand_at_the_same_moment_do_not_cost_another_lease() -> No
     assert {apart: seconds for apart, seconds in took.items() if seconds > 2.0} == {}
 
 
-def test_r11_a_forged_record_of_a_higher_term_costs_one_election() -> None:
-    """Whoever follows asks for more than was forged at once, and the round goes on."""
+def test_r11_a_forged_record_of_a_higher_term_costs_nothing() -> None:
+    """It is a hint to dial: nobody is there who says that it decides, and it is overwritten."""
     world = led("n1", "n2", "n3")
     forged = m.Place(term=900, name="x", incarnation="x/1", address="n3", port=1000)
     world.inquiries.published = forged
     world.run(5.0)
-    assert elections(world) == 2  # one candidate asks two others
-    assert world.inquiries.published.term == 901
+    assert elections(world) == 0
+    assert world.inquiries.published.incarnation == "n1/1"
     assert world.all_run("n1", "n2", "n3")
     assert coordinators(world) == [(1, "n1")]  # no other round
 
@@ -276,6 +277,20 @@ def test_r11_a_minority_ends_as_lost_after_the_join_timeout() -> None:
     assert over is not None
     assert over.result == "lost"
     assert "reached 1 of its 3 members" in over.reason
+
+
+def test_r11_a_successor_waits_for_the_join_timeout_however_long_its_round_has_run() -> None:
+    """The time counts from when nodes are missing, not from when it began to decide."""
+    world = led("n1", "n2", "n3", config=succeeding("3:3", join_timeout_s=10.0))
+    world.processes["n1"].feed("coordinator", v.Superseded(term=2))
+    world.run(15.0)
+    assert world.all_run("n1", "n2", "n3")
+    assert world.round_of("n2") == 1
+    world.kill_agent("n3")
+    world.run(9.0)
+    assert world.over("n2") is None
+    world.run_until(lambda: world.over("n2") is not None, within_s=2.0)
+    assert "2 of at least 3 nodes were ready within 10 s" in str(world.over("n2"))
 
 
 def test_r11_a_tie_goes_to_the_side_of_the_coordinator() -> None:

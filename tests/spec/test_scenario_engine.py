@@ -161,7 +161,7 @@ def test_a_crash_at_a_step_from_hold_to_end() -> None:
 
 
 def test_a_partition_that_heals_by_itself_once_nothing_else_is_left_to_come() -> None:
-    """Storm, then calm: the automatic heal, then a fresh budget for what must hold finally."""
+    """Faults, then quiescence: the automatic heal, then a fresh budget for `finally`."""
     bench = Bench(
         scenario(
             {"at": "2s", "id": "cut", "partition": "n3"},

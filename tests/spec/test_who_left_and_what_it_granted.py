@@ -105,8 +105,7 @@ def test_f5_what_a_node_granted_when_it_was_elected_before_is_waited_for() -> No
     world.agent("n2").kill_s = 1.3
 
     def show(name: str, term: int) -> None:
-        place = m.Place(term=term, name="x", incarnation="x/0", address="x", port=1)
-        world.processes[name].feed("coordinator", v.JobFound(place=place))
+        world.processes[name].feed("coordinator", v.Superseded(term=term))
 
     world.isolate("n1", ["n2"])
     world.run(0.6)

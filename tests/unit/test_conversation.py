@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.future import Future, wait_for
 
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
@@ -36,11 +38,19 @@ class Pair:
             on_closed=self.closed.append,
         )
 
-    def ask(self, op: str, *, timeout_s: float = LIMIT_S) -> list[Answer]:
-        """Ask something; the answer will be in the list."""
-        answers: list[Answer] = []
-        self.caller.call(op, {"what": op}, answers.append, timeout_s=timeout_s)
-        return answers
+    def ask(self, op: str, *, timeout_s: float = LIMIT_S) -> Future[Answer]:
+        """Ask something."""
+        return self.caller.call(op, {"what": op}, timeout_s=timeout_s)
+
+    def answer(self, asked: Future[Answer]) -> Answer:
+        """Serve both ends until an answer is there."""
+        return wait_for(self.loop, asked, within_s=LIMIT_S)
+
+    def refusal(self, asked: Future[Answer]) -> str:
+        """Serve both ends until it is refused, and return why."""
+        with pytest.raises(ClusterError) as refused:
+            self.answer(asked)
+        return refused.value.message
 
     def serve_until(self, things: Sequence[object], count: int = 1) -> None:
         """Serve both ends until a list has as many entries as expected."""
@@ -66,54 +76,48 @@ def test_answers_find_their_requests_in_any_order(pair: Pair) -> None:
     pair.serve_until(pair.asked, 2)
     for _, fields, reply in reversed(pair.asked):
         reply.done({"echo": fields["what"]})
-    pair.serve_until(first)
-    pair.serve_until(second)
-    assert (first[0].fields["echo"], second[0].fields["echo"]) == ("first", "second")
+    answers = [pair.answer(first), pair.answer(second)]
+    assert [answer.fields["echo"] for answer in answers] == ["first", "second"]
 
 
 def test_a_refusal_carries_its_reason(pair: Pair) -> None:
     """An answer is a result or a sentence."""
-    answers = pair.ask("impossible")
+    asked = pair.ask("impossible")
     pair.serve_until(pair.asked)
     pair.asked[0][2].failed("it cannot be done")
-    pair.serve_until(answers)
-    assert answers[0].error == "it cannot be done"
+    assert pair.refusal(asked) == "it cannot be done"
 
 
 def test_a_request_without_an_answer_ends_at_its_deadline(pair: Pair) -> None:
     """The caller is told once; an answer that comes too late is nobody's."""
-    answers = pair.ask("slow", timeout_s=0.05)
-    pair.serve_until(answers)
-    assert answers[0].error == "no answer to 'slow' within 0.05 s"
+    asked = pair.ask("slow", timeout_s=0.05)
+    assert pair.refusal(asked) == "no answer to 'slow' within 0.05 s"
     pair.asked[0][2].done()
     pair.caller.tell("after", {})
     pair.serve_until(pair.events)
-    assert len(answers) == 1
+    assert asked.error is not None
 
 
 def test_open_requests_end_with_the_connection(pair: Pair) -> None:
     """Nobody waits for the answer of a side that has gone."""
-    answers = pair.ask("question")
+    asked = pair.ask("question")
     pair.serve_until(pair.asked)
     pair.callee.close()
-    pair.serve_until(answers)
-    assert answers[0].error == "the other side closed the connection"
+    assert pair.refusal(asked) == "the other side closed the connection"
     assert pair.closed == ["the other side closed the connection"]
-    late = pair.ask("another")
-    pair.serve_until(late)
-    assert late[0].error == "the connection has ended"
+    assert pair.refusal(pair.ask("another")) == "the connection has ended"
 
 
 def test_descriptors_come_with_an_answer(pair: Pair) -> None:
     """The receiver owns what arrives; the sender keeps its own."""
-    answers = pair.ask("descriptor")
+    asked = pair.ask("descriptor")
     pair.serve_until(pair.asked)
     read, write = os.pipe()
     pair.asked[0][2].done({}, [write])
     os.close(write)
-    pair.serve_until(answers)
-    os.write(answers[0].fds[0], b"through")
-    answers[0].close_fds()
+    answer = pair.answer(asked)
+    os.write(answer.fds[0], b"through")
+    answer.close_fds()
     assert os.read(read, 100) == b"through"
     assert os.read(read, 100) == b""
     os.close(read)

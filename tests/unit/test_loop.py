@@ -129,6 +129,6 @@ def test_cancelled_timers_are_forgotten_before_they_would_be_due(loop: Loop) -> 
 def test_a_call_from_a_thread_that_comes_after_the_end_is_forgotten() -> None:
     """The descriptor that wakes the loop is somebody else's by then."""
     loop = Loop()
-    loop.open_door()
+    loop.enable_thread_wakeup()
     loop.close()
     loop.call_from_thread(lambda: pytest.fail("the loop is closed"))

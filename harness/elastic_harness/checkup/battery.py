@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from elastic_harness.checkup.measured import Checkpoints, Measured
+from elastic_harness.scenario.reading.yaml_tree import dump
 
 __all__ = ["BATTERY", "Checkup", "FaultTest", "reference_scenario", "scenario_text"]
 
@@ -259,8 +258,7 @@ def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     later = [step for step in found.steps if step > seen.steps // 4]
     if len(later) < 2:
         raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
-    # A folder is covered while the job runs: relative names of a process that has it as its working
-    # folder would go past the cover, those of files in a folder below do not.
+    # The smaller the overlaid folder, the less of the job passes through a slower file system.
     folders = found.written.split("/")[:-1]
     fixed = list(takewhile(lambda name: "*" not in name, folders))
     below = {"path": "/".join(fixed)} if fixed else {}
@@ -372,39 +370,5 @@ BATTERY: Sequence[FaultTest] = (
 )
 
 
-# --- as a file ----------------------------------------------------------------------------------
-
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 _./-]*[A-Za-z0-9_/-]|[A-Za-z]|\d+[a-z]+")
-_NOT_PLAIN = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-
-
 def _as_yaml(comment: str, scenario: Mapping[str, Any]) -> str:
-    lines = [f"# {comment}"]
-    for key, value in scenario.items():
-        if isinstance(value, Mapping) and key in ("job", "expect"):
-            lines.append(f"{key}:")
-            for inner, item in value.items():
-                lines += _block(inner, item, "  ")
-        else:
-            lines += _block(key, value, "")
-    return "\n".join(lines) + "\n"
-
-
-def _block(key: str, value: object, indent: str) -> list[str]:
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        lines = [f"{indent}{key}:"]
-        for item in value:
-            first, *rest = [f"{name}: {_flow(each)}" for name, each in item.items()]
-            lines += [f"{indent}  - {first}", *(f"{indent}    {line}" for line in rest)]
-        return lines
-    return [f"{indent}{key}: {_flow(value)}"]
-
-
-def _flow(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_PLAIN:
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    return f"# {comment}\n{dump(scenario)}"

@@ -49,6 +49,10 @@ _ADVICE_FOR_A_HANG = (
     "Have every rank call the same collectives in the same order, also after a restart, where "
     "some ranks may have found a checkpoint and others not."
 )
+_NOT_FRESH = (
+    "it went on from a checkpoint of an earlier run, which it must have saved elsewhere: have it "
+    "save below the working folder, or below $ELASTIC_CHECKPOINT_DIR"
+)
 _ADVICE_FOR_TEST: Mapping[str, str] = {
     "checkpoint-torn": "Keep the checkpoint before the newest, and load that one where the newest "
     "cannot be read.",
@@ -95,10 +99,14 @@ def row_of(
     # Of a job that did not survive, all that it did not come to would be lost.
     lost, again = _samples(history, seen) if has_survived else (None, None)
     found = losses(history)
+    outcome = overall(judgements).outcome.value
+    causes = tuple(_causes(name, history, judgements, seen))
+    if has_survived and _began_late(history):
+        outcome, causes = Outcome.UNKNOWN.value, (_NOT_FRESH,)
     return Row(
         name=name,
         title=title,
-        outcome=overall(judgements).outcome.value,
+        outcome=outcome,
         survived=None if job is None or job.verdict.outcome is Outcome.UNKNOWN else bool(job),
         pause_s=_longest_pause(history) if has_survived else None,
         steps_lost=None if found is None else sum(loss.steps for loss in found),
@@ -106,7 +114,7 @@ def row_of(
         samples_again=again,
         state=_state(by_name, history, tolerance),
         left_behind="processes" if any(_is_left(each) for each in judgements) else "nothing",
-        causes=tuple(_causes(name, history, judgements, seen)),
+        causes=causes,
         directory=directory,
     )
 
@@ -152,9 +160,15 @@ def _samples(history: History, seen: Measured) -> tuple[int | None, int | None]:
     # As many steps of fewer ranks end in an earlier epoch: what comes after that is not lost.
     has_changed = any(world.world_size != seen.world_size for world in history.worlds.rounds)
     reached = [e for e in epochs if not has_changed or e < max(found, default=0)]
-    lost = sum((wanted.get(e, none) - found.get(e, none)).total() for e in reached)
+    lost = sum((_once(wanted.get(e, none)) - found.get(e, none)).total() for e in reached)
     again = sum((found.get(e, none) - wanted.get(e, none)).total() for e in epochs)
     return lost, again
+
+
+def _once(uses: Counter[int]) -> Counter[int]:
+    """Return the uses of an epoch without those that only gave all ranks equally many samples."""
+    fewest = min(uses.values(), default=0)
+    return Counter({sample: min(number, fewest) for sample, number in uses.items()})
 
 
 def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float) -> str:
@@ -174,6 +188,14 @@ def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float)
         is_exact = all("to the bit" in each.verdict.reason for each in compared)
         return "same" if is_exact else f"within {tolerance:g}"
     return _UNKNOWN if not any(_is_invalid(each) for each in compared) else "DIFFERS"
+
+
+def _began_late(history: History) -> bool:
+    """Tell whether a job found in its first round what an earlier run had saved."""
+    rounds = history.worlds.rounds
+    if any(worker.resumed_at_step for world in rounds[:1] for worker in world.workers.values()):
+        return True
+    return not any(worker.steps_done for world in rounds for worker in world.workers.values())
 
 
 def _steps_after_a_new_count(history: History) -> int:
@@ -268,7 +290,7 @@ def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
     for row in (row for row in rows if row.causes and row.outcome != "valid"):
         text.append(f"{row.name}: {row.outcome}. {row.title}.")
         if (as_before := told.setdefault(row.causes[0], row.name)) != row.name:
-            text.append(f"  as {as_before}: {row.causes[0].partition(': ')[0]}")
+            text.append(f"  for the same reason as {as_before}")
         else:
             text += [line for cause in row.causes for line in _wrapped(cause, "  ")]
         if row.directory:
@@ -278,7 +300,11 @@ def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  "
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,  # an option is copied from the card
     )
 
 

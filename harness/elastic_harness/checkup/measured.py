@@ -23,7 +23,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
-from elastic_harness.report.cause import failed_first
+from elastic_harness.report.cause import failed_first, lines_of
 from pytest_elastic.errors import UsageError
 
 __all__ = ["FEWEST_STEPS", "NO_STEPS", "Checkpoints", "Measured", "measure", "why_not_comparable"]
@@ -32,11 +32,16 @@ __all__ = ["FEWEST_STEPS", "NO_STEPS", "Checkpoints", "Measured", "measure", "wh
 FEWEST_STEPS = 10
 # Said where an optimizer keeps no count of its steps: what shows them, in one line.
 NO_STEPS = (
-    "which step it goes on with after a restart cannot be seen, as its optimizer counts none "
-    "(plain SGD does not), and so neither the steps nor the samples that are lost: "
-    "`elastic_harness.observe.report_step(step)` after optimizer.step() says it (step: how many "
-    r"are done, over the whole training), or, where every rank prints it, --observe-step='step "
-    r"(\d+)'"
+    "its optimizer counts no steps (plain SGD does not), so that the step it goes on with after a "
+    "restart is not known, and neither are the steps and samples that are lost. To show it, call "
+    "`elastic_harness.observe.report_step(step)` after optimizer.step(), with the number of steps "
+    "that are done over the whole training; or, where every rank prints that number, give "
+    r"--observe-step='step (\d+)'"
+)
+NO_CHECKPOINT = (
+    "no checkpoint was seen: no file was written again and again below the working folder or "
+    "$ELASTIC_CHECKPOINT_DIR. If the script saves elsewhere, by an absolute path, give it a "
+    "relative one: each run would find what an earlier one has saved"
 )
 # Fewer bytes are a note (a step number, a log line) and no checkpoint.
 _SMALLEST_CHECKPOINT = 256
@@ -109,8 +114,9 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         raise UsageError(
             f"{program} ended well, but {seen}: at least {FEWEST_STEPS} are needed for faults to "
             "come in the middle",
-            hint="Make it longer; or, where it steps without an optimizer of torch, show its "
-            r"steps: --observe-step='step (\d+)' reads them off its output.",
+            hint="If it found the checkpoint of an earlier run, move that away, or have it save "
+            "below the working folder. If it is short, make it longer. If it steps without an "
+            r"optimizer of torch, --observe-step='step (\d+)' reads its steps off its output.",
         )
     first = next(worker for worker in workers if worker.rank == 0)
     unseen: dict[str, str] = {}
@@ -141,11 +147,7 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         unseen["samples"] = used
     checkpoints = _checkpoints(history, first)
     if checkpoints is None:
-        unseen["checkpoints"] = (
-            "no checkpoint was seen: it wrote no file again and again below the working folder or "
-            "$ELASTIC_CHECKPOINT_DIR; at an absolute path elsewhere one is not seen, and the next "
-            "run would find it: give the script a relative path"
-        )
+        unseen["checkpoints"] = NO_CHECKPOINT
     return Measured(
         world_size=len(workers),
         steps=steps,
@@ -183,7 +185,11 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
             hint="Give it fewer steps, or more time: --limit=20m.",
         )
     failed = failed_first(history)
-    why = f"{failed}" if failed is not None else reason
+    why = reason
+    if failed is not None:
+        why = f"{failed}"
+        if failed.raised is None and not failed.message and (said := lines_of(history, failed)):
+            why += f": {said[-1]}"
     return UsageError(
         f"{program} fails without any fault: {why}",
         hint="Have it end well first: pytest-elastic run, with the same words.",
@@ -224,7 +230,9 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
 
     def preference(pattern: str) -> tuple[bool, bool, int]:
         files = finals[pattern]
-        is_shared = len(files) <= len({done for _, done in files})
+        # A file may be told of twice, and late; of each rank's own there are twice as many names.
+        names = len({(event.path, done) for event, done in files})
+        is_shared = 2 * names < 3 * len({done for _, done in files})
         return bool(_USUAL.search(pattern)), is_shared, max(e.size or 0 for e, _ in files)
 
     chosen = max(finals, key=preference)

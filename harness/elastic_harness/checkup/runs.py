@@ -103,11 +103,12 @@ class Runs:
                 yield each.result()
 
     def under_way(self) -> str:
-        """Say which runs are under way, and for how long."""
+        """Say which runs are under way, and for how long; empty between them."""
         with self._lock:
             started = dict(self._under_way)
         now = time.monotonic()
-        return ", ".join(f"{os.path.basename(d)} {now - at:.0f} s" for d, at in started.items())
+        told = ", ".join(f"{os.path.basename(d)} {now - at:.0f} s" for d, at in started.items())
+        return f"  under way: {told}" if told else ""
 
     def close(self) -> None:
         """End the runs that are under way, and the clusters."""

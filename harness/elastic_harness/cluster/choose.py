@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import os
 import subprocess
@@ -17,13 +18,12 @@ from elastic_harness.cluster.cluster import (
     Capability,
     ClusterEvent,
 )
-from elastic_harness.cluster.node.cuda_devices import find_cuda_devices
 from elastic_harness.cluster.node.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["Choice", "choose_cluster"]
+__all__ = ["Choice", "choose_cluster", "find_cuda_devices"]
 
 # It takes 0.1 s; what is left is for a machine that is overloaded many times over.
 _DRY_RUN_LIMIT_S = 30.0
@@ -157,3 +157,15 @@ def _dry_run() -> Mapping[str, str]:
         parts = ("namespaces", "user_namespaces", "freeze", "cpu", "memory", "process")
         return dict.fromkeys((*parts, "disk_faults"), why)
     return failures
+
+
+def find_cuda_devices(folder: str = "/dev") -> tuple[bool, str]:
+    """Tell whether there is a device that CUDA may use, and a sentence about that.
+
+    By what the driver has put into `folder`, which nodes share. Whether the torch of a job was
+    built for CUDA is known to its workers only.
+    """
+    found = sorted(glob.glob(f"{folder}/nvidia[0-9]*"))
+    if found:
+        return True, f"by {', '.join(found)}; the job's torch must have been built for CUDA"
+    return False, f"there is no NVIDIA device ({folder}/nvidia0)"

@@ -1,4 +1,4 @@
-"""A cluster as pytest sees it: operations with callbacks, events, and the processes on the nodes.
+"""A cluster as pytest sees it: operations, events, and the processes on its nodes.
 
 The server behind it is started once in a session, preloads torch, and is reused by many tests:
 nodes come and go in milliseconds, and `reset` proves that nothing is left of them.
@@ -7,52 +7,54 @@ nodes come and go in milliseconds, and `reset` proves that nothing is left of th
 from __future__ import annotations
 
 import os
-import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final
 
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.client_limits import LimitOrders
+from elastic_harness.cluster.client_facets import (
+    FileClock,
+    LocalSockets,
+    NodeDisks,
+    NodeLimits,
+    NodeNames,
+    Switch,
+)
 from elastic_harness.cluster.cluster import (
     GATEWAY,
+    PRIVATE_TREES,
     Capabilities,
     ClusterError,
     ClusterEvent,
     ClusterNode,
-    Done,
     NodeGone,
     NodeSpec,
     ProcessExited,
-    ProcessHandle,
-    ProcessInfo,
-    ProcessSpec,
     ServerLost,
 )
-from elastic_harness.cluster.network_client import NetworkClient
-from elastic_harness.cluster.node.processes import NodeProcesses, list_processes, send_signal
-from elastic_harness.cluster.requests import gateway_request, node_request, process_request
-from elastic_harness.cluster.server.leftovers import temporary_folder
+from elastic_harness.cluster.local_processes import LocalProcesses, list_processes
+from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
+from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 from elastic_harness.cluster.server.loopback import LoopbackRange
 from elastic_harness.cluster.server.server_process import ServerProcess
 from elastic_harness.conversation import Answer
+from elastic_harness.future import Future, Steps, run, settled
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["ClusterClient", "NamespaceCluster", "ProcessCluster", "wait_for"]
-
-T = TypeVar("T")
+__all__ = ["ClusterClient", "NamespaceCluster", "ProcessCluster"]
 
 # Importing torch takes 1.6 s here, and many times that on a machine that is busy or reads it from
 # a cold disk.
-_START_LIMIT_S = 120.0
+_START_LIMIT_S: Final = 120.0
 # The server bounds each of its own steps by 10 s, and an operation has at most three.
-_OPERATION_LIMIT_S = 30.0
-_NETWORK = "10.77.0"
+_OPERATION_LIMIT_S: Final = 30.0
+_NETWORK: Final = "10.77.0"
 
 
-class ClusterClient(LimitOrders, NetworkClient):
+class ClusterClient:
     """The operations of `Cluster`, carried out by a cluster server."""
 
     kind: ClassVar[str] = ""
@@ -67,9 +69,15 @@ class ClusterClient(LimitOrders, NetworkClient):
         uses_user_namespace: bool = False,
         preload: Sequence[str] = ("torch",),
     ) -> None:
-        self._loop = loop
-        self._on_event = on_event
+        self.loop = loop
         self.capabilities = capabilities
+        self.network = Switch(self) if capabilities.has("network") else None
+        self.sockets = LocalSockets(self, is_isolated=self._is_isolated)
+        self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
+        self.limits = NodeLimits(self)
+        self.names = NodeNames(self) if capabilities.has("names") else None
+        self.clock = FileClock() if capabilities.has("clock_skew") else None
+        self._on_event = on_event
         self._uses_user_namespace = uses_user_namespace
         self._preload = tuple(preload)
         self._server: ServerProcess | None = None
@@ -77,23 +85,24 @@ class ClusterClient(LimitOrders, NetworkClient):
         self._loopback: LoopbackRange | None = None
         self._tag = ""
         self._scratch = ""
-        self._nodes: dict[str, ClusterNode] = {}
+        # By name, in the order in which starts were asked for, whichever was ready first.
+        self._places: dict[str, ClusterNode | None] = {}
         self._namespaces: dict[str, int] = {}
-        # The order in which starts were asked for, whichever was ready first.
-        self._starting: dict[str, int] = {}
-        self._ranks: dict[str, int] = {}
-        self._started = 0
-        self._processes = NodeProcesses(lambda handle: on_event(ProcessExited(process=handle)))
-        self._waiting_for_gateway: list[tuple[Callable[[ClusterError], None], Callable[[], None]]]
-        self._waiting_for_gateway = []
+        self._causes: dict[str, str] = {}  # of the ends that were asked for
+        self._processes = LocalProcesses(
+            loop, lambda handle: on_event(ProcessExited(process=handle))
+        )
         self._lost_reason = "the server ended"
-        self._on_closed: Done[None] | None = None
+        self._closed: Future[None] | None = None
+
+    @property
+    def places(self) -> Mapping[str, ClusterNode]:
+        """The nodes that run now, by name, in the order of their start, and the gateway."""
+        return {name: node for name, node in self._places.items() if node is not None}
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now, by name, in the order of their start."""
-        ordered = sorted(self._nodes.items(), key=lambda item: self._ranks[item[0]])
-        return {name: node for name, node in ordered if name != GATEWAY}
+        return {name: node for name, node in self.places.items() if name != GATEWAY}
 
     @property
     def own_pids(self) -> frozenset[int]:
@@ -115,8 +124,11 @@ class ClusterClient(LimitOrders, NetworkClient):
 
     # --- the server ---------------------------------------------------------------------------
 
-    def start(self, on_done: Done[None]) -> None:
+    def start(self) -> Future[None]:
         assert self._server is None, "a cluster is started once"
+        return run(self.loop, self._start())
+
+    def _start(self) -> Steps[None]:
         if not self._is_isolated:
             self._loopback = LoopbackRange()
         argument = {
@@ -125,35 +137,31 @@ class ClusterClient(LimitOrders, NetworkClient):
             "addresses": _NETWORK if self._loopback is None else self._loopback.prefix,
         }
         server = self._server = ServerProcess(
-            self._loop,
+            self.loop,
             argument,
             preload=self._preload,
             on_event=self._on_told,
             on_ended=self._on_server_ended,
         )
+        try:
+            hello = yield from server.conversation.call("hello", {}, timeout_s=_START_LIMIT_S)
+        except ClusterError as error:
+            raise server.error(f"cannot start the cluster server: {error.message}") from error
+        self._tag = hello.fields["tag"]
+        self._scratch = hello.fields["scratch"]
+        served_by = [process_table.pid_of_pidfd(fd) for fd in hello.fds]
+        self._own_pids = frozenset({server.pid, *served_by})
+        hello.close_fds()
 
-        def on_hello(answer: Answer) -> None:
-            if answer.error is not None:
-                on_done(server.error(f"cannot start the cluster server: {answer.error}"))
-                return
-            self._tag = answer.fields["tag"]
-            self._scratch = answer.fields["scratch"]
-            served_by = [process_table.pid_of_pidfd(fd) for fd in answer.fds]
-            self._own_pids = frozenset({server.pid, *served_by})
-            answer.close_fds()
-            on_done(None)
-
-        server.conversation.call("hello", {}, on_hello, timeout_s=_START_LIMIT_S)
-
-    def close(self, on_done: Done[None]) -> None:
+    def close(self) -> Future[None]:
         if self._server is None:
-            self._loop.call_soon(lambda: on_done(None))
-            return
-        self._on_closed = on_done
-        self._server.conversation.call("close", {}, lambda _: None, timeout_s=_OPERATION_LIMIT_S)
+            return settled(None)
+        self._closed = Future()
+        self._server.conversation.call("close", {}, timeout_s=_OPERATION_LIMIT_S)
+        return self._closed
 
-    def reset(self, on_done: Done[None], *, seed: str = "") -> None:
-        self._ask("reset", {"seed": seed}, lambda _: on_done(None), on_done)
+    def reset(self, *, seed: str = "") -> Future[None]:
+        return self.ask("reset", {"seed": seed}).then(lambda _: self._processes.close())
 
     def _on_server_ended(self) -> None:
         assert self._server is not None, "only a server that was started can end"
@@ -161,159 +169,147 @@ class ClusterClient(LimitOrders, NetworkClient):
         self._server = None
         if self._loopback is not None:
             self._loopback.close()
-        for name in list(self._nodes):
-            self._forget_node(name, asked=self._on_closed is not None, reason=reason)
-        if self._on_closed is not None:
-            self._on_closed(None)
+        for name in self.places:
+            self._forget_node(name, asked=self._closed is not None, reason=reason)
+        self._processes.close()
+        if self._closed is not None:
+            self._closed.settle(None)
         else:
             self._on_event(ServerLost(reason=reason))
 
     # --- nodes --------------------------------------------------------------------------------
 
-    def start_node(self, spec: NodeSpec, on_done: Done[ClusterNode]) -> None:
-        if spec.name in self._nodes or spec.name in self._starting:
+    def start_node(self, spec: NodeSpec) -> Future[ClusterNode]:
+        if spec.name in self._places:
             raise UsageError(f"cannot start node '{spec.name}': it is running")
-        self._start_node(node_request(spec), on_done)
+        request = {
+            "name": spec.name,
+            "index": spec.index,
+            "shared": _shared_paths(spec.shared),
+            "keep_disk": spec.keep_disk,
+            "sysctls": dict(spec.sysctls),
+        }
+        return self.begin_node(request)
 
-    def _start_node(self, request: Mapping[str, Any], on_done: Done[ClusterNode]) -> None:
+    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
+        """Start a node, or the gateway."""
+        self._places[request["name"]] = None
+        return run(self.loop, self._start_node(request))
+
+    def _start_node(self, request: Mapping[str, Any]) -> Steps[ClusterNode]:
         name: str = request["name"]
-        self._started += 1
-        self._starting[name] = self._started
+        try:
+            started = yield from self.ask("start_node", request)
+        except ClusterError:
+            self._places.pop(name, None)
+            raise
+        (pidfd,) = started.fds
+        node = ClusterNode(
+            name=name,
+            index=request["index"],
+            incarnation=started.fields["incarnation"],
+            address=started.fields["address"],
+            hostname=name if self._is_isolated else started.fields["address"],
+            disk=started.fields["disk"],
+            pid=process_table.pid_of_pidfd(pidfd),
+        )
+        os.close(pidfd)
+        self._namespaces[name] = started.fields["pid_namespace"]
+        self._places[name] = node
+        return node
 
-        def on_started(answer: Answer) -> None:
-            (pidfd,) = answer.fds
-            node = ClusterNode(
-                name=name,
-                index=request["index"],
-                incarnation=answer.fields["incarnation"],
-                address=answer.fields["address"],
-                hostname=name if self._is_isolated else answer.fields["address"],
-                disk=answer.fields["disk"],
-                pid=process_table.pid_of_pidfd(pidfd),
-            )
-            os.close(pidfd)
-            self._ranks[name] = self._starting.pop(name)
-            self._namespaces[name] = answer.fields["pid_namespace"]
-            self._nodes[name] = node
-            on_done(node)
+    def stop_node(self, name: str) -> Future[None]:
+        return self._end_node(name, "stop", "teardown")
 
-        def on_refused(error: ClusterError) -> None:
-            del self._starting[name]
-            on_done(error)
+    def crash_node(self, name: str) -> Future[None]:
+        return self._end_node(name, "crash", "crash")
 
-        self._ask("start_node", request, on_started, on_refused)
+    def power_cut(self, name: str) -> Future[None]:
+        return self._end_node(name, "cut", "power_cut")
 
-    def stop_node(self, name: str, on_done: Done[None]) -> None:
-        self._end_node(name, "stop", on_done)
+    def _end_node(self, name: str, how: str, cause: str) -> Future[None]:
+        ended = self._ask_about("end_node", name, how=how)
+        self._causes[name] = cause
+        return ended
 
-    def crash_node(self, name: str, on_done: Done[None]) -> None:
-        self._end_node(name, "crash", on_done)
+    def pause_node(self, name: str) -> Future[None]:
+        return self._ask_about("pause_node", name)
 
-    def power_cut(self, name: str, on_done: Done[None]) -> None:
-        self._end_node(name, "cut", on_done)
+    def resume_node(self, name: str) -> Future[None]:
+        return self._ask_about("resume_node", name)
 
-    def pause_node(self, name: str, on_done: Done[None]) -> None:
-        self._require(name)
-        self._ask("pause_node", {"name": name}, lambda _: on_done(None), on_done)
+    def private_folders(self, name: str) -> Mapping[str, str]:
+        node = self.running(name)
+        if not self.capabilities.has("private_disk"):
+            return {node.disk: node.disk}
+        return {tree: f"/proc/{node.pid}/root{tree}" for tree in (node.disk, *PRIVATE_TREES)}
 
-    def resume_node(self, name: str, on_done: Done[None]) -> None:
-        self._require(name)
-        self._ask("resume_node", {"name": name}, lambda _: on_done(None), on_done)
-
-    def _end_node(self, name: str, how: str, on_done: Done[None]) -> None:
-        self._require(name)
-        self._ask("end_node", {"name": name, "how": how}, lambda _: on_done(None), on_done)
-
-    def _require(self, name: str) -> None:
-        if name not in self._nodes:
-            running = ", ".join(self._nodes) or "none"
+    def running(self, name: str) -> ClusterNode:
+        """Return what runs under a name; raises UsageError if nothing does."""
+        node = self._places.get(name)
+        if node is None:
+            running = ", ".join(self.places) or "none"
             raise UsageError(f"there is no running node '{name}'", hint=f"running: {running}")
+        return node
+
+    def _forget_node(self, name: str, *, asked: bool, reason: str) -> None:
+        node = self._places.pop(name, None)
+        if node is None:
+            return
+        self._processes.on_node_gone(name)
+        if name != GATEWAY:
+            cause = self._causes.pop(name, "teardown" if asked else "lost")
+            self._on_event(
+                NodeGone(node=name, incarnation=node.incarnation, cause=cause, reason=reason)
+            )
 
     # --- processes ----------------------------------------------------------------------------
 
-    def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
-        self._require(node)
+    def spawn(self, node: str, spec: ProcessSpec) -> Future[ProcessHandle]:
+        self.running(node)
         if not self.capabilities.has("private_disk"):
             temporary = {"TMPDIR": temporary_folder(self._scratch, node)}
             spec = replace(spec, environ={**temporary, **spec.environ})
+        fields = {
+            "argv": list(spec.argv),
+            "environ": {**spec.environ, ENVIRONMENT_MARK: self._tag},
+            "cwd": spec.cwd,
+            "stdin": spec.stdin,
+            "stdout": spec.stdout,
+            "stderr": spec.stderr,
+            "preloaded_entry": spec.preloaded_entry,
+            "preloaded_role": spec.preloaded_role,
+        }
+        return self.ask("node", {"name": node, "order": "spawn", "fields": fields}).then(
+            lambda answer: self._processes.adopt(node, answer.fields["node_pid"], answer.fds[0])
+        )
 
-        def on_spawned(answer: Answer) -> None:
-            (pidfd,) = answer.fds
-            on_done(self._processes.adopt(node, answer.fields["node_pid"], pidfd))
-
-        self._ask_node(node, "spawn", process_request(spec, self._tag), on_spawned, on_done)
-
-    def open_socket(
-        self, node: str, on_done: Done[socket.socket], *, datagram: bool = False
-    ) -> None:
-        def open_now() -> None:
-            self._ask_node(
-                node,
-                "open_socket",
-                {"datagram": datagram},
-                lambda answer: on_done(socket.socket(fileno=answer.fds[0])),
-                on_done,
-            )
-
-        def on_gateway(started: ClusterNode | ClusterError) -> None:
-            waiting, self._waiting_for_gateway = self._waiting_for_gateway, []
-            for refuse, proceed in waiting:
-                if isinstance(started, ClusterError):
-                    refuse(started)
-                else:
-                    proceed()
-
-        if node != GATEWAY or GATEWAY in self._nodes:
-            self._require(node)
-            open_now()
-        elif not self._is_isolated:
-            kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
-            self._loop.call_soon(lambda: on_done(socket.socket(type=kind)))
-        else:
-            self._waiting_for_gateway.append((on_done, open_now))
-            if GATEWAY not in self._starting:
-                self._start_node(gateway_request(), on_gateway)
-
-    def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
-        return send_signal(process, signum)
-
-    def processes(self, node: str) -> tuple[ProcessInfo, ...]:
-        self._require(node)
+    def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
+        init = self.running(node).pid
         namespace = self._namespaces[node] if self._is_isolated else None
-        return list_processes(node, self._nodes[node].pid, namespace)
+        return settled(list_processes(node, init, namespace))
+
+    def signal(self, process: ProcessRef, signum: int) -> Future[bool]:
+        return settled(self._processes.signal(process, signum))
+
+    def state(self, process: ProcessRef) -> Future[str]:
+        return settled(self._processes.state(process))
+
+    def ended(self, process: ProcessRef) -> Future[int | None]:
+        return self._processes.ended(process)
 
     # --- talking ------------------------------------------------------------------------------
 
-    def _ask(
-        self,
-        op: str,
-        fields: Mapping[str, Any],
-        on_result: Callable[[Answer], None],
-        on_error: Callable[[ClusterError], None],
-        fds: Sequence[int] = (),
-    ) -> None:
+    def ask(self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> Future[Answer]:
+        """Ask the server for something."""
         if self._server is None:
-            self._loop.call_soon(lambda: on_error(ClusterError("the cluster's server has ended")))
-            return
-
-        def on_answer(answer: Answer) -> None:
-            if answer.error is None:
-                on_result(answer)
-            else:
-                on_error(ClusterError(answer.error))
-
+            return settled(ClusterError("the cluster's server has ended"))
         talk = self._server.conversation
-        talk.call(op, fields, on_answer, timeout_s=_OPERATION_LIMIT_S, fds=fds)
+        return talk.call(op, fields, timeout_s=_OPERATION_LIMIT_S, fds=fds)
 
-    def _ask_node(
-        self,
-        node: str,
-        order: str,
-        fields: Mapping[str, Any],
-        on_result: Callable[[Answer], None],
-        on_error: Callable[[ClusterError], None],
-    ) -> None:
-        self._ask("node", {"name": node, "order": order, "fields": fields}, on_result, on_error)
+    def _ask_about(self, op: str, name: str, **more: str) -> Future[None]:
+        self.running(name)
+        return self.ask(op, {"name": name, **more}).then(lambda _: None)
 
     def _on_told(self, event: str, told: JsonObject, fds: list[int]) -> None:
         match event:
@@ -324,16 +320,6 @@ class ClusterClient(LimitOrders, NetworkClient):
                 self._forget_node(told["node"], asked=told["asked"], reason=reason)
             case "lost":
                 self._lost_reason = told["reason"]
-
-    def _forget_node(self, name: str, *, asked: bool, reason: str) -> None:
-        node = self._nodes.pop(name, None)
-        if node is None:
-            return
-        self._processes.on_node_gone(name)
-        if name != GATEWAY:
-            self._on_event(
-                NodeGone(node=name, incarnation=node.incarnation, asked=asked, reason=reason)
-            )
 
 
 class NamespaceCluster(ClusterClient):
@@ -349,16 +335,17 @@ class ProcessCluster(ClusterClient):
     _is_isolated: ClassVar[bool] = False
 
 
-def wait_for(loop: Loop, operation: Callable[[Done[T]], None], *, within_s: float = 60.0) -> T:
-    """Run one operation to its end, serving the loop meanwhile; raises its `ClusterError`."""
-    results: list[T | ClusterError] = []
-    operation(results.append)
-    deadline = loop.now() + within_s
-    while not results:
-        left_s = deadline - loop.now()
-        if left_s <= 0:
-            raise ClusterError(f"the operation did not end within {within_s:g} s")
-        loop.run_once(left_s)
-    if isinstance(results[0], ClusterError):
-        raise results[0]
-    return results[0]
+def _shared_paths(wanted: Sequence[str]) -> list[str]:
+    """Add what no node can do without: the interpreter, its packages, the working directory.
+
+    Each by the names it has: a virtual environment may be a link, and `sys.path` goes by that.
+    """
+    needed = [sys.prefix, sys.base_prefix, os.getcwd(), *sys.path]
+    paths = [*wanted, *(path for path in needed if path and os.path.isdir(path))]
+    shared = sorted({name(path) for path in paths for name in (os.path.abspath, os.path.realpath)})
+    if "/dev/shm" in shared:  # noqa: S108 (the directory itself)
+        raise UsageError("cannot share /dev/shm between nodes: it is what each has of its own")
+    missing = [path for path in shared if not os.path.exists(path)]
+    if missing:
+        raise UsageError(f"cannot share {', '.join(missing)} with a node: it does not exist")
+    return shared

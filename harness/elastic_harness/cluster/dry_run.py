@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 
 from elastic_harness.cluster.limits import cgroup_layout, cgroups
-from elastic_harness.cluster.limits.handing_down import hand_down
 from elastic_harness.cluster.node import namespace as ns
 from elastic_harness.cluster.node.world import NodePlan, build
 from elastic_harness.cluster.server.scratch import Scratch
@@ -141,14 +140,6 @@ def _try_disk() -> None:
 
 
 def _try_groups(reasons: dict[str, str]) -> None:
-    held = hand_down()
-    try:
-        _try_each_group(reasons)
-    finally:
-        held.release()
-
-
-def _try_each_group(reasons: dict[str, str]) -> None:
     tag = cgroups.session_tag(os.getpid())
     group = cgroups.NodeGroup(tag, "dry-run", cgroups.find_hierarchies())
     pid = os.fork()

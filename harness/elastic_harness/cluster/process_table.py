@@ -6,14 +6,19 @@ Looking never asks a node for anything, so it works for paused and dying ones as
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = [
     "ProcessRow",
+    "ancestors",
     "children_of",
+    "command_of",
     "descendants",
     "environ_of",
+    "has_ended",
+    "is_same_process",
     "pid_of_pidfd",
     "processes",
     "processes_in",
@@ -21,12 +26,18 @@ __all__ = [
     "start_ticks",
 ]
 
+# A chain of parents longer than this is a sign of pids being reused while it was read.
+_MAX_ANCESTORS = 128
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """One process. `pids` are its numbers from the reader's pid namespace inwards to its own."""
+    """One process; its pid with its start names it for good, a pid alone does not.
+
+    `pids` are its numbers from the reader's pid namespace inwards to its own; `state` is the
+    kernel's letter (Z: dead, but its parent has not looked yet).
+    """
 
     pid: int
     ppid: int
@@ -38,6 +49,11 @@ class ProcessRow:
     def started_at(self) -> float:
         """When the process started, in CLOCK_BOOTTIME seconds."""
         return self.start_ticks / TICKS_PER_S
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it still runs (a zombie does not)."""
+        return self.state not in "ZX"
 
 
 def processes() -> Iterator[int]:
@@ -72,6 +88,28 @@ def start_ticks(pid: int) -> int:
     if row is None:
         raise ProcessLookupError(f"there is no process {pid}")
     return row.start_ticks
+
+
+def is_same_process(pid: int, start_ticks: int) -> bool:
+    """Tell whether the process named by pid and start still runs."""
+    row = row_of(pid)
+    return row is not None and row.start_ticks == start_ticks and row.is_alive
+
+
+def has_ended(pidfd: int) -> bool:
+    """Tell whether the process of a pidfd is dead."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return the pids above a process, its parent first."""
+    found: list[int] = []
+    while len(found) < _MAX_ANCESTORS and (row := row_of(pid)) is not None and row.ppid > 0:
+        pid = row.ppid
+        found.append(pid)
+    return found
 
 
 def processes_in(pid_namespace: int) -> list[ProcessRow]:

@@ -9,6 +9,12 @@ __all__ = ["remedy"]
 
 # Where it is 1, AppArmor lets no ordinary user make user namespaces.
 _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+# A group with processes cannot enable controllers: pytest runs in one below that does.
+_DELEGATED = (
+    "systemd-run --user --scope --property=Delegate=yes sh -c 'cd /sys/fs/cgroup$(sed -n "
+    "s/^0:://p /proc/self/cgroup) && mkdir runner && echo $$ > runner/cgroup.procs && "
+    "echo +cpu +memory +pids > cgroup.subtree_control && cd - && exec pytest ...'"
+)
 # What is found in a reason, all of it, and what helps. The first that fits is given.
 _REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -34,7 +40,7 @@ _REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("no control group",),
-        "systemd-run --user --scope --property=Delegate=yes pytest ... (version 2), or run as root",
+        f"run as root, or delegate a control group (version 2): {_DELEGATED}",
     ),
     (
         ("unprivileged_userns_clone is 0",),

@@ -10,8 +10,8 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
+    within,
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.scenario.engine.situation import Situation, Targets
@@ -53,21 +53,21 @@ class RunCommand(Fault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else self.command
-        tickets = [
-            (node.name, context.run_command(node.name, words, name=id)) for node in targets.nodes
-        ]
-        for name, ticket in tickets:
-            yield Settled(ticket=ticket, within_s=self.within, what=f"the command on {name}")
-            code = ticket.result()
+        commands = {
+            node.name: context.launchers.run_command(node.name, words, name=id)
+            for node in targets.nodes
+        }
+        for name, command in commands.items():
+            code = yield from within(command, self.within, f"the command on {name}")
             if code != 0:
                 raise FaultImpossible(f"the command on {name} ended with exit code {code}")
         return Evidence(
-            text=f"exit code 0 on {', '.join(name for name, _ in tickets)}",
-            facts={"exit_codes": {name: 0 for name, _ in tickets}},
+            text=f"exit code 0 on {', '.join(commands)}",
+            facts={"exit_codes": dict.fromkeys(commands, 0)},
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         """End what is still running of it."""
-        context.end_commands(id)
+        context.launchers.end_commands(id)
         yield from ()
         return "ended"

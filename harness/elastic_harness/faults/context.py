@@ -1,13 +1,12 @@
 """What a fault needs from the world to be injected, proven and undone.
 
-Faults are written as generators. They call operations of a `FaultContext`, none of which waits, and
-yield what they wait for:
+Faults are written as generators: they take the values of operations, which are futures, and yield
+what else they wait for:
 
-    def inject(self, context, targets):
-        done = context.power_cut("n2")
-        yield Settled(done, within_s=5)                 # the cluster has answered
+    def inject(self, context, targets, *, id):
+        yield from context.cluster.power_cut("n2")      # the cluster has answered, or it raises
         yield IN_FORCE                                  # from here on it acts
-        yield Until(lambda: not context.is_node_up("n2"), within_s=5, otherwise="n2 is still up")
+        yield Until(lambda: "n2" not in context.cluster.nodes, 5.0, "n2 is still up")
         return Evidence(text="n2 is gone")              # what proves that it acted
 
 So every wait has a deadline and a sentence, the same code runs in the runner's single-threaded loop
@@ -17,67 +16,68 @@ and under a test's virtual time, and no fault needs a thread.
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from elastic_harness.cluster.cluster import Cluster
+from elastic_harness.cluster.process import ProcessRef, is_running
 from elastic_harness.faults.evidence import Evidence
-from elastic_harness.faults.links.visits import Visits
-from elastic_harness.faults.nodes.resource_context import Resources
-from elastic_harness.faults.ticket import FaultImpossible, Ticket
-from elastic_harness.network.link_model import LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.names import NameChange
-from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.faults.layers import (
+    ClockLayers,
+    DiskLayers,
+    LimitLayers,
+    LinkLayers,
+    NameLayers,
+    StopLayers,
+)
+from elastic_harness.future import Future, Scheduler, Sleep, Until, Within, within
+from elastic_harness.future import Wait as Waiting
+from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.toxiproxy.stream import Direction, Toxic
+from pytest_elastic.errors import ElasticError
 
 __all__ = [
     "IN_FORCE",
+    "PROOF_S",
+    "Ends",
     "Evidence",
     "FaultContext",
     "FaultImpossible",
     "HealOrdered",
     "InForce",
+    "Launchers",
+    "Probes",
     "Proved",
-    "Settled",
+    "Proxies",
     "Sleep",
     "Steps",
-    "Ticket",
+    "Strangers",
     "Until",
+    "Visits",
     "Wait",
+    "Waits",
+    "Within",
+    "wait_for_proof",
+    "within",
 ]
+
+T = TypeVar("T")
+
+# A job that has not met a fault within this time is not bothered by it: agents of any launcher in
+# use beat every 5 s or more often, and checkpoints are written every so many steps.
+PROOF_S: Final = 30.0
+_LOOK_S: Final = 0.1
+
+
+class FaultImpossible(ElasticError):
+    """A fault could not be injected, or did not do what it is for."""
 
 
 class HealOrdered(Exception):
     """Thrown into a fault that is to be healed before it was proven: the last chance to look."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
-    """Wait for a condition; when it does not come true in time, `otherwise` says what is wrong.
-
-    What can only be said then is a function, called once.
-    """
-
-    condition: Callable[[], bool]
-    within_s: float
-    otherwise: str | Callable[[], str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """Wait for an operation's answer; its error, or silence, ends the fault."""
-
-    ticket: Ticket[Any]
-    within_s: float
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sleep:
-    """Let time pass: a notice, a stagger."""
-
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,50 +99,38 @@ class InForce(enum.Enum):
 
 IN_FORCE: Final = InForce.NOW
 
-Wait = Until | Settled | Sleep | Proved | InForce
-Steps = Generator[Wait, None, Evidence | str]
+# What a fault yields: waits, and what it says of itself.
+Wait: TypeAlias = Waiting | Proved | InForce
+Waits: TypeAlias = Generator[Wait, None, T]
+Steps: TypeAlias = Generator[Wait, None, Evidence | str]
 
 
-class FaultContext(Protocol):
-    """The world, as far as faults may touch it. Nothing here waits; pids are the global ones."""
+class Launchers(Protocol):
+    """What the run has started on its nodes."""
 
-    @property
-    def patience(self) -> float:
-        """What multiplies every time that is waited for something to be seen."""
+    def start_node(self, node: str, *, keep_disk: bool) -> Future[None]:
+        """Start a node and its launcher; done once the launcher runs."""
 
-    def now(self) -> float:
-        """Return the time, in seconds on the runner's clock."""
+    def launcher_of(self, node: str) -> ProcessRef | None:
+        """Return the node's launcher while it runs."""
 
-    def chance(self, name: str) -> Random:
-        """Return the run's source of chance for `name`: for one seed, always the same draws."""
+    def store_endpoint(self, which: str) -> tuple[str, int] | None:
+        """Return node and port of the store of the "rendezvous", or of the newest "workers"."""
 
-    # --- processes
+    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Future[int]:
+        """Run a command on a node, for the entry `name`; the answer is its exit code."""
 
-    def signal(self, process: ProcessRef, signum: int) -> bool:
-        """Send a signal; False when that very process has ended."""
+    def end_commands(self, name: str) -> None:
+        """Kill what still runs for the entry `name`."""
 
-    def stop(self, owner: str, node: str, process: ProcessRef) -> bool:
-        """Stop a process of a node by SIGSTOP; False when that very process has ended."""
 
-    def stopped_by(self, node: str, process: ProcessRef) -> tuple[str, ...]:
-        """Return which faults stop a process of a node, or pause the node."""
+class Probes(Protocol):
+    """What rides in each worker."""
 
-    def let_go_on(self, owner: str) -> None:
-        """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
+    def enter_again(self, node: str) -> None:
+        """Have a node's workers enter their working folder by its path, where an overlay may be."""
 
-    def is_alive(self, process: ProcessRef) -> bool:
-        """Tell whether that very process still runs (a zombie does not)."""
-
-    def process_state(self, process: ProcessRef) -> str:
-        """Return the letter of /proc/PID/stat; "" when it has ended."""
-
-    def watch_end(self, process: ProcessRef) -> bool:
-        """Take note of how a process ends; False when that very process has ended already."""
-
-    def exit_code_of(self, process: ProcessRef) -> int | None:
-        """Return how a watched process has ended, negative: by that signal; None: nothing tells."""
-
-    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+    def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Send an order to a worker's probe, done in its step hook; False when it has no probe.
 
         `by` in the order is the entry that gives it.
@@ -154,77 +142,63 @@ class FaultContext(Protocol):
     def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps that very worker has completed, as far as the probe can tell."""
 
-    def launcher_of(self, node: str) -> ProcessRef | None:
-        """Return the node's launcher while it runs."""
 
-    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Ticket[int]:
-        """Run a command on a node, for the entry `name`; the answer is its exit code."""
+class Ends(Protocol):
+    """How processes end."""
 
-    def end_commands(self, name: str) -> None:
-        """Kill what still runs for the entry `name`."""
+    def of(self, process: ProcessRef) -> Future[int | None]:
+        """Watch a process from now on; done when it has ended, with how.
 
-    def store_endpoint(self, which: str) -> tuple[str, int] | None:
-        """Return node and port of the store of the "rendezvous", or of the newest "workers"."""
-
-    # --- what nodes have of resources
-
-    @property
-    def resources(self) -> Resources:
-        """Processor, memory, files and disks of nodes."""
-
-    # --- nodes
-
-    def is_node_up(self, node: str) -> bool:
-        """Tell whether a node runs."""
-
-    def crash_node(self, node: str) -> Ticket[None]:
-        """End all processes of a node; its sockets close."""
-
-    def power_cut(self, node: str) -> Ticket[None]:
-        """End a node in silence."""
-
-    def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
-        """Start a node and its launcher; settled once the launcher runs."""
-
-    def pause_node(self, owner: str, node: str) -> Ticket[None]:
-        """Freeze every process of a node."""
-
-    def resume_node(self, owner: str, node: str) -> Ticket[None]:
-        """Let a frozen node go on, unless another owner has paused it too; harmless twice."""
-
-    # --- links
-
-    def impose(
-        self,
-        owner: str,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-    ) -> Ticket[None]:
-        """Lay a policy over links, on top of what others have laid there.
-
-        With `traffic` it is for one class of what passes there (`network.traffic`).
+        Negative: by that signal. None: neither the kernel nor its launcher tells.
         """
 
-    def lift(self, owner: str) -> Ticket[None]:
-        """Take away what `owner` has laid over links; harmless when that is nothing."""
 
-    def counters(self) -> Ticket[Mapping[Pair, LinkCounters]]:
-        """Read what links have done."""
+class Proxies(Protocol):
+    """The proxies of the run."""
 
-    def capture(self, owner: str, pairs: Sequence[Pair]) -> Ticket[str]:
-        """Write what passes over links into a file of the run; settled with its path."""
+    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Future[None]:
+        """Add a toxic to a proxy of the run."""
 
-    def captured(self, owner: str) -> Ticket[int]:
-        """Return how many packets the capture of `owner` has, all of them in its file."""
+    def remove_toxics(self, owner: str) -> Future[None]:
+        """Remove the toxics of `owner`; harmless when there are none."""
 
-    def end_capture(self, owner: str) -> Ticket[int]:
-        """End a capture; harmless when there is none."""
+    def switch(self, owner: str, proxy: str, *, enabled: bool) -> Future[None]:
+        """Have a proxy accept connections, or close all it has and refuse new ones.
 
-    # --- strangers
+        Of several owners the last one holds; done once it is so.
+        """
 
-    def send_strangers(
+    def unswitch(self, owner: str) -> Future[None]:
+        """Take that back; harmless when `owner` has switched nothing."""
+
+    def is_on(self, proxy: str) -> bool:
+        """Tell whether a proxy accepts connections."""
+
+    def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
+        """Return how often connections had something for a toxic since it was added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visits:
+    """So many connections were `wanted`, and so many of them have come so far.
+
+    `taken` are those whose every byte the other side's kernel has acknowledged, or that the other
+    side has closed: of one that says nothing, that it was accepted. `closed` are those that the
+    other side has ended since, `answered` those that it has said something on. `refusal` is what
+    the newest one that came to nothing met with, "" if none did.
+    """
+
+    wanted: int = 0
+    taken: int = 0
+    closed: int = 0
+    answered: int = 0
+    refusal: str = ""
+
+
+class Strangers(Protocol):
+    """Connections from nodes that are no part of the job."""
+
+    def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
         """Open connections from `node` to a node and port; each says `words`, and stays open."""
@@ -232,41 +206,90 @@ class FaultContext(Protocol):
     def visits(self, owner: str) -> Visits:
         """Return what has become of the connections of `owner` so far."""
 
-    def send_strangers_away(self, owner: str) -> None:
+    def send_away(self, owner: str) -> None:
         """Close the connections of `owner`; harmless when there are none."""
 
-    # --- names
 
-    def change_names(
-        self, owner: str, node: str, changes: Mapping[str, NameChange]
-    ) -> Ticket[Mapping[str, str]]:
-        """Have a node take names for something else; settled with its table of hosts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultContext:
+    """The cluster, what is the run's own, and the layers that its faults have laid over both.
 
-    def restore_names(self, owner: str) -> Ticket[None]:
-        """Undo what `owner` did to names; harmless when that is nothing."""
+    Nothing here waits. `patience` multiplies every time that is waited for something to be seen;
+    `directory` is the run's folder, `data_folders` are those whose files are the job's, the
+    checkpoint directory first.
+    """
 
-    def names_asked(self, node: str) -> Ticket[Mapping[str, Mapping[str, int]]]:
-        """Return how often a node asked for which changed name, by whose change it is."""
+    cluster: Cluster
+    scheduler: Scheduler
+    seed: Seed
+    launchers: Launchers
+    probes: Probes
+    ends: Ends
+    proxies: Proxies
+    strangers: Strangers
+    links: LinkLayers
+    names: NameLayers
+    limits: LimitLayers
+    disks: DiskLayers
+    clocks: ClockLayers
+    stops: StopLayers
+    directory: str = ""
+    data_folders: Sequence[str] = ()
+    patience: float = 1.0
 
-    # --- proxies
+    def now(self) -> float:
+        """Return the time, in seconds on the runner's clock."""
+        return self.scheduler.now()
 
-    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
-        """Add a toxic to a proxy of the run."""
+    def chance(self, name: str) -> Random:
+        """Return the run's source of chance for `name`: for one seed, always the same draws."""
+        return self.seed.stream(name)
 
-    def remove_toxics(self, owner: str) -> Ticket[None]:
-        """Remove the toxics of `owner`; harmless when there are none."""
+    # What faults of users called before there was `cluster` here; for one release.
 
-    def switch_proxy(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
-        """Have a proxy of the run accept connections, or close all it has and refuse new ones.
+    def signal(self, process: ProcessRef, signum: int) -> bool:
+        """Send a signal; False when that very process has ended."""
+        _warn("context.signal(...)", "yield from context.cluster.signal(...)")
+        return self.cluster.signal(process, signum).result()
 
-        Of several owners the last one holds; settled once it is so.
-        """
+    def is_alive(self, process: ProcessRef) -> bool:
+        """Tell whether that very process still runs."""
+        _warn("context.is_alive(...)", "Until(context.ends.of(...), ...)")
+        return is_running(self.cluster.state(process).result())
 
-    def unswitch_proxy(self, owner: str) -> Ticket[None]:
-        """Take that back; harmless when `owner` has switched nothing."""
 
-    def is_proxy_on(self, proxy: str) -> bool:
-        """Tell whether a proxy accepts connections."""
+def _warn(old: str, new: str) -> None:
+    warnings.warn(
+        f"`{old}` goes with the next release: write `{new}` (docs/faults.md)",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
-    def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
-        """Return how often connections had something for a toxic since it was added."""
+
+def wait_for_proof(
+    context: FaultContext,
+    look: Callable[[], Waits[T]],
+    *,
+    within_s: float = PROOF_S,
+    slowest_look_s: float = _LOOK_S,
+) -> Waits[T | None]:
+    """Look every 0.1 s until there is something to see; returns it, None after `within_s`.
+
+    Where looking costs much, looks come further and further apart, up to `slowest_look_s`.
+
+    `look` is called with the fault in force, which only the running job can show, and returns
+    something true once it has been seen to act. When the fault is to be healed before that, it is
+    called once more. `within_s` is in seconds, and the run's patience multiplies it.
+    """
+    yield InForce.NEEDS_JOB
+    deadline = context.now() + within_s * context.patience
+    pause_s, is_last = _LOOK_S, False
+    while not is_last and context.now() < deadline:
+        try:
+            yield Sleep(seconds=pause_s)
+        except HealOrdered:
+            is_last = True
+        pause_s = min(1.5 * pause_s, slowest_look_s)
+        if seen := (yield from look()):
+            return seen
+    return None

@@ -8,60 +8,49 @@ what it stands for and what it does not.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
-
-from pydantic import model_validator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_harness.faults.context import FaultContext, Steps
+from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets
-from elastic_harness.scenario.fields import ScenarioModel
 from elastic_harness.scenario.selectors import Selector, Term
 from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["LAYERS", "Fault", "with_exclude"]
 
 LAYERS: Final = ("worker", "agent", "node", "network", "store", "resource", "gpu")
 
 
-class Fault(ScenarioModel):
+class Fault(PlannedAction):
     """One fault with its parameters.
 
     `name` is the action's name in scenarios. `shorthand` is the field that a bare value stands for
     (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
     acted. `capability` is what a cluster must have for it; where that depends on the parameters,
-    `needs` decides and `sometimes_needs` says when. `is_healable` tells whether there is anything
-    to undo, `knows_gateway` whether its selectors may mean the cluster's gateway. `pauses`: it
-    stops processes, which finish what they were about to do when it is healed. `disturbs` is False
-    for one that only looks.
+    `needs` decides and `sometimes_needs` says when. `knows_gateway` tells whether its selectors may
+    mean the cluster's gateway, `sides` which of them may be `others`: other than one of the rest.
+    What the engine knows beside that is in `PlannedAction`.
 
     The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
     what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
     nobody should conclude from it.
     """
 
-    name: ClassVar[str]
     layer: ClassVar[str]
     proof: ClassVar[str] = ""
     capability: ClassVar[str | None] = None
     sometimes_needs: ClassVar[str] = ""
-    shorthand: ClassVar[str | None] = None
-    is_healable: ClassVar[bool] = False
-    pauses: ClassVar[bool] = False
-    disturbs: ClassVar[bool] = True
     knows_gateway: ClassVar[bool] = False
+    sides: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs(self) -> str | None:
-        """The capability that a cluster must have for this, with these parameters."""
         return self.capability
-
-    def launch_environ(self, folder: str) -> Mapping[str, str]:
-        """Return variables that every launcher must be started with for this to be possible.
-
-        `folder` is the run's own, for files that processes of the job read; most need nothing.
-        """
-        return {}
 
     @abstractmethod
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
@@ -80,36 +69,30 @@ class Fault(ScenarioModel):
         yield from ()
         return "nothing to undo"
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
-        """Return the nodes whose launcher's end says nothing about the job any more.
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        """Yield selectors that mean nobody in any run. One that overrides this yields them too."""
+        selectors = self.selectors()
+        has_sides = sum(name in self.sides for name, _ in selectors) > 1
+        for name, selector in selectors:
+            why = self._why_nobody(name, selector, scenario)
+            is_others = any(term.kind == "others" for term in selector.terms)
+            if why is None and is_others and not (has_sides and name in self.sides):
+                why = "`others` has nobody to be other than here"
+            if why is not None:
+                yield Finding(why, (name,))
 
-        For a fault that can be healed this counts only if it is to stay until the end.
-        """
-        return ()
-
-    def selectors(self) -> tuple[tuple[str, Selector], ...]:
-        """Return its selectors with the names of their parameters."""
-        found: list[tuple[str, Selector]] = []
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            several = value if isinstance(value, tuple) else (value,)
-            found += [(field.alias or name, each) for each in several if isinstance(each, Selector)]
-        return tuple(found)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the parameters as plain data."""
-        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_shorthand(cls, value: object) -> object:
-        if isinstance(value, (Mapping, cls)):
-            return value
-        if cls.shorthand is None:
-            fields = ", ".join(cls.model_fields)
-            raise ValueError(f"`{cls.name}` needs keys and values, of: {fields}")
-        return {cls.shorthand: value}
+    def _why_nobody(self, name: str, selector: Selector, scenario: CheckedScenario) -> str | None:
+        if selector.means_gateway:
+            if not self.knows_gateway:
+                return "the gateway is no node: only what is done to links can mean it"
+            if not scenario.spec.proxies:
+                return "nothing lives at the gateway of this scenario: it has no `proxies`"
+        exclude = getattr(self, "exclude", None) if name != "exclude" else None
+        excluded = exclude.terms if isinstance(exclude, Selector) else ()
+        nodes, largest = scenario.nodes, scenario.largest_world
+        return selector.impossible(node_names=nodes, largest_world=largest) or selector.empty(
+            node_names=nodes, largest_world=largest, excluded=excluded
+        )
 
 
 def with_exclude(selector: Selector, exclude: Selector | None) -> Selector:

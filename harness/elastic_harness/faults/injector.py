@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from elastic_harness.faults.context import FaultContext
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.task import FaultTask, Scheduler
+from elastic_harness.faults.task import FaultTask
+from elastic_harness.future import Future, Scheduler, Steps, run, settled
 from elastic_harness.scenario.engine.messages import (
     EngineInput,
     FaultFailed,
@@ -32,13 +33,12 @@ class Catalog(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Borrowed:
-    """A fault that was injected, until it is given back."""
+    """A fault that was injected, until it is given back; `healing` has what is wrong with that."""
 
     fault: Fault
     targets: Targets
     task: FaultTask
-    heals: list[Callable[[str], None]] = field(default_factory=list)
-    is_healing: bool = False
+    healing: Future[str] | None = None
     is_healed: bool = False
 
 
@@ -62,15 +62,6 @@ class Injector:
         self._tell = tell
         self._borrowed: dict[str, _Borrowed] = {}
 
-    @property
-    def in_force(self) -> tuple[str, ...]:
-        """The entries that were fired and, where there is something to heal, are not healed."""
-        return tuple(
-            name
-            for name, each in self._borrowed.items()
-            if each.fault.is_healable and not each.is_healed
-        )
-
     def fire(self, order: Fire) -> None:
         """Inject a fault; `tell` hears of FaultInForce, then FaultProved or FaultFailed."""
         name = order.entry_id
@@ -91,62 +82,58 @@ class Injector:
 
     def heal(self, order: Heal) -> None:
         """Undo a fault; `tell` hears of FaultUndone. Twice is harmless."""
-        self._heal(order.entry_id, lambda _: None)
+        self._heal(order.entry_id)
 
-    def heal_all(self, on_done: Callable[[Mapping[str, str]], None]) -> None:
-        """Undo everything, in reverse order; `on_done` gets the problems, by entry.
+    def heal_all(self) -> Future[Mapping[str, str]]:
+        """Undo everything, in reverse order; returns the problems, by entry.
 
-        Never raises: it is what runs when everything else has failed.
+        Never fails: it is what runs when everything else has failed.
         """
-        waiting = [name for name in reversed(self._borrowed) if not self._borrowed[name].is_healed]
+        return run(self._scheduler, self._heal_all())
+
+    def _heal_all(self) -> Steps[Mapping[str, str]]:
         problems: dict[str, str] = {}
-
-        def next_one(name: str | None, problem: str) -> None:
-            if name is not None and problem:
+        for name in [name for name in reversed(self._borrowed) if not self._is_healed(name)]:
+            if problem := (yield from self._heal(name)):
                 problems[name] = problem
-            if not waiting:
-                on_done(problems)
-                return
-            following = waiting.pop(0)
-            self._heal(following, lambda problem: next_one(following, problem))
+        return problems
 
-        next_one(None, "")
+    def _is_healed(self, name: str) -> bool:
+        return self._borrowed[name].is_healed
 
-    def _heal(self, name: str, on_healed: Callable[[str], None]) -> None:
+    def _heal(self, name: str) -> Future[str]:
+        """Undo one fault, once; returns what is wrong, or nothing."""
         borrowed = self._borrowed.get(name)
         if borrowed is None or borrowed.is_healed:
-            on_healed("")
-            return
-        borrowed.heals.append(on_healed)
-        if borrowed.is_healing:
-            return
-        borrowed.is_healing = True
-        borrowed.task.finish()
-        self._undo_when_finished(name, borrowed)
+            return settled("")
+        if borrowed.healing is None or borrowed.healing.is_done:
+            healing: Future[str] = Future()
+            borrowed.healing = healing
+            undone = run(self._scheduler, self._undo(name, borrowed))
+            undone.add_done_callback(lambda done: healing.settle(done.error or done.result()))
+        return borrowed.healing
 
-    def _undo_when_finished(self, name: str, borrowed: _Borrowed) -> None:
-        """Begin to undo once the fault has looked for the last time (bounded by its own waits)."""
-        if not borrowed.task.is_over:
-            self._scheduler.call_at(
-                self._scheduler.now() + 0.005, lambda: self._undo_when_finished(name, borrowed)
-            )
-            return
+    def _undo(self, name: str, borrowed: _Borrowed) -> Steps[str]:
+        """Undo it once the fault has looked for the last time (bounded by its own waits).
+
+        Where it cannot be undone it stays in force, and may be tried again.
+        """
+        borrowed.task.finish()
+        if not borrowed.task.is_done:
+            yield borrowed.task
+        problems: list[str] = []
         task = FaultTask(
             borrowed.fault.heal(self._context, borrowed.targets, id=name),
             self._scheduler,
             on_in_force=lambda _: None,
-            on_done=lambda _: self._on_healed(name, borrowed, ""),
-            on_failed=lambda reason: self._on_healed(name, borrowed, reason),
+            on_done=lambda _: None,
+            on_failed=problems.append,
             patience=self._context.patience,
         )
         task.start()
-
-    def _on_healed(self, name: str, borrowed: _Borrowed, problem: str) -> None:
-        """Say so, unless it could not be undone: then it stays in force, and may be tried again."""
-        borrowed.is_healing = False
-        borrowed.is_healed = not problem
-        waiting, borrowed.heals = borrowed.heals, []
+        if not task.is_done:
+            yield task
+        borrowed.is_healed = not problems
         if borrowed.is_healed and borrowed.fault.is_healable:
             self._tell(FaultUndone(entry_id=name))
-        for on_healed in waiting:
-            on_healed(problem)
+        return "".join(problems)

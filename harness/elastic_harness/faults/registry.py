@@ -5,82 +5,76 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.recipe import Recipe
 from elastic_harness.faults.recipes import RECIPES
-from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.engine.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
+from elastic_harness.registry import Registry
+from elastic_harness.scenario.actions import CheckNow, HealEntries, PlannedAction
 from pytest_elastic.errors import UsageError
 
 __all__ = ["FaultRegistry", "built_in_faults"]
 
 
-class FaultRegistry:
-    """The catalog of faults that scenarios are read with; more may be added before that."""
+class FaultRegistry(Registry[type[PlannedAction]]):
+    """What entries may do: faults, to which users add theirs, and `heal` and `check`.
+
+    `recipes` are how storms draw the faults that they may draw, in the order of registration.
+    """
+
+    kind: ClassVar[str] = "fault"
 
     def __init__(self, faults: Iterable[type[Fault]] = ()) -> None:
-        self._faults: dict[str, type[Fault]] = {}
-        self._recipes: list[Recipe] = []
+        super().__init__()
+        self._known = {each.name: each for each in (HealEntries, CheckNow)}
+        self.recipes: tuple[Recipe, ...] = ()
         for fault in faults:
             self.add(fault)
 
-    def add(self, fault: type[Fault], *, recipes: Sequence[Recipe] = ()) -> None:
+    def add(self, new: type[PlannedAction], *, recipes: Sequence[Recipe] = ()) -> None:
         """Make a fault known under its name, and how storms draw it, if they may.
 
         Raises UsageError if the name is taken, or it is no fault.
         """
-        if (problem := _problem_with(fault)) is not None:
-            raise UsageError(f"cannot register {fault!r} as a fault: {problem}")
-        if fault.name in OWN_ACTIONS or fault.name in self._faults:
-            raise UsageError(f"a fault is called {fault.name!r} already: choose another name")
+        if (lack := _what_lacks(new)) is not None:
+            raise UsageError(f"cannot register {new!r} as a fault: {lack}")
         for recipe in recipes:
-            if recipe.fault != fault.name:
+            if recipe.fault != new.name:
                 raise UsageError(
-                    f"cannot register a recipe of {recipe.fault!r} with the fault {fault.name!r}"
+                    f"cannot register a recipe of {recipe.fault!r} with the fault {new.name!r}"
                 )
-        self._faults[fault.name] = fault
-        self._recipes += recipes
+        super().add(new)
+        self.recipes += tuple(recipes)
 
-    @property
-    def recipes(self) -> tuple[Recipe, ...]:
-        """How storms draw the faults that they may draw, in the order of registration."""
-        return tuple(self._recipes)
-
-    def names(self) -> tuple[str, ...]:
-        """Return every name an entry's action may have."""
-        return (*self._faults, *OWN_ACTIONS)
+    def read(self, name: str, value: object) -> PlannedAction:
+        """Return what an entry does; raises pydantic's ValidationError, or UsageError."""
+        return self.find(name).model_validate(value)
 
     def parse(self, name: str, value: object) -> Fault:
-        """Return the fault that an entry asks for; raises pydantic's ValidationError."""
-        if name not in self._faults:
-            raise UsageError(f"there is no fault {name!r}", hint=did_you_mean(name, self.names()))
-        return self._faults[name].model_validate(value)
+        """Return the fault that an entry asks for; raises what `read` does."""
+        fault = self.read(name, value)
+        assert isinstance(fault, Fault), f"{name} is the engine's own"
+        return fault
 
     def shorthand(self, name: str) -> str | None:
-        """Return the parameter of a fault that a bare value stands for, if there is one."""
-        return self._faults[name].shorthand if name in self._faults else None
+        """Return the parameter that a bare value stands for, if there is one."""
+        return self._known[name].shorthand if name in self._known else None
 
     def schema(self, name: str) -> Mapping[str, Any]:
-        """Return the JSON Schema of a fault's value, shorthand included."""
-        if name == HEAL_ACTION:
-            return {"type": "string", "description": "Heal an entry by its id, or `all`."}
-        if name == CHECK_ACTION:
-            return {
-                "type": ["string", "object", "array"],
-                "description": "One or more clauses of `finally` that must hold at this moment.",
-            }
-        fault = self._faults[name]
-        schema = fault.model_json_schema(by_alias=True)
-        if fault.shorthand is None:
+        """Return the JSON Schema of what stands behind a name, shorthand included."""
+        found = self.find(name)
+        schema = found.model_json_schema(by_alias=True)
+        if found.shorthand is None:
             return schema
-        short = schema["properties"].get(fault.shorthand, {})
+        short = schema["properties"].get(found.shorthand, {})
+        if found.is_own:  # keys would say no more
+            return {**short, "description": schema.get("description", "")}
         return {"description": schema.get("description", ""), "anyOf": [short, schema]}
 
 
-def _problem_with(fault: object) -> str | None:
+def _what_lacks(fault: object) -> str | None:
     """Say what a class lacks to be a fault that scenarios can use and pages can show."""
     if not (isinstance(fault, type) and issubclass(fault, Fault)):
         return "a subclass of elastic_harness.faults.fault.Fault is expected"

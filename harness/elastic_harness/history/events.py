@@ -9,8 +9,8 @@ outside the cluster, unless a name says `node_pid`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from dataclasses import field
+from typing import Any, Final
 
 from pytest_elastic.events.model import Event, register
 
@@ -61,7 +61,6 @@ HISTORY_FORMAT: Final = 2
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHello(Event):
     """A worker said hello, before its script's first line.
 
@@ -70,7 +69,6 @@ class WorkerHello(Event):
     `alive_before` lists pids of earlier rounds' workers of the same node that were still alive.
     """
 
-    kind: ClassVar[str] = "worker_hello"
     pid: int
     start_time: int
     rank: int
@@ -88,7 +86,6 @@ class WorkerHello(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFormed(Event):
     """A worker's default process group exists.
 
@@ -96,7 +93,6 @@ class GroupFormed(Event):
     are one world, under any launcher.
     """
 
-    kind: ClassVar[str] = "group_formed"
     pid: int
     rank: int
     world_size: int
@@ -104,7 +100,6 @@ class GroupFormed(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted(Event):
     """An optimizer step ended.
 
@@ -114,7 +109,6 @@ class StepCompleted(Event):
     first group, where it was asked for.
     """
 
-    kind: ClassVar[str] = "step_completed"
     pid: int
     rank: int
     count: int
@@ -125,29 +119,24 @@ class StepCompleted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankHeld(Event):
     """A worker waits in its step hook until the fault pinned to that step has fired."""
 
-    kind: ClassVar[str] = "rank_held"
     pid: int
     rank: int
     step: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReleased(Event):
     """A held worker goes on."""
 
-    kind: ClassVar[str] = "rank_released"
     pid: int
     rank: int
     step: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeObserved(Event):
     """A worker said where it resumes: at its first step, or before it.
 
@@ -156,14 +145,12 @@ class ResumeObserved(Event):
     earlier one back: what was said since contradicts it.
     """
 
-    kind: ClassVar[str] = "resume_observed"
     pid: int
     rank: int
     step: int | None
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesDrawn(Event):
     """What one DataLoader handed to the script between two steps, on request.
 
@@ -174,7 +161,6 @@ class SamplesDrawn(Event):
     `batches` holds the indices of each batch.
     """
 
-    kind: ClassVar[str] = "samples_drawn"
     pid: int
     rank: int
     count: int
@@ -187,7 +173,6 @@ class SamplesDrawn(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesUnseen(Event):
     """A data loader is used whose samples cannot be seen.
 
@@ -195,7 +180,6 @@ class SamplesUnseen(Event):
     "order" (with `in_order=False` they arrive in another order than they are asked for).
     """
 
-    kind: ClassVar[str] = "samples_unseen"
     pid: int
     rank: int
     loader: str
@@ -203,7 +187,6 @@ class SamplesUnseen(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersHashed(Event):
     """What a worker's training ended with, on request, taken when its process ended normally.
 
@@ -216,7 +199,6 @@ class ParametersHashed(Event):
     inf).
     """
 
-    kind: ClassVar[str] = "parameters_hashed"
     pid: int
     rank: int
     step: int | None
@@ -235,7 +217,6 @@ class ParametersHashed(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceObserved(Event):
     """What the same job ended with when nothing disturbed it: told before the run itself.
 
@@ -243,38 +224,32 @@ class ReferenceObserved(Event):
     `ParametersHashed` said, by rank.
     """
 
-    kind: ClassVar[str] = "reference_observed"
     world_size: int
     step: int | None
     states: tuple[Mapping[str, Any], ...]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFinished(Event):
     """A worker's interpreter is going down by itself (atexit).
 
     `dropped` is how much of what it had to say was lost, because nobody listened.
     """
 
-    kind: ClassVar[str] = "worker_finished"
     pid: int
     rank: int
     dropped: int = 0
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGone(Event):
     """A worker that had said hello is dead, by its pidfd."""
 
-    kind: ClassVar[str] = "worker_gone"
     pid: int
     rank: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRaised(Event):
     """An exception that nobody catches ended a worker's main thread, or another one (`thread`).
 
@@ -282,7 +257,6 @@ class WorkerRaised(Event):
     ("/path/train.py:88 in save"), at most twenty.
     """
 
-    kind: ClassVar[str] = "worker_raised"
     pid: int
     rank: int
     error: str
@@ -292,7 +266,6 @@ class WorkerRaised(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LastLinesSeen(Event):
     """What the worker that failed first had printed last, as far as its node's logs can tell.
 
@@ -300,7 +273,6 @@ class LastLinesSeen(Event):
     of another worker of the node.
     """
 
-    kind: ClassVar[str] = "last_lines_seen"
     pid: int
     rank: int
     file: str
@@ -308,7 +280,6 @@ class LastLinesSeen(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StackSeen(Event):
     """Where a living worker stood when a run ended that hung.
 
@@ -317,7 +288,6 @@ class StackSeen(Event):
     frames, `reason` says why.
     """
 
-    kind: ClassVar[str] = "stack_seen"
     pid: int
     rank: int
     frames: tuple[str, ...] = ()
@@ -327,67 +297,54 @@ class StackSeen(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted(Event):
     """A node is up. `incarnation` counts starts of this name from 1."""
 
-    kind: ClassVar[str] = "node_started"
     address: str
     incarnation: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStopped(Event):
     """A node is gone: `cause` is power_cut, crash, left, preempted or teardown."""
 
-    kind: ClassVar[str] = "node_stopped"
     cause: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStarted(Event):
     """A process was started on a node by the harness; `role` is launcher or auxiliary."""
 
-    kind: ClassVar[str] = "process_started"
     pid: int
     role: str
     argv: tuple[str, ...]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExited(Event):
     """A process that the harness started ended (`exit_code` negative: by that signal)."""
 
-    kind: ClassVar[str] = "process_exited"
     pid: int
     role: str
     exit_code: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivorFound(Event):
     """A process outlived its launcher; looked for inside the node before teardown."""
 
-    kind: ClassVar[str] = "survivor_found"
     pid: int
     command: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchDropped(Event):
     """The switch lost packets by its own doing: the run cannot be judged."""
 
-    kind: ClassVar[str] = "switch_dropped"
     packets: int
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogMatched(Event):
     """A line of a launcher's or worker's output matched a pattern the scenario waits for.
 
@@ -395,7 +352,6 @@ class LogMatched(Event):
     `was_there`: it had been written before the pattern was asked for, and nobody knows when.
     """
 
-    kind: ClassVar[str] = "log_matched"
     pattern: str
     line: str
     by: str = ""
@@ -403,22 +359,19 @@ class LogMatched(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRead(Event):
     """How much of the output was read for the patterns that were asked for, near a run's end.
 
     `unread` are the files of which some was not, with the reason if there is one: that a line was
     not seen in them says nothing. `left_out` counts, by pattern, matching lines that are not in the
-    history because others of the same node and speaker are.
+    history because others of the same node and source are.
     """
 
-    kind: ClassVar[str] = "output_read"
     unread: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileWritten(Event):
     """A file below the checkpoint directory was written, by any process of the job.
 
@@ -426,28 +379,24 @@ class FileWritten(Event):
     (it was given this name); `size` is in bytes, None where it is gone again.
     """
 
-    kind: ClassVar[str] = "file_written"
     path: str
     how: str
     size: int | None
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriterHeld(Event):
     """A process of a node is held in the middle of a write: half of it is in `file`.
 
-    `pattern` and `path` are those of the trigger; `file` is below the path that is covered for it.
+    `pattern` and `path` are those of the trigger; `file` is below the overlaid path.
     """
 
-    kind: ClassVar[str] = "writer_held"
     pattern: str
     path: str | None
     file: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultFired(Event):
     """A fault was injected: `targets` are the selectors' outcome at that moment (sorted text).
 
@@ -458,7 +407,6 @@ class FaultFired(Event):
     launcher's exit code says nothing about the job, unless the fault is healed before).
     """
 
-    kind: ClassVar[str] = "fault_fired"
     id: str
     fault: str
     targets: tuple[str, ...]
@@ -472,46 +420,38 @@ class FaultFired(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEffective(Event):
     """A fault was seen to have done what it is for; `facts` is what `evidence` rests on."""
 
-    kind: ClassVar[str] = "fault_effective"
     id: str
     evidence: str
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultIneffective(Event):
     """A fault did nothing, or could not be injected; `is_optional`: nobody depends on it."""
 
-    kind: ClassVar[str] = "fault_ineffective"
     id: str
     reason: str
     is_optional: bool = False
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultHealed(Event):
     """A fault was undone; `by` is schedule, action or teardown."""
 
-    kind: ClassVar[str] = "fault_healed"
     id: str
     by: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """The first record of a history: what is run, with which seed and settings.
 
     `format` is `HISTORY_FORMAT` of the version that wrote it (0: a version before there was one).
     """
 
-    kind: ClassVar[str] = "run_started"
     scenario: str
     seed: int
     launcher: str
@@ -527,18 +467,15 @@ class RunStarted(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlanned(Event):
     """A fault is to be injected; nobody depends on one that `is_optional`."""
 
-    kind: ClassVar[str] = "fault_planned"
     id: str
     fault: str
     is_optional: bool = False
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClausePlanned(Event):
     """Something is to hold, and will be judged.
 
@@ -548,7 +485,6 @@ class ClausePlanned(Event):
     pattern of a line that is waited for, if it is one.
     """
 
-    kind: ClassVar[str] = "clause_planned"
     key: str
     bucket: str
     text: str
@@ -560,7 +496,6 @@ class ClausePlanned(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClauseJudged(Event):
     """What was found of a clause while the job ran: `outcome` is valid, invalid or unknown.
 
@@ -568,7 +503,6 @@ class ClauseJudged(Event):
     that a test has waited for: the test itself knows what to make of it.
     """
 
-    kind: ClassVar[str] = "clause_judged"
     key: str
     text: str
     outcome: str
@@ -577,35 +511,28 @@ class ClauseJudged(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonTestFailed(Event):
     """The test that made the run has failed by itself: an assertion of its own, an error."""
 
-    kind: ClassVar[str] = "python_test_failed"
     test: str
     reason: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessFailed(Event):
     """Something went wrong in the harness itself, so that the run cannot be trusted."""
 
-    kind: ClassVar[str] = "harness_failed"
     what: str
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivorsSought(Event):
     """The processes of these nodes, whose launchers had ended, were looked through."""
 
-    kind: ClassVar[str] = "survivors_sought"
     nodes: tuple[str, ...]
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     """The run is decided; what comes later is the teardown's doing, or says how things just stood.
 
@@ -615,7 +542,6 @@ class RunEnded(Event):
     `planned` is how many clauses and faults had been planned.
     """
 
-    kind: ClassVar[str] = "run_ended"
     outcome: str
     reason: str = ""
     exit_codes: Mapping[str, int] = field(default_factory=dict)
@@ -624,12 +550,10 @@ class RunEnded(Event):
 
 
 @register
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunClosed(Event):
     """Everything is undone, and nothing more can happen: a history without this is cut off.
 
     `digest` is the SHA-256 of all lines before, so that a file that was changed since is noticed.
     """
 
-    kind: ClassVar[str] = "run_closed"
     digest: str

@@ -123,6 +123,11 @@ class World:
     progressed_at: float | None = None
 
     @property
+    def number(self) -> int:
+        """What it is called: the launcher's own number, its ordinal where there is none."""
+        return self.ordinal if self.round is None else self.round
+
+    @property
     def restart_count(self) -> int | None:
         """The restart count its workers were told; the highest where they disagree."""
         counts = [each.hello.restart_count for each in self.workers.values()]

@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from elastic_harness.network.link_model import Fate, FateKind, Pair
+from elastic_harness.network.link_model import Decision, DecisionKind, Pair
 
-__all__ = ["MAX_BYTES", "SNAP_BYTES", "Capture", "Captures", "describe_fate"]
+__all__ = ["MAX_BYTES", "SNAP_BYTES", "Capture", "Captures", "describe_decision"]
 
 # Enough of each packet for all headers and the beginning of what is said.
 SNAP_BYTES = 256
@@ -123,20 +123,20 @@ class Captures:
             self.end(id)
 
 
-def describe_fate(fate: Fate, now: float) -> str:
+def describe_decision(decision: Decision, now: float) -> str:
     """Return in a few words what becomes of a packet."""
-    if fate.kind is FateKind.HOLD:
+    if decision.kind is DecisionKind.HOLD:
         return "held"
-    if fate.reason is not None:
-        return f"dropped: {fate.reason.value}"
-    late_s = max(fate.leave_at) - now
+    if decision.reason is not None:
+        return f"dropped: {decision.reason.value}"
+    late_s = max(decision.leave_at) - now
     words = [f"late by {late_s:.6f} s" if late_s > 0 else "delivered"]
-    if len(fate.leave_at) > 1:
+    if len(decision.leave_at) > 1:
         words.append("twice")
-    if fate.lost_units:
-        words.append(f"without {len(fate.lost_units)} lost segments")
-    if fate.corrupt_units:
-        words.append(f"with {len(fate.corrupt_units)} corrupted segments")
+    if decision.lost_units:
+        words.append(f"without {len(decision.lost_units)} lost segments")
+    if decision.corrupt_units:
+        words.append(f"with {len(decision.corrupt_units)} corrupted segments")
     return ", ".join(words)
 
 

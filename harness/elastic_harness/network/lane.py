@@ -67,10 +67,10 @@ class Lane:
 class Packet:
     """A packet that could not simply pass; `number` counts them as they came to the switch.
 
-    One that `has_fate` was on its way already: its link has nothing more to decide.
+    One that `is_decided` was on its way already: its link has nothing more to decide.
     """
 
-    __slots__ = ("flow", "frame", "has_fate", "lane", "number", "size", "traffic")
+    __slots__ = ("flow", "frame", "is_decided", "lane", "number", "size", "traffic")
 
     def __init__(
         self, lane: Lane, frame: bytes, flow: bytes, traffic: Traffic, number: int
@@ -80,12 +80,12 @@ class Packet:
         self.frame = frame
         self.flow = flow
         self.traffic = traffic
-        self.has_fate = False
+        self.is_decided = False
         # In bytes, as a node sees it.
         self.size = len(frame) - packets.FRAME_HEAD_BYTES
 
-    def with_fate(self, frame: bytes) -> Packet:
+    def as_decided(self, frame: bytes) -> Packet:
         """Return what of it was on its way, to be held there."""
         made = Packet(self.lane, frame, self.flow, self.traffic, self.number)
-        made.has_fate = True
+        made.is_decided = True
         return made

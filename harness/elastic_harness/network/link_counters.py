@@ -33,9 +33,9 @@ class LinkCounters:
     """What a link has done: what it was offered, what it delivered, what it dropped and why.
 
     Lost packets are counted in units, so there may be more of them than of packets offered.
-    `delayed` are packets whose fate was to leave later than they came. `classes` has the same for
+    `delayed` are packets that had to leave later than they came. `classes` has the same for
     those classes of traffic that the link was told apart; `by_owner` what the policy of each owner
-    did, by kind (`link_owners`).
+    did, by kind.
     """
 
     packets: int = 0

@@ -1,7 +1,7 @@
-"""What can be wrong with a link, as one value: a policy, and how several make one.
+"""What can be wrong with a link, as one value: a policy.
 
-Pure. Policies come from several faults at once (`overlay`); `combine` says what they make together.
-What a link does with packets under a policy is the business of `link_model`.
+Pure. What a link does with packets under the policies of several faults is the business of
+`link_model`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_elastic.errors import UsageError
 
 __all__ = [
     "HEALTHY",
+    "MAX_DELAY_S",
+    "STRENGTH",
     "BurstLoss",
     "Distribution",
     "Flap",
     "LinkMode",
     "LinkPolicy",
-    "combine",
 ]
 
 # The longest delay that a policy may ask for. Nobody waits for longer than a test does.
@@ -182,47 +182,3 @@ HEALTHY = LinkPolicy()
 # What a packet meets first on a link with several faults: a cut that answers, one that swallows,
 # one that only delays.
 STRENGTH = (LinkMode.REJECT, LinkMode.DROP, LinkMode.HOLD)
-
-
-def combine(policies: Iterable[LinkPolicy]) -> LinkPolicy:
-    """Return the policy of a link that has all of these.
-
-    A link is up when none cuts it. Delays add up, chances combine as those of links in a row,
-    the narrowest rate holds, bursts and flaps each keep their own rhythm. Jitters of one
-    distribution add up; of different ones the largest holds.
-    """
-    layers = list(policies)
-    if not layers:
-        return HEALTHY
-    if len(layers) == 1:
-        return layers[0]
-    cut = [layer.mode for layer in layers if not layer.up]
-    widest = max(layers, key=lambda layer: layer.jitter_s).distribution
-    rates = [layer.rate_bytes_per_s for layer in layers if layer.rate_bytes_per_s is not None]
-    return LinkPolicy(
-        up=not cut,
-        mode=min(cut, key=STRENGTH.index) if cut else LinkMode.DROP,
-        latency_s=min(sum(layer.latency_s for layer in layers), MAX_DELAY_S),
-        jitter_s=_jitter_of(layers, widest),
-        distribution=widest,
-        loss=_any_of(layer.loss for layer in layers),
-        bursts=tuple(burst for layer in layers for burst in layer.bursts),
-        duplicate=_any_of(layer.duplicate for layer in layers),
-        reorder=_any_of(layer.reorder for layer in layers),
-        corrupt=_any_of(layer.corrupt for layer in layers),
-        rate_bytes_per_s=min(rates, default=None),
-        flaps=tuple(flap for layer in layers for flap in layer.flaps),
-        resets=sum(layer.resets for layer in layers),
-    )
-
-
-def _jitter_of(layers: Iterable[LinkPolicy], distribution: Distribution) -> float:
-    jitters = [layer.jitter_s for layer in layers if layer.distribution is distribution]
-    return min(sum(jitters), MAX_DELAY_S)
-
-
-def _any_of(chances: Iterable[float]) -> float:
-    none = 1.0
-    for chance in chances:
-        none *= 1.0 - chance
-    return 1.0 - none

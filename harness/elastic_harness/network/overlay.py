@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from elastic_harness.network.link_model import LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.network.link_model import Layers, LinkPolicy, Pair
 
 __all__ = ["Overlay", "Place"]
 

@@ -21,18 +21,18 @@ from typing_extensions import assert_never
 from elastic_harness.conversation import Conversation, Reply
 from elastic_harness.network import packets
 from elastic_harness.network.alarm import Alarm
-from elastic_harness.network.capture import Captures, describe_fate
+from elastic_harness.network.capture import Captures, describe_decision
 from elastic_harness.network.lane import Lane, Packet, Port
 from elastic_harness.network.link_model import (
     NO_CLASS,
+    Decision,
+    DecisionKind,
     DropReason,
-    Fate,
-    FateKind,
+    Link,
     LinkMode,
     Pair,
     Traffic,
 )
-from elastic_harness.network.link_owners import OwnedLink
 from elastic_harness.network.switch_wire import (
     counters_to_fields,
     layers_from_fields,
@@ -66,7 +66,7 @@ class Switch:
     def __init__(self, loop: Loop, control: socket.socket) -> None:
         self._loop = loop
         self._ports: dict[int, Port] = {}
-        self._links: dict[Pair, OwnedLink] = {}
+        self._links: dict[Pair, Link] = {}
         self._traffic = TrafficTable()
         self._captures = Captures()
         self._seed = ""
@@ -148,7 +148,7 @@ class Switch:
     def _decide(self, packet: Packet, now: float) -> None:
         lane, frame = packet.lane, packet.frame
         link = lane.link
-        fate = link.decide(
+        decision = link.decide(
             packet.size,
             packet.flow,
             now,
@@ -157,32 +157,32 @@ class Switch:
             traffic=packet.traffic,
         )
         if lane.capture is not None:
-            lane.capture.add(lane.pair, frame[_VERSION:], now, describe_fate(fate, now))
-        self._carry_out(packet, fate, now)
+            lane.capture.add(lane.pair, frame[_VERSION:], now, describe_decision(decision, now))
+        self._carry_out(packet, decision, now)
 
-    def _carry_out(self, packet: Packet, fate: Fate, now: float) -> None:
+    def _carry_out(self, packet: Packet, decision: Decision, now: float) -> None:
         frame = packet.frame
-        match fate.kind:
-            case FateKind.LEAVE:
+        match decision.kind:
+            case DecisionKind.LEAVE:
                 parts: Sequence[bytes] = (frame,)
-                if fate.lost_units or fate.corrupt_units:
-                    parts = packets.harm(frame, fate.lost_units, fate.corrupt_units)
-                for when in fate.leave_at:
+                if decision.lost_units or decision.corrupt_units:
+                    parts = packets.harm(frame, decision.lost_units, decision.corrupt_units)
+                for when in decision.leave_at:
                     for part in parts:
                         self._send(packet, part, when, now)
                 if self._on_way:
                     self._wake_for_next()
-            case FateKind.HOLD:
+            case DecisionKind.HOLD:
                 self._hold(packet)
-            case FateKind.REJECT:
+            case DecisionKind.REJECT:
                 self._answer(packet.lane.source, packets.refusal_of(frame[_VERSION:]))
-            case FateKind.RESET:
+            case DecisionKind.RESET:
                 self._answer(packet.lane.source, packets.refusal_of(frame[_VERSION:]))
                 self._answer(packet.lane.target, packets.reset_onwards(frame[_VERSION:]))
-            case FateKind.DROP:
+            case DecisionKind.DROP:
                 pass
             case _:
-                assert_never(fate.kind)
+                assert_never(decision.kind)
 
     def _answer(self, port: Port, answer: bytes | None) -> None:
         if answer is not None:
@@ -227,12 +227,12 @@ class Switch:
         """Send what a link held, in the order it came in, under the policy that holds now.
 
         What was on its way, and became due while the link held, was held after what came later. It
-        has its fate, and arrives: others that were sent off after it may still be on their way.
+        has its decision, and arrives: others that were sent off after it may still be on their way.
         """
         queue = sorted(self._held.pop(pair, []), key=lambda packet: packet.number)
         self._held_packets -= len(queue)
         for packet in queue:
-            if packet.has_fate:
+            if packet.is_decided:
                 self._arrive(packet, packet.frame, now)
             elif packet.lane.is_dark:
                 packet.lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
@@ -252,12 +252,13 @@ class Switch:
     def _arrive(self, packet: Packet, frame: bytes, now: float) -> None:
         """End the way of a packet, at once or when its link lets go of it."""
         link, traffic = packet.lane.link, packet.traffic
-        if link.may_deliver(now, traffic):
-            self._deliver(packet, frame)
-        elif link.policy_of(traffic).mode is LinkMode.HOLD:
-            self._hold(packet.with_fate(frame))
-        else:
-            link.count_drop(DropReason.DOWN, traffic=traffic)
+        match link.stop_on_way(now, traffic):
+            case None:
+                self._deliver(packet, frame)
+            case LinkMode.HOLD:
+                self._hold(packet.as_decided(frame))
+            case _:
+                link.count_drop(DropReason.DOWN, traffic=traffic)
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class Switch:
         if traffic is not None:
             self._traffic.mind_port(traffic)
         for pair in pairs:
-            self._link(pair).own(layers, policy, now, traffic=traffic)
+            self._link(pair).lay(layers or (("", policy),), now, traffic=traffic)
         for lane in self._lanes():
             lane.known_flows.clear()
         for pair in pairs:
@@ -362,11 +363,11 @@ class Switch:
             lane.capture = self._captures.find(lane.pair)
         self._clear_up_all(now)
 
-    def _link(self, pair: Pair) -> OwnedLink:
+    def _link(self, pair: Pair) -> Link:
         link = self._links.get(pair)
         if link is None:
             # A stream for each link: a packet more on one moves no draw of another.
-            link = self._links[pair] = OwnedLink(f"{self._seed}:link:{pair[0]}>{pair[1]}")
+            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link
 
     def _reset(self, seed: str) -> None:

@@ -10,12 +10,12 @@ from elastic_harness.network.link_model import (
     Distribution,
     DropReason,
     Flap,
+    Layers,
     LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
 )
-from elastic_harness.network.link_owners import Layers
 
 __all__ = [
     "counters_from_fields",

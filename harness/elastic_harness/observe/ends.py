@@ -1,94 +1,77 @@
-"""How processes ended: by the kernel's word, or, where it gives none, by their launcher's.
+"""How processes of a run ended: by the kernel's word, or, where it gives none, by their launcher's.
 
-Linux tells the holder of a pidfd how that very process ended, once its parent has taken note
-(PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). On older kernels what counts is `worker_exited`,
+What the kernel says, the cluster knows. Where that is nothing, what counts is `worker_exited`,
 which our own launcher states; under others it is not known then.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 from typing import Final
 
+from elastic_harness.cluster.cluster import Cluster
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.future import Future, Scheduler
 from elastic_harness.history.events import ProcessExited, WorkerHello
-from elastic_harness.observe.proc import is_same_process
-from elastic_harness.scenario.engine.situation import ProcessRef
 from pytest_elastic.events.model import Record, WorkerExited
 
 __all__ = ["ProcessEnds"]
 
-# struct pidfd_info, as of its first version: the mask first, the wait status last.
-_INFO: Final = struct.Struct("<QQ12i")
-_GET_INFO: Final = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
-_EXIT: Final = 1 << 3
+# How it ended is told once its parent has taken note of it; by some launchers, never.
+_TOLD_S: Final = 1.0
 
 # A worker, as launchers name it: run, node, round and rank.
 _Place = tuple[str, str, int | None, int]
 
 
 class ProcessEnds:
-    """Watches processes that are about to end, until `close`; learns what launchers say."""
+    """Watches processes that are about to end; learns what launchers say."""
 
-    def __init__(self) -> None:
-        self._pidfds: dict[ProcessRef, int] = {}
-        self._codes: dict[ProcessRef, int] = {}
+    def __init__(self, cluster: Cluster, scheduler: Scheduler) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._ends: dict[ProcessRef, Future[int | None]] = {}
+        self._gone: set[ProcessRef] = set()
+        self._said: dict[ProcessRef, int] = {}
         self._workers: dict[_Place, ProcessRef] = {}
 
-    def watch(self, process: ProcessRef) -> bool:
-        """Take note of how a process ends; False when that very process has ended already."""
-        if process in self._pidfds:
-            return True
-        try:
-            pidfd = os.pidfd_open(process.pid)
-        except OSError:
-            return False
-        # The descriptor is of that very process only if it is there after it was opened.
-        if process.start_time and not is_same_process(process.pid, process.start_time):
-            os.close(pidfd)
-            return False
-        self._pidfds[process] = pidfd
-        self._codes.pop(process, None)  # of one that had its pid before
-        return True
+    def of(self, process: ProcessRef) -> Future[int | None]:
+        """Watch a process from now on; done when it has ended, with how (None: nothing tells)."""
+        if process not in self._ends:
+            end = self._ends[process] = Future()
+            self._cluster.ended(process).add_done_callback(
+                lambda done: self._on_ended(process, end, done)
+            )
+        return self._ends[process]
+
+    def _on_ended(
+        self, process: ProcessRef, end: Future[int | None], done: Future[int | None]
+    ) -> None:
+        told = done.result() if done.error is None else None
+        self._gone.add(process)
+        if told is not None or process in self._said:
+            end.settle(self._said.get(process) if told is None else told)
+        else:
+            self._scheduler.call_at(self._scheduler.now() + _TOLD_S, lambda: end.settle(None))
 
     def learn(self, record: Record) -> None:
         """Take note of who a worker is, and of what its launcher says of its end."""
         match record.event:
             case WorkerHello(pid=pid, start_time=start_time, rank=rank, round=round_):
                 place = (record.run_id, record.node, round_, rank)
-                self._workers[place] = ProcessRef(pid=pid, start_time=start_time)
+                worker = ProcessRef(node=record.node, pid=pid, start_time=start_time)
+                self._workers[place] = worker
             case WorkerExited(round=round_, rank=rank, exit_code=code, signal=number):
                 process = self._workers.pop((record.run_id, record.node, round_, rank), None)
                 if process is not None:
-                    self._codes.setdefault(process, -number if number else code)
+                    self._hear(process, -number if number else code)
             case ProcessExited(pid=pid, exit_code=code):
-                self._codes.setdefault(ProcessRef(pid=pid), code)
+                for process in tuple(self._ends):
+                    if (process.node, process.pid) == (record.node, pid):
+                        self._hear(process, code)
             case _:
                 pass
 
-    def exit_code_of(self, process: ProcessRef) -> int | None:
-        """Return how a watched process ended, negative: by that signal; None: nothing tells."""
-        if (pidfd := self._pidfds.get(process)) is not None:
-            status = _wait_status(pidfd)
-            if status is not None:
-                self._codes[process] = os.waitstatus_to_exitcode(status)
-                os.close(self._pidfds.pop(process))
-        return self._codes.get(process)
-
-    def close(self) -> None:
-        """Watch nothing any more."""
-        for pidfd in self._pidfds.values():
-            os.close(pidfd)
-        self._pidfds.clear()
-
-
-def _wait_status(pidfd: int) -> int | None:
-    """Return the wait status of a process that has been reaped; None if the kernel has none."""
-    info = bytearray(_INFO.pack(_EXIT, *[0] * 13))
-    try:
-        fcntl.ioctl(pidfd, _GET_INFO, info)
-    except OSError:
-        return None
-    mask, *_, status = _INFO.unpack(info)
-    return status if mask & _EXIT else None
+    def _hear(self, process: ProcessRef, code: int) -> None:
+        self._said.setdefault(process, code)
+        if process in self._gone:
+            self._ends[process].settle(code)

@@ -20,7 +20,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.report.cause import failed_first
 from elastic_harness.report.last_words import lines_about
-from elastic_harness.scenario.stage.speakers import WORKER_LOGS
+from elastic_harness.scenario.stage.log_source import WORKER_LOGS
 from pytest_elastic.events.model import Record, WorkerExited
 
 __all__ = ["LastLines"]

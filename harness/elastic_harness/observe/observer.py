@@ -20,12 +20,25 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from elastic_harness.history.events import RankHeld, RankReleased, WorkerGone, WorkerHello
-from elastic_harness.observe.proc import ancestors, has_ended, read_process
-from elastic_harness.observe.sayings import event_from, hello_from
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.cluster.process_table import ancestors, has_ended, row_of
+from elastic_harness.history.events import (
+    GroupFormed,
+    ParametersHashed,
+    RankHeld,
+    RankReleased,
+    ResumeObserved,
+    SamplesDrawn,
+    SamplesUnseen,
+    StepCompleted,
+    WorkerFinished,
+    WorkerGone,
+    WorkerHello,
+    WorkerRaised,
+)
 from elastic_harness.observe.stacks import StackOffer, StackSource
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.codec import decode_record
+from pytest_elastic.events.codec import decode_record, event_from
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
@@ -35,6 +48,19 @@ PROBE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 SOCKET_VARIABLE = "ELASTIC_PROBE_SOCKET"
 NODE_VARIABLE = "ELASTIC_NODE"
 
+# What a worker may say of itself, beside its hello.
+_OF_WORKERS = (
+    GroupFormed,
+    ParametersHashed,
+    RankHeld,
+    RankReleased,
+    ResumeObserved,
+    SamplesDrawn,
+    SamplesUnseen,
+    StepCompleted,
+    WorkerFinished,
+    WorkerRaised,
+)
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 # The longest honest line holds a batch's indices; a line that never ends is somebody else's stream.
@@ -136,6 +162,7 @@ class Observer:
         self._workers: dict[int, _Peer] = {}
         self._answers: dict[int, dict[str, Mapping[str, Any]]] = {}  # by whose order it was
         self._holds: list[tuple[int, int | None]] = []
+        self._overlaid: set[str] = set()
         self._generations: dict[tuple[str, str], _Generation] = {}
         self._listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -145,11 +172,6 @@ class Observer:
         os.chmod(socket_path, 0o777)  # noqa: S103
         self._listener.listen(1024)
         loop.watch(self._listener.fileno(), on_readable=self._accept)
-
-    @property
-    def live_workers(self) -> dict[int, WorkerHello]:
-        """The workers not yet seen dead, by global pid."""
-        return {pid: peer.worker for pid, peer in self._workers.items() if peer.worker}
 
     @property
     def stack_sources(self) -> list[StackSource]:
@@ -185,7 +207,18 @@ class Observer:
             peer.is_held = False
             self._send(peer, "release")
 
-    def order(self, pid: int, order: Mapping[str, Any]) -> bool:
+    def enter_again(self, node: str) -> None:
+        """Have workers of a node enter their working folder by its path, now and in later rounds.
+
+        A process that was in a folder before the overlay was mounted goes past it otherwise, with
+        relative names.
+        """
+        self._overlaid.add(node)
+        for peer in self._workers.values():
+            if peer.node == node:
+                self._send(peer, "enter")
+
+    def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
         """Have a worker do something at its next step; False when it is not connected.
 
         `{"do": "exit", "code": 3}` ends it, `{"do": "raise", "error": "ValueError", "message": ""}`
@@ -193,10 +226,10 @@ class Observer:
         `elastic_probe_acts` knows, and `{"do": "resume"}` ends an act that lasts. The answers say
         `by` whose order it was, as given. A worker that waits in a hold obeys at once.
         """
-        peer = self._workers.get(pid)
+        peer = self._workers.get(process.pid)
         if peer is None or peer.sock.fileno() < 0:
             return False
-        self._answers.get(pid, {}).pop(str(order.get("by", "")), None)
+        self._answers.get(process.pid, {}).pop(str(order.get("by", "")), None)
         words = [str(order["do"])]
         match order["do"]:
             case "exit":
@@ -210,13 +243,13 @@ class Observer:
         self._send(peer, " ".join(words))
         return True
 
-    def answer_of(self, pid: int, by: str = "") -> Mapping[str, Any]:
+    def answer_of(self, process: ProcessRef, by: str = "") -> Mapping[str, Any]:
         """Return what a worker, dead or alive, last said of an order `by` that entry."""
-        return self._answers.get(pid, {}).get(by, {})
+        return self._answers.get(process.pid, {}).get(by, {})
 
-    def steps_of(self, pid: int) -> int:
+    def steps_of(self, process: ProcessRef) -> int:
         """Return how many steps a connected worker has completed."""
-        peer = self._workers.get(pid)
+        peer = self._workers.get(process.pid)
         return 0 if peer is None else peer.steps
 
     def close(self) -> None:
@@ -301,28 +334,34 @@ class Observer:
     # --- what probes say -----------------------------------------------------------------------
 
     def _on_probe(self, peer: _Peer, said: Mapping[str, Any]) -> None:
-        if said["say"] == "hello":
+        if said["say"] == WorkerHello.kind:
             self._on_hello(peer, said)
         elif said["say"] == "acted":
             self._answers.setdefault(peer.pid, {})[said["by"]] = said
         elif said["say"] == "stacks":
             peer.stacks = StackOffer.of(said)
         elif peer.worker is not None:
-            peer.steps += said["say"] == "step"
-            event = event_from(said, peer.worker, peer.skew_s)
+            at = float(said["at"]) + peer.skew_s
+            fields = {**said, "pid": peer.pid, "rank": peer.worker.rank}
+            event = event_from(said["say"], fields)
+            if isinstance(event, StepCompleted):
+                peer.steps += 1
+                event = replace(event, began_at=event.began_at + peer.skew_s)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
-            if event is not None:
-                self._emit(peer, event, float(said["at"]) + peer.skew_s)
+            if isinstance(event, _OF_WORKERS):
+                self._emit(peer, event, at)
 
     def _on_hello(self, peer: _Peer, said: Mapping[str, Any]) -> None:
         if peer.pid in self._workers or self._has_worker_above(peer.pid):
             self._send(peer, "bystander")
             return
-        process = read_process(peer.pid)
+        process = row_of(peer.pid)
+        start_time = process.start_ticks if process is not None else 0
+        hello = event_from(said["say"], {**said, "pid": peer.pid, "start_time": start_time})
+        if not isinstance(hello, WorkerHello):
+            return
         peer.node = said["node"]
-        start_time = process.start_time if process is not None else 0
-        hello = hello_from(said, peer.pid, start_time)
         peer.generation = self._generation_of(peer.node, hello)
         peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))
         at = float(said["at"])
@@ -333,7 +372,9 @@ class Observer:
         self._emit(peer, peer.worker, at + peer.skew_s)
         self._watch_process(peer)
         steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})
-        self._send(peer, "\n".join([*(f"hold {step}" for step in steps), self._welcome]))
+        enter = ["enter"] if peer.node in self._overlaid else []
+        orders = [*enter, *(f"hold {step}" for step in steps)]
+        self._send(peer, "\n".join([*orders, self._welcome]))
 
     def _has_worker_above(self, pid: int) -> bool:
         return any(above in self._workers for above in ancestors(pid))

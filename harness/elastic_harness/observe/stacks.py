@@ -8,15 +8,16 @@ worker that is stopped, has closed that file or has become another program is no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_harness.cluster.cluster import Cluster
+from elastic_harness.cluster.process import ProcessRef, is_running
+from elastic_harness.cluster.process_table import row_of
+from elastic_harness.future import Scheduler, Sleep, Steps
 from elastic_harness.history.events import StackSeen, WorkerHello
 from elastic_harness.history.stacks import parse_stacks, place_in_script
-from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.engine.situation import ProcessRef
-from pytest_elastic.loop import Loop
 
 __all__ = ["StackOffer", "StackSource", "ask_for_stacks"]
 
@@ -58,33 +59,21 @@ class StackSource:
 
 
 def ask_for_stacks(
-    loop: Loop,
-    sources: Sequence[StackSource],
-    send: Callable[[ProcessRef, int], bool],
-    on_seen: Callable[[str, StackSeen], None],
-    on_done: Callable[[], None],
-) -> None:
-    """Ask every worker, report each with its node in order of ranks, then call `on_done`.
+    cluster: Cluster, scheduler: Scheduler, sources: Sequence[StackSource]
+) -> Steps[list[tuple[str, StackSeen]]]:
+    """Ask every worker; returns what each has said, with its node, in order of ranks.
 
-    `send` sends a signal to a process. Takes a second at most, and no time without workers.
+    Takes a second at most, and no time without workers.
     """
-    ordered = sorted(sources, key=lambda source: source.worker.rank)
-    waiting = [_Answer(source) for source in ordered]
-    answers = list(waiting)
+    answers = [_Answer(each) for each in sorted(sources, key=lambda each: each.worker.rank)]
     for answer in answers:
-        answer.ask(send)
-    deadline = loop.now() + _LIMIT_S
-
-    def look() -> None:
-        waiting[:] = [answer for answer in waiting if not answer.is_complete()]
-        if waiting and loop.now() < deadline:
-            loop.call_at(loop.now() + _LOOK_S, look)
-            return
-        for answer in answers:
-            on_seen(answer.source.node, answer.result())
-        on_done()
-
-    look()
+        yield from answer.ask(cluster)
+    waiting = [answer for answer in answers if not answer.is_complete()]
+    deadline = scheduler.now() + _LIMIT_S
+    while waiting and scheduler.now() < deadline:
+        yield Sleep(seconds=_LOOK_S)
+        waiting = [answer for answer in waiting if not answer.is_complete()]
+    return [(answer.source.node, answer.result()) for answer in answers]
 
 
 class _Answer:
@@ -96,17 +85,18 @@ class _Answer:
         self._text = ""
         self._unchanged = 0
 
-    def ask(self, send: Callable[[ProcessRef, int], bool]) -> None:
+    def ask(self, cluster: Cluster) -> Steps[None]:
         """Send the signal, unless nobody would answer it."""
-        worker, offer = self.source.worker, self.source.offer
-        process = read_process(worker.pid)
-        if process is None or not process.is_alive:
+        node, worker, offer = self.source.node, self.source.worker, self.source.offer
+        process = ProcessRef(node=node, pid=worker.pid, start_time=worker.start_time)
+        state = yield from cluster.state(process)
+        if not is_running(state):
             self._reason = "it has just ended"
-        elif process.state in _STOPPED:
-            self._reason = f"{_STOPPED[process.state]} (state {process.state})"
+        elif state in _STOPPED:
+            self._reason = f"{_STOPPED[state]} (state {state})"
         elif offer is None or not _is_offered(worker.pid, offer):
             self._reason = "its probe offers no stacks"
-        elif not send(ProcessRef(pid=worker.pid, start_time=worker.start_time), offer.signal):
+        elif not (yield from cluster.signal(process, offer.signal)):
             self._reason = "it has just ended"
 
     def is_complete(self) -> bool:
@@ -123,7 +113,7 @@ class _Answer:
         worker, offer = self.source.worker, self.source.offer
         main, others = parse_stacks(self._text, offer.main if offer is not None else 0)
         if not main and not self._reason:
-            process = read_process(worker.pid)
+            process = row_of(worker.pid)
             state = process.state if process is not None else "X"
             words = _STATES.get(state, "gone")
             self._reason = f"no answer within {_LIMIT_S:g} s, {words} (state {state})"

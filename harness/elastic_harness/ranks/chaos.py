@@ -90,7 +90,7 @@ class RankTrigger:
     def _give(self, action: _Action, worker: object, **more: Any) -> RankFault:  # noqa: ANN401 (fields of Order)
         order = Order(action=action, targets=_ranks_in(worker), is_shared=self._is_shared, **more)
         if wrong := self._send(order):
-            from elastic_harness.faults.ticket import FaultImpossible
+            from elastic_harness.faults.context import FaultImpossible
 
             raise FaultImpossible(wrong)
         return RankFault(order, self._send)

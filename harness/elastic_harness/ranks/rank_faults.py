@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
-from elastic_harness.cluster.process_table import row_of
+from elastic_harness.cluster.process_table import has_ended, row_of
 from elastic_harness.ranks.chaos import Order
 
 __all__ = ["RankFaults", "Target"]
@@ -97,7 +97,7 @@ class RankFaults:
             target = self._present().get(rank)
             if order.action == "heal":
                 self._resume(rank)
-            elif target is None or _has_ended(target):
+            elif target is None or has_ended(target.pidfd):
                 if rank not in self.asked:
                     return f"{order}: rank {rank} had ended before"
             elif not (self._kill if order.action == "kill" else self._pause)(rank, target, order):
@@ -134,12 +134,8 @@ class RankFaults:
         present = self._present()
         for rank in ranks:
             target = present.get(rank)
-            if target is not None and not target.conn.closed and not _has_ended(target):
+            if target is not None and not target.conn.closed and not has_ended(target.pidfd):
                 try:
                     target.conn.send(text)
                 except OSError:  # it has died meanwhile
                     continue
-
-
-def _has_ended(target: Target) -> bool:
-    return bool(wait([target.pidfd], 0))

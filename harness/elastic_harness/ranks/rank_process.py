@@ -1,4 +1,8 @@
-"""One rank: a fork of the server with a process group, which does its part and ends."""
+"""What the server forks: ranks with a process group, and the host of their stores.
+
+A rank does its part and ends. Stores have a process of their own: it has threads, and what forks
+ranks must not.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,20 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from elastic_harness.ranks.lookups import without_lookups
+from elastic_harness.cluster.node.namespace import die_with_parent
 from elastic_harness.ranks.task import RankTask, ServerLink, Work
+from pytest_elastic.name_servers import without_name_servers
 
-__all__ = ["STACKS_SIGNAL", "run_rank"]
+__all__ = ["STACKS_SIGNAL", "StoreHost", "run_rank", "without_lookups"]
 
 # No test sends it, and no library does.
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 # As torchrun chooses it: ranks share the processors.
 _THREADS = 1
+_REMARK = b"The hostname of the client socket cannot be retrieved"
 
 
 def run_rank(
@@ -75,3 +82,61 @@ def _process_group(backend: str) -> Iterator[None]:
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+class StoreHost:
+    """Hosts one store at a time, on a port of the kernel's choice."""
+
+    def __init__(self) -> None:
+        self._conn, other = Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                die_with_parent(signal.SIGKILL)
+                self._conn.close()
+                _host(other)
+            finally:
+                os._exit(1)
+        other.close()
+
+    def renew(self) -> int:
+        """Let the present store go and host an empty one; return its port."""
+        self._conn.send(None)
+        port: int = self._conn.recv()
+        return port
+
+
+def _host(conn: Connection) -> None:
+    import torch.distributed as dist
+
+    store = None
+    while True:
+        conn.recv()
+        del store
+        with without_lookups():
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
+        conn.send(store.port)
+
+
+@contextlib.contextmanager
+def without_lookups() -> Iterator[None]:
+    """Let this thread ask no DNS server, whose answer may take seconds, and torch not remark on it.
+
+    torch wants names for its log lines alone. All else that is written to standard error meanwhile
+    is written there at the end.
+    """
+    sys.stderr.flush()
+    real, held = os.dup(2), os.memfd_create("remarks")
+    os.dup2(held, 2)
+    try:
+        with without_name_servers():
+            yield
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+        lines = os.pread(held, os.fstat(held).st_size, 0).splitlines(keepends=True)
+        os.close(held)
+        if said := b"".join(line for line in lines if _REMARK not in line):
+            os.write(2, said)

@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 from elastic_harness.cluster.node.namespace import become_subreaper, die_with_parent
 from elastic_harness.cluster.process_table import descendants
 from elastic_harness.ranks.rank_faults import RankFaults, Target
-from elastic_harness.ranks.rank_process import STACKS_SIGNAL, run_rank
-from elastic_harness.ranks.store_host import StoreHost
+from elastic_harness.ranks.rank_process import STACKS_SIGNAL, StoreHost, run_rank
 from elastic_harness.ranks.task import RankEnd, RankTask, Work
 from pytest_elastic.errors import InternalError
 from pytest_elastic.workers.exit_status import ExitStatus, describe_exit

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from elastic_harness.history.events import (
     FaultFired,
     LastLinesSeen,
+    ProcessExited,
     RunEnded,
     StackSeen,
     WorkerRaised,
@@ -22,14 +24,16 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
-from pytest_elastic.events.model import WorkerExited
+from pytest_elastic.events.model import JobEnded, WorkerExited
 
 __all__ = [
     "FailedWorker",
     "exit_text",
     "failed_first",
+    "first_failure",
     "is_about_others",
     "lines_of",
+    "node_of_first_failure",
     "number_list",
     "where_ranks_stand",
     "words_of",
@@ -88,6 +92,88 @@ def failed_first(history: History) -> FailedWorker | None:
     return next(_failed_threads(history), None) or _ended_first(history)
 
 
+def first_failure(history: History) -> str:
+    """Return the job's first failure in one line; empty when there was none.
+
+    Who has failed by itself comes before whom the launcher holds to be the first: that may be a
+    worker that only noticed.
+    """
+    first, told = failed_first(history), _told_first(history)
+    if told and first is not None and first.raised is None:
+        # The launcher knows the message of the same worker.
+        is_same = (told.get("node"), told.get("rank")) == (first.node, first.rank)
+        return _text_of(told) if is_same else str(first)
+    if first is not None:
+        return str(first)
+    if told:
+        return _text_of(told)
+    if (failed := _exited_first(history)) is not None:
+        return str(failed)
+    # Whoever goes when the run is over has not failed: the nodes are being taken away.
+    end = _end_of(history)
+    gone = [
+        worker
+        for world in history.worlds.rounds
+        for worker in world.workers.values()
+        if worker.gone_seq is not None and worker.gone_seq < end and not worker.finished
+    ]
+    worker = min(gone, key=lambda each: each.gone_at or 0.0, default=None)
+    return "" if worker is None else str(_gone(worker))
+
+
+def node_of_first_failure(history: History) -> str:
+    """Return the node of the job's first failure; empty when there was none, or nobody knows."""
+    first = failed_first(history) or _exited_first(history)
+    if first is not None:
+        return first.node
+    if told := _told_first(history):
+        return str(told.get("node", ""))
+    return next(
+        (
+            ended.node  # a launcher that could not even begin
+            for ended in history.of_kind(ProcessExited)
+            if ended.event.role == "launcher" and ended.event.exit_code > 0
+        ),
+        "",
+    )
+
+
+def _told_first(history: History) -> Mapping[str, Any]:
+    """Return what the launcher holds to be the first failure; empty if it says nothing."""
+    return next(
+        (e.event.first_failure for e in history.of_kind(JobEnded) if e.event.first_failure), {}
+    )
+
+
+def _text_of(told: Mapping[str, Any]) -> str:
+    code = told.get("exit_code")
+    how = exit_text(code) if isinstance(code, int) else "failed"
+    message = _last_line(str(told.get("message") or ""))
+    text = f"rank {told.get('rank', '?')} on {told.get('node', '?')}, {how}"
+    return f"{text}: {message}" if message else text
+
+
+def _exited_first(history: History) -> FailedWorker | None:
+    for entry in history.of_kind(WorkerExited):
+        event = entry.event
+        if event.cause == "failed":
+            return FailedWorker(
+                node=entry.node,
+                rank=event.rank,
+                pid=0,
+                at=entry.at,
+                exit_code=event.exit_code,
+                message=event.message,
+            )
+    return None
+
+
+def _gone(worker: WorkerView) -> FailedWorker:
+    return FailedWorker(
+        node=worker.node, rank=worker.rank, pid=worker.pid, at=worker.gone_at or 0.0
+    )
+
+
 # What a failure is worth: it explains itself, says nothing, or only says that others are gone.
 _EXPLAINS, _SILENT, _NOTICED = range(3)
 
@@ -118,7 +204,7 @@ def _vanished(history: History, worker: WorkerView) -> FailedWorker | None:
         return None
     if (worker.gone_seq or 0) > _end_of(history):
         return None
-    return FailedWorker(node=worker.node, rank=worker.rank, pid=worker.pid, at=worker.gone_at)
+    return _gone(worker)
 
 
 def _failure_of(history: History, world: World, worker: WorkerView) -> FailedWorker | None:
@@ -183,7 +269,7 @@ def _ended_first(history: History) -> FailedWorker | None:
     first = min(workers, key=lambda worker: worker.gone_at or 0.0, default=None)
     if first is None or (first.gone_seq or 0) > ended.seq:
         return None
-    return FailedWorker(node=first.node, rank=first.rank, pid=first.pid, at=first.gone_at or 0.0)
+    return _gone(first)
 
 
 def _is_ended(history: History, worker: WorkerView) -> bool:

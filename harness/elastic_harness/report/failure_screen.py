@@ -17,11 +17,12 @@ from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.cause import (
     failed_first,
+    first_failure,
     is_about_others,
     lines_of,
     where_ranks_stand,
 )
-from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
+from elastic_harness.report.moments import Moment, moments, where_it_stood
 from elastic_harness.scenario.engine.situation import natural_key
 
 __all__ = ["Place", "UnmetClause", "failure_screen"]
@@ -256,15 +257,14 @@ def _cut(text: str, width: int) -> str:
 
 def _folded(text: str, width: int, most: int) -> list[str]:
     """Return text in so many indented lines at most; the end stays, as in a traceback."""
-    lines: list[str] = []
-    for paragraph in text.splitlines() or [""]:
-        rest = paragraph
-        while len(rest) > width:
-            cut = rest.rfind(" ", 0, width + 1)
-            cut = width if cut <= 0 else cut
-            lines.append(rest[:cut])
-            rest = rest[cut:].lstrip()
-        lines.append(rest)
+    lines = [
+        line
+        for paragraph in text.splitlines() or [""]
+        for line in textwrap.wrap(
+            paragraph, width, break_on_hyphens=False, drop_whitespace=True, expand_tabs=False
+        )
+        or [""]
+    ]
     if len(lines) > most:
         lines = [*lines[: most // 2], "...", *lines[-(most - most // 2 - 1) :]]
     return [f"  {line}" for line in lines]

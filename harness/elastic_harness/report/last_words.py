@@ -15,13 +15,13 @@ __all__ = ["last_words", "lines_about"]
 _MAX_LINES = 20
 
 # `ValueError: ...`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`; behind torchrun's
-# `[default0]:` and torch's `[rank0]: ` as well; and complaints of the interpreter itself (`python3:
+# `[default0]:` and torch's `[rank0]: ` as well; and errors of the interpreter itself (`python3:
 # cannot open file`). A line of prose that begins with such a word is rare, and no harm.
 _NAMED = r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?"
 # `train.py: error: unrecognized arguments: --stepz=40`, as argparse says it.
 _REFUSED = r"\S[^:]*: error: .+"
 _MARKS = r"^(?:\[(?!rank)\w+\]:)?(?:\[rank(\d+)\]: )?"
-_COMPLAINT = re.compile(rf"{_MARKS}({_NAMED}|{_REFUSED}|\S*python[\d.]*: .+)$")
+_ERROR_LINE = re.compile(rf"{_MARKS}({_NAMED}|{_REFUSED}|\S*python[\d.]*: .+)$")
 _PREFIX = re.compile(_MARKS)
 _TRACEBACK = "Traceback (most recent call last):"
 # What launchers sum up at the end, ours and torchrun, whose own traceback comes before it.
@@ -31,8 +31,13 @@ _OF_TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedErro
 
 
 def last_words(text: str) -> str:
-    """Return the last line of an output that says what went wrong; empty when there is none."""
-    found = [match[2] for line in text.splitlines() if (match := _COMPLAINT.match(line))]
+    """Return the last line of an output that says what went wrong; empty when there is none.
+
+    What a launcher sums up names no cause, unless nothing else does.
+    """
+    lines = text.splitlines()
+    said = lines[: _summary_at(lines)]
+    found = [match[2] for line in (*lines, *said) if (match := _ERROR_LINE.match(line))]
     return found[-1] if found else ""
 
 

@@ -6,9 +6,8 @@ column; what it leaves out is in the history, under its seq.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from elastic_harness.history.events import (
     FaultFired,
@@ -30,13 +29,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.worlds import WorkerView, World
-from elastic_harness.report.cause import (
-    exit_text,
-    failed_first,
-    is_about_others,
-    number_list,
-    words_of,
-)
+from elastic_harness.report.cause import exit_text, is_about_others, number_list, words_of
 from pytest_elastic.events.codec import kind_of
 from pytest_elastic.events.model import (
     CoordinatorStarted,
@@ -50,13 +43,7 @@ from pytest_elastic.events.model import (
     WorkerExited,
 )
 
-__all__ = [
-    "Moment",
-    "first_failure",
-    "moments",
-    "node_of_first_failure",
-    "where_it_stood",
-]
+__all__ = ["Moment", "moments", "where_it_stood"]
 
 # Workers of a node that come or go within this time share a line.
 _TOGETHER_S = 0.25
@@ -171,7 +158,6 @@ def _fault_words(id: str, fault: str, targets: Iterable[str]) -> str:
 
 
 def _of_world(world: World) -> Iterator[Moment]:
-    name = world.ordinal if world.round is None else world.round
     by_node: dict[str, list[WorkerView]] = {}
     for worker in sorted(world.workers.values(), key=lambda worker: worker.rank):
         by_node.setdefault(worker.node, []).append(worker)
@@ -181,7 +167,7 @@ def _of_world(world: World) -> Iterator[Moment]:
         yield Moment(
             at=max(worker.hello_at for worker in workers),
             node=node,
-            text=f"round {name}: {plural} {numbers}",
+            text=f"round {world.number}: {plural} {numbers}",
             weight=5,
             seqs=tuple(worker.hello_seq for worker in workers),
         )
@@ -192,7 +178,7 @@ def _of_world(world: World) -> Iterator[Moment]:
         yield Moment(
             at=world.progressed_at,
             node=last_in.node,
-            text=f"round {name}: step {first} done by all",
+            text=f"round {world.number}: step {first} done by all",
             weight=5,
             seqs=(last_in.steps[0].seq,),
         )
@@ -231,65 +217,6 @@ def _going(node: str, group: list[WorkerView]) -> Moment:
         weight=3 if group[0].finished else 6,
         seqs=tuple(worker.gone_seq for worker in group if worker.gone_seq is not None),
     )
-
-
-def first_failure(history: History) -> str:
-    """Return the job's first failure in one line; empty when there was none.
-
-    Who has failed by itself comes before whom the launcher holds to be the first: that may be a
-    worker that only noticed.
-    """
-    named = next(
-        (e.event.first_failure for e in history.of_kind(JobEnded) if e.event.first_failure), {}
-    )
-    first = failed_first(history)
-    if first is not None:
-        is_named = (named.get("node"), named.get("rank")) == (first.node, first.rank)
-        return _failure_text(named) if is_named and first.raised is None else str(first)
-    if named:
-        return _failure_text(named)
-    for failed in history.of_kind(WorkerExited):
-        if failed.event.cause == "failed":
-            event = failed.event
-            message = f": {event.message.strip().splitlines()[-1]}" if event.message.strip() else ""
-            return f"rank {event.rank} on {failed.node}, {exit_text(event.exit_code)}{message}"
-    # Whoever goes when the run is over has not failed: the nodes are being taken away.
-    ended = history.last(RunEnded)
-    end = ended.at if ended is not None else float("inf")
-    gone = [
-        worker
-        for world in history.worlds.rounds
-        for worker in world.workers.values()
-        if worker.gone_at is not None and worker.gone_at < end and not worker.finished
-    ]
-    if not gone:
-        return ""
-    worker = min(gone, key=lambda each: each.gone_at or 0.0)
-    return f"rank {worker.rank} on {worker.node} was gone first (pid {worker.pid})"
-
-
-def node_of_first_failure(history: History) -> str:
-    """Return the node of the job's first failure; empty when there was none, or nobody knows."""
-    if (first := failed_first(history)) is not None:
-        return first.node
-    for entry in history.of_kind(JobEnded):
-        if entry.event.first_failure:
-            return str(entry.event.first_failure.get("node", ""))
-    for failed in history.of_kind(WorkerExited):
-        if failed.event.cause == "failed":
-            return failed.node
-    for ended in history.of_kind(ProcessExited):
-        if ended.event.role == "launcher" and ended.event.exit_code > 0:
-            return ended.node  # a launcher that could not even begin
-    return ""
-
-
-def _failure_text(failure: Mapping[str, Any]) -> str:
-    where = f"rank {failure.get('rank', '?')} on {failure.get('node', '?')}"
-    code = failure.get("exit_code")
-    how = exit_text(code) if isinstance(code, int) else "failed"
-    message = str(failure.get("message") or "").strip()
-    return f"{where}, {how}" + (f": {message.splitlines()[-1]}" if message else "")
 
 
 def where_it_stood(history: History) -> str:

@@ -83,10 +83,7 @@ def goodput(history: History) -> Goodput | None:
 def places(history: History) -> tuple[list[str], list[PlaceRow]]:
     """Return a table of who was where: the titles of the rounds, and a row for each local rank."""
     worlds = history.worlds.rounds
-    titles = [
-        f"round {world.ordinal if world.round is None else world.round}: {world.world_size} ranks"
-        for world in worlds
-    ]
+    titles = [f"round {world.number}: {world.world_size} ranks" for world in worlds]
     keys = {
         (worker.node, worker.local_rank) for world in worlds for worker in world.workers.values()
     }

@@ -124,8 +124,8 @@ def _recovery(history: History, before: World, after: World | None) -> Recovery:
         *_formation(history, after),
     )
     return Recovery(
-        from_round=_number(before),
-        to_round=None if after is None else _number(after),
+        from_round=before.number,
+        to_round=None if after is None else after.number,
         start=first if first is not None else before.started_at,
         phases=phases,
     )
@@ -257,7 +257,3 @@ def _words(event: FaultFired) -> str:
 
 def _last(entries: Iterable[Entry[E]]) -> Entry[E] | None:
     return max(entries, key=lambda entry: (entry.at, entry.seq), default=None)
-
-
-def _number(world: World) -> int:
-    return world.ordinal if world.round is None else world.round

@@ -9,33 +9,43 @@
         timeline.html     the run at a glance, self-contained
         trace.json        the same for Perfetto and chrome://tracing
 
-Nothing here ever deletes a directory or a file (`report.retention` does): a run whose name is taken
-gets a number.
+A run whose name is taken gets a number. Only `remove_old_runs` deletes anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement
+from elastic_harness.report.links import LinkUse, read_link_uses
 from elastic_harness.report.timed_lines import LogLine, read_marks, timed_lines
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
+from elastic_harness.scenario.stage.link_clock import LINK_COUNTS
 from elastic_harness.scenario.stage.log_clock import LOG_TIMES
 from pytest_elastic.errors import UsageError
 
-__all__ = ["RunDirectory", "create_run_directory", "earlier_runs", "safe_name", "write_whole"]
+__all__ = [
+    "RunDirectory",
+    "create_run_directory",
+    "earlier_runs",
+    "remove_old_runs",
+    "safe_name",
+    "write_whole",
+]
 
 # File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
 _MAX_NAME = 120
 _MAX_TRIES = 10_000
+# Another session may still write into a run, or show it.
+_SAFE_S = 3600.0
 # The end of a log is where a failure stands; a job may have printed a gigabyte before.
 _TAIL = 64 * 1024
 # What the logs of many ranks may add to the page.
@@ -78,20 +88,10 @@ class RunDirectory:
         """The folder with one folder for each node."""
         return os.path.join(self.path, "logs")
 
-    def logs_of(self, node: str) -> str:
-        """Return the folder for a node's logs, made if it is not there."""
-        folder = os.path.join(self.logs, safe_name(node))
-        os.makedirs(folder, exist_ok=True)
-        return folder
-
     def end_of_log(self, node: str) -> str:
         """Return the end of what a node's launcher and workers have printed; "" if nothing."""
         path = os.path.join(self.logs, safe_name(node), "launcher.log")
         return _end_of_file(path, _TAIL)[0].decode("utf-8", "replace")
-
-    def write_plan(self, plan: object) -> None:
-        """Write the plan, anything that JSON can hold."""
-        write_whole(self.plan, json.dumps(plan, indent=2, default=str) + "\n")
 
     def write_scenario(self, text: str) -> None:
         """Write the scenario as it was run."""
@@ -102,7 +102,12 @@ class RunDirectory:
     ) -> None:
         """Write the timeline and the trace."""
         page = timeline_html(
-            history, judgements, logs=self._log_files(), lines=self._log_lines(), command=command
+            history,
+            judgements,
+            logs=self._log_files(),
+            lines=self._log_lines(),
+            links=self._link_uses(),
+            command=command,
         )
         write_whole(self.timeline, page)
         write_whole(self.trace, trace_json(history))
@@ -122,6 +127,14 @@ class RunDirectory:
             content, offset = _end_of_file(os.path.join(self.logs, name), tail)
             found += timed_lines(content, grown, who=who, offset=offset)
         return found
+
+    def _link_uses(self) -> list[LinkUse]:
+        """Return what links have delivered and dropped, where that was counted."""
+        try:
+            with open(os.path.join(self.path, LINK_COUNTS), encoding="utf-8") as file:
+                return read_link_uses(file)
+        except OSError:
+            return []
 
     def _log_files(self) -> list[str]:
         """Return the logs' paths relative to the run directory, sorted."""
@@ -161,14 +174,54 @@ def earlier_runs(artifacts: str, *, without: Collection[str] = ()) -> list[tuple
     `without` are absolute paths of runs that are not listed; links are no runs.
     """
     found = []
-    with contextlib.suppress(OSError), os.scandir(artifacts) as entries:
-        for entry in entries:
-            path = os.path.abspath(entry.path)
-            if not entry.is_dir(follow_symlinks=False) or path in without:
-                continue
-            with contextlib.suppress(OSError):  # another session has just removed it
-                found.append((path, os.stat(RunDirectory(path=path).timeline).st_mtime))
+    for run in _folders_in(artifacts):
+        with contextlib.suppress(OSError):  # another session has just removed it
+            if run.path not in without:
+                found.append((run.path, os.stat(run.timeline).st_mtime))
     return sorted(found, key=lambda run: (-run[1], run[0]))
+
+
+def remove_old_runs(
+    artifacts: str, *, now: float, newest: int, max_bytes: int, spared: Collection[str] = ()
+) -> int:
+    """Remove all but the newest runs below `artifacts`; return how many were removed.
+
+    `newest` runs stay at most, and so many of them as have `max_bytes` together; 0 means no limit.
+    `spared` (absolute paths), what was written in the last hour before `now` (seconds since 1970),
+    links, and folders that are no runs are counted or ignored, and never removed.
+    """
+    runs = []
+    for run in _folders_in(artifacts):
+        with contextlib.suppress(OSError):  # no run, or another session has just removed it
+            written_at = max(os.stat(mark).st_mtime for mark in (run.plan, run.history))
+            runs.append((written_at, _bytes_in(run.path), run.path))
+    removed = total = 0
+    for number, (written_at, size, path) in enumerate(sorted(runs, reverse=True), 1):
+        total += size
+        is_too_much = bool(newest and number > newest) or bool(max_bytes and total > max_bytes)
+        if is_too_much and path not in spared and now - written_at > _SAFE_S:
+            shutil.rmtree(path, ignore_errors=True)
+            removed += not os.path.lexists(path)
+    return removed
+
+
+def _folders_in(artifacts: str) -> list[RunDirectory]:
+    with contextlib.suppress(OSError), os.scandir(artifacts) as entries:
+        return [
+            RunDirectory(path=os.path.abspath(entry.path))
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False)
+        ]
+    return []
+
+
+def _bytes_in(path: str) -> int:
+    size = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(folder, name)).st_size
+    return size
 
 
 def safe_name(name: str) -> str:

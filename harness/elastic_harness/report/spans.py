@@ -52,7 +52,7 @@ def round_spans(history: History) -> list[Span]:
         Span(
             start=world.started_at,
             end=world.ended_at or end,
-            label=f"round {_number(world)}",
+            label=f"round {world.number}",
             detail=_round_detail(world),
             kind="round",
             seq=min(worker.hello_seq for worker in world.workers.values()),
@@ -129,7 +129,7 @@ def _worker_lanes(history: History, node: str, end: float) -> list[Lane]:
                     start=worker.hello_at,
                     end=worker.gone_at or end,
                     label=f"rank {worker.rank}",
-                    detail=f"round {_number(world)}, pid {worker.pid}, {steps}",
+                    detail=f"round {world.number}, pid {worker.pid}, {steps}",
                     kind="worker",
                     seq=worker.hello_seq,
                 )
@@ -153,7 +153,7 @@ def _steps(world: World, worker: WorkerView) -> list[Span]:
             start=step.began_at if index else step.at,
             end=step.at,
             label=f"step {step.count if step.step is None else step.step}",
-            detail=f"rank {worker.rank}, round {_number(world)}, by {step.source}",
+            detail=f"rank {worker.rank}, round {world.number}, by {step.source}",
             kind="step",
             seq=step.seq,
         )
@@ -182,10 +182,6 @@ def _holds(history: History, worker: WorkerView, end: float) -> list[Span]:
             )
         )
     return spans
-
-
-def _number(world: World) -> int:
-    return world.ordinal if world.round is None else world.round
 
 
 def _round_detail(world: World) -> str:

@@ -18,9 +18,10 @@ from elastic_harness.history.events import (
     StepCompleted,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import Judgement, unmet
-from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
-from elastic_harness.report.moments import Moment, first_failure, moments, where_it_stood
+from elastic_harness.history.judge import Judgement, overall, unmet
+from elastic_harness.report.cause import failed_first, first_failure, lines_of, where_ranks_stand
+from elastic_harness.report.links import LinkUse, link_lines, reach
+from elastic_harness.report.moments import Moment, moments, where_it_stood
 from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.rendered import render
@@ -77,11 +78,13 @@ def timeline_html(
     *,
     logs: Sequence[str] = (),
     lines: Sequence[LogLine] = (),
+    links: Sequence[LinkUse] = (),
     command: str = "",
 ) -> str:
     """Return the page.
 
-    `logs` are paths relative to it, `lines` what stands in them; `command` repeats the run.
+    `logs` are paths relative to it, `lines` what stands in them, `links` what these have delivered
+    and dropped; `command` repeats the run.
     """
     drawing = _Drawing(history)
     failed = failed_first(history)
@@ -93,6 +96,7 @@ def timeline_html(
     return render(
         "timeline.html.j2",
         title=run.event.scenario if run is not None else "a run",
+        outcome=overall(judgements).outcome.value if judgements else "",
         run=run.event if run is not None else None,
         drawing=drawing,
         recoveries=recoveries(history),
@@ -100,6 +104,7 @@ def timeline_html(
         goodput=goodput(history),
         rounds=titles,
         places=rows,
+        reach=reach(links, history.start),
         judgements=shown,
         worst=unmet(judgements)[:_MAX_WORST],
         moments=[(f"{each.at - history.start:.3f}", each.node, each.text) for each in told],
@@ -118,6 +123,7 @@ def timeline_html(
             "lines": [
                 *((round(m.at - history.start, 3), m.node or "run", m.text, "told") for m in told),
                 *_plain(lines or _known_lines(history), history.start),
+                *_plain(link_lines(links), history.start),
             ],
         },
     )
@@ -145,7 +151,7 @@ def _known_lines(history: History) -> list[LogLine]:
 
 
 def _plain(lines: Sequence[LogLine], start: float) -> list[tuple[float, str, str, str]]:
-    """Return lines as the script has them: seconds, speaker, text, class of the cell."""
+    """Return lines as the script has them: seconds, source, text, class of the cell."""
     return [(round(line.at - start, 3), line.who, line.text, "") for line in lines]
 
 

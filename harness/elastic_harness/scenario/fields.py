@@ -1,14 +1,15 @@
 """The kinds of value a scenario is written in: durations, percentages, rates, selectors, lists.
 
 Each is read from its YAML text and printed back into it, so that a scenario survives the round trip
-through `plan.json`.
+through `plan.json`. The parameters of faults and of checkers are models of these fields.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,12 +24,16 @@ from pydantic import (
 from elastic_harness.scenario.selectors import FORMS, Selector, parse_selector
 from pytest_elastic.errors import UsageError
 
+if TYPE_CHECKING:
+    from elastic_harness.finding import Finding
+
 __all__ = [
     "Fraction",
     "Listed",
     "Mark",
     "ModuleName",
     "Name",
+    "Parameters",
     "Rate",
     "ScenarioModel",
     "Seconds",
@@ -38,6 +43,7 @@ __all__ = [
     "Title",
     "format_duration",
     "format_size",
+    "from_shorthand",
     "parse_duration",
     "parse_fraction",
     "parse_rate",
@@ -56,6 +62,41 @@ class ScenarioModel(BaseModel):
     """The common rules: strict types, no unknown key, no change after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Parameters(ScenarioModel):
+    """What a scenario says behind the name of a fault or a checker."""
+
+    # Any: a `CheckedScenario`, which is made of parameters, and would make a circle of imports.
+    def findings(self, scenario: Any) -> Iterable[Finding]:  # noqa: ANN401
+        """Return what is wrong with this use, as far as the `CheckedScenario` shows it.
+
+        Paths begin at these parameters: `("node",)`. What is wrong with a value by itself, pydantic
+        has found already.
+        """
+        return ()
+
+
+def from_shorthand(model: type[BaseModel], shorthand: str | None, value: object) -> object:
+    """Return keys and values for what stands behind a name; raises ValueError for what is none.
+
+    A bare value is that of the field `shorthand`, and so are keys and values that are no fields, if
+    that field takes such.
+    """
+    fields = model.model_fields
+    if isinstance(value, model):
+        return value
+    if isinstance(value, Mapping) and (
+        shorthand is None
+        or "Mapping" not in str(fields[shorthand].annotation)
+        or set(value) <= set(fields)
+    ):
+        return value
+    if shorthand is None:
+        if not fields:
+            raise ValueError(f"takes no parameters, not {value!r}")
+        raise ValueError(f"needs keys and values, of: {', '.join(fields)}")
+    return {shorthand: value}
 
 
 def parse_duration(value: object) -> float:

@@ -11,15 +11,18 @@ from __future__ import annotations
 import shlex
 import string
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
-from elastic_harness.scenario.stage.speakers import WORKER_LOGS
+from elastic_harness.registry import Registry
+from elastic_harness.scenario.stage.log_source import WORKER_LOGS
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 
 __all__ = [
     "LAUNCHERS",
+    "OURS",
     "JobPlan",
     "Launcher",
     "LauncherRegistry",
@@ -74,8 +77,9 @@ class Launcher:
     `command` is its own command line in words, in which `$name` stands for a value of the plan;
     `$options` and `$program` stand for several words each. `conf` are the defaults for its
     rendezvous settings here, and `conf_keys` those it knows (None: all). `modules` are what a
-    preloaded server imports for it. `own_lines` is a regular expression that tells what it says
-    itself from what its workers say.
+    preloaded server imports for it. `read_options` is a function that reads its command lines,
+    as MODULE:NAME (see `checks.launcher_options`), empty where none can. `own_lines` is a regular
+    expression that tells what it says itself from what its workers say.
     """
 
     name: str
@@ -86,6 +90,7 @@ class Launcher:
     preloaded_entry: str | None = None
     preloaded_role: str | None = None
     modules: Sequence[str] = ()
+    read_options: str = ""
     names_rounds: bool = False
     own_lines: str = ""
 
@@ -208,33 +213,35 @@ _TORCHRUN_KEYS = frozenset(
 _TORCH_LOG_LINE = r"[VIDWEF]\d{4} \d\d:\d\d:\d\d\.\d+ "
 
 
-class LauncherRegistry:
+class LauncherRegistry(Registry[Launcher]):
     """The launchers that have names; `LAUNCHERS` is what scenarios and options may name."""
 
-    def __init__(self, launchers: Iterable[Launcher] = ()) -> None:
-        self._launchers = {launcher.name: launcher for launcher in launchers}
+    kind: ClassVar[str] = "launcher"
 
-    def add(self, launcher: Launcher) -> None:
+    def add(self, new: Launcher) -> None:
         """Make a launcher known; the same one twice is harmless. Raises UsageError."""
-        if self._launchers.get(launcher.name, launcher) != launcher:
-            raise UsageError(f"a launcher is called {launcher.name!r} already: choose another name")
-        launcher.argv(_SOME_JOB, _SOME_NODE)  # are all of its words known?
-        self._launchers[launcher.name] = launcher
+        if self._known.get(new.name) == new:
+            return
+        new.argv(_SOME_JOB, _SOME_NODE)  # are all of its words known?
+        super().add(new)
 
-    def find(self, name: str) -> Launcher | None:
-        """Return the launcher of that name, if there is one."""
-        return self._launchers.get(name)
 
-    @property
-    def all(self) -> tuple[Launcher, ...]:
-        """All of them, in order of registration."""
-        return tuple(self._launchers.values())
-
+OURS: Final = "pytest-elastic"
+_SOME_JOB = JobPlan(
+    run_id="any",
+    program=("any",),
+    nproc_per_node=1,
+    min_nodes=1,
+    max_nodes=1,
+    max_restarts=0,
+    endpoint_port=1,
+)
+_SOME_NODE = NodePlan(name="n1", address="any", index=0, log_dir="any")
 
 LAUNCHERS = LauncherRegistry(
     (
         Launcher(
-            name="pytest-elastic",
+            name=OURS,
             command=("$python", "-m", "pytest_elastic", "run", *_TORCHRUN_WORDS),
             conf=_HARNESS_CONF,
             preloaded_role="pytest_elastic.cli.run:launcher_role",
@@ -243,6 +250,7 @@ LAUNCHERS = LauncherRegistry(
                 "pytest_elastic.launch",
                 "pytest_elastic.workers.keeper",
             ),
+            read_options="pytest_elastic.cli.options:read_options",
             names_rounds=True,
             own_lines=r"\[pytest-elastic\b|pytest-elastic[ :]",
         ),
@@ -251,16 +259,18 @@ LAUNCHERS = LauncherRegistry(
             name="torchrun",
             command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
             conf_keys=_TORCHRUN_KEYS,
+            read_options="elastic_harness.scenario.checks.torchrun_options:read_options",
             preloaded_entry="torch.distributed.run:main",
             own_lines=_TORCH_LOG_LINE,
             modules=("torch.distributed.run",),
         ),
-        # With the one setting that lets 2.13 recover from a lost member at all (docs/torchrun.md).
+        # With the one setting that lets 2.13 recover from a lost member at all.
         Launcher(
             name="torchrun-best",
             command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
             environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
             conf_keys=_TORCHRUN_KEYS,
+            read_options="elastic_harness.scenario.checks.torchrun_options:read_options",
             preloaded_entry="torch.distributed.run:main",
             own_lines=_TORCH_LOG_LINE,
             modules=("torch.distributed.run",),
@@ -275,7 +285,7 @@ def modules_to_preload(asked_for: Sequence[str] = DEFAULT_PRELOAD) -> tuple[str,
     Ours always does. One that belongs to a package of others does where that is asked for.
     """
     packages = {"pytest_elastic", *(name.partition(".")[0] for name in asked_for)}
-    modules = [name for launcher in LAUNCHERS.all for name in launcher.modules]
+    modules = [name for launcher in LAUNCHERS for name in launcher.modules]
     wanted = [name for name in modules if name.partition(".")[0] in packages]
     return tuple(dict.fromkeys((*asked_for, *wanted)))
 
@@ -286,13 +296,13 @@ def launcher_named(text: str) -> Launcher:
     A template is such as "accelerate launch --num_machines $nodes --machine_rank $node_index
     $options $bare_program". Raises UsageError for anything else.
     """
-    if (known := LAUNCHERS.find(text)) is not None:
-        return known
+    if text in LAUNCHERS.names:
+        return LAUNCHERS.find(text)
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"the launcher {text!r} is no command line: {error}") from error
-    names = ", ".join(each.name for each in LAUNCHERS.all)
+    names = ", ".join(LAUNCHERS.names)
     if len(words) < 2 or not {"$program", "$bare_program"} & set(words):
         raise UsageError(
             f"there is no launcher {text!r}: known are {names}, or a command that "
@@ -301,15 +311,3 @@ def launcher_named(text: str) -> Launcher:
     launcher = Launcher(name=words[0], command=words)
     launcher.argv(_SOME_JOB, _SOME_NODE)  # are all of its words known?
     return launcher
-
-
-_SOME_JOB = JobPlan(
-    run_id="any",
-    program=("any",),
-    nproc_per_node=1,
-    min_nodes=1,
-    max_nodes=1,
-    max_restarts=0,
-    endpoint_port=1,
-)
-_SOME_NODE = NodePlan(name="n1", address="any", index=0, log_dir="any")

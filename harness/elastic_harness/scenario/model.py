@@ -1,15 +1,14 @@
 """What a scenario says: the one tree that YAML files and Python tests are read into.
 
-Everything here is a frozen value. What an entry *does* is kept as a name and plain data; which
-names there are, and what belongs to them, is the business of the `ActionCatalog` handed to those
-who need it (so that faults may be added from outside).
+Everything here is a frozen value. What an entry *does* is kept as a name and plain data: which
+names there are, and what belongs to them, a `FaultRegistry` knows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     Discriminator,
@@ -20,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from elastic_harness.faults.recipe import Recipe
-from elastic_harness.scenario.engine.situation import Situation, Targets
+from elastic_harness.finding import AstPath
 from elastic_harness.scenario.fields import (
     Listed,
     Mark,
@@ -31,10 +29,10 @@ from elastic_harness.scenario.fields import (
     Seconds,
     Text,
     Title,
+    format_duration,
 )
-from elastic_harness.scenario.job_spec import Observe, Rdzv
-from elastic_harness.scenario.proxy_spec import ProxySpec
-from elastic_harness.scenario.selectors import Selector
+from elastic_harness.scenario.job_spec import Observe, ProxySpec, Rdzv
+from elastic_harness.scenario.stage.log_source import ANY
 from elastic_harness.scenario.triggers import (
     After,
     AtStep,
@@ -44,6 +42,7 @@ from elastic_harness.scenario.triggers import (
     LogCondition,
     Until,
     When,
+    WritingCondition,
 )
 from elastic_harness.toxiproxy.proxied import RENDEZVOUS, ProxyPlan
 
@@ -51,63 +50,19 @@ __all__ = [
     "ENTRY_KEYS",
     "TRIGGER_KEYS",
     "Action",
-    "ActionCatalog",
     "Clause",
     "Entry",
     "Eventually",
     "Expect",
     "Job",
     "Nodes",
-    "PlannedAction",
     "Scenario",
     "Storm",
     "Witness",
-    "read_check",
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
 ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
-
-
-class PlannedAction(Protocol):
-    """What the engine must know about what an entry does: all of it pure (see `Fault`)."""
-
-    is_healable: ClassVar[bool]
-    pauses: ClassVar[bool]
-    disturbs: ClassVar[bool]
-
-    @property
-    def needs(self) -> str | None:
-        """The capability that a cluster must have for it."""
-
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        """Return whom it hits now; raises SelectionEmpty when that is nobody."""
-
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
-        """Return the nodes whose launcher's end says nothing about the job from then on."""
-
-    def selectors(self) -> tuple[tuple[str, Selector], ...]:
-        """Return each selector it has, with the name of the parameter it stands in."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return its parameters as plain data."""
-
-
-class ActionCatalog(Protocol):
-    """Which actions there are. `parse` raises pydantic's ValidationError, or ValueError."""
-
-    def names(self) -> Collection[str]: ...
-
-    def parse(self, name: str, value: object) -> PlannedAction: ...
-
-    def schema(self, name: str) -> Mapping[str, Any]: ...
-
-    def shorthand(self, name: str) -> str | None:
-        """Return the parameter that a bare value stands for."""
-
-    @property
-    def recipes(self) -> Sequence[Recipe]:
-        """How storms draw them."""
 
 
 class Job(ScenarioModel):
@@ -284,8 +239,6 @@ class Eventually(ScenarioModel):
         return {**{k: v for k, v in condition.items() if v is not None}, **data}
 
     def __str__(self) -> str:
-        from elastic_harness.scenario.fields import format_duration
-
         after = f" after {self.after}" if self.after else ""
         return f"{self.condition} within {format_duration(self.within)}{after}"
 
@@ -326,12 +279,6 @@ class Clause(ScenarioModel):
 
     def __str__(self) -> str:
         return self.name if self.expected is True else f"{self.name}: {self.expected}"
-
-
-def read_check(value: object) -> tuple[Clause, ...]:
-    """Return the clauses of a `check`, one or a list; raises pydantic's ValidationError."""
-    several = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(Clause.model_validate(each) for each in several)
 
 
 def _witness_kind(value: object) -> str:
@@ -413,6 +360,30 @@ class Scenario(ScenarioModel):
         """The nodes at the rendezvous endpoints: one as a rule."""
         rdzv = self.job.rdzv
         return rdzv.endpoints or (rdzv.store_host or "n1",)
+
+    @property
+    def conditions(self) -> tuple[tuple[AstPath, Condition | WritingCondition], ...]:
+        """Every condition that something waits for, or that is to be seen, with its place."""
+        found: list[tuple[AstPath, Condition | WritingCondition | None]] = []
+        for index, entry in enumerate(self.timeline):
+            until = entry.until if not isinstance(entry.until, str) else None
+            found.append((("timeline", index, "when"), entry.when))
+            found.append((("timeline", index, "until"), until))
+        for index, each in enumerate(self.expect.eventually):
+            found.append((("expect", "eventually", index), each.condition))
+        for bucket in ("sometimes", "never"):
+            for index, witness in enumerate(getattr(self.expect, bucket)):
+                if not isinstance(witness, Clause):
+                    found.append((("expect", bucket, index), witness))
+        return tuple((path, each) for path, each in found if each is not None)
+
+    @property
+    def tells_workers_apart(self) -> bool:
+        """Tell whether some condition asks for lines of workers, or of one of them."""
+        return any(
+            isinstance(each, LogCondition) and each.by not in {None, ANY}
+            for _, each in self.conditions
+        )
 
     @property
     def initial_nodes(self) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.checks.option_checks import tells_workers_apart
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
 from elastic_harness.scenario.planning.planner import Plan
@@ -74,7 +73,7 @@ def make_setup(
     kept = {name: value for name, value in environ.items() if not _FOREIGN.fullmatch(name)}
     stage = StagePlan(
         launcher=launcher,
-        job=_job_plan(plan, directory, _program(job, base_dir, called_in, cwd)),
+        job=_job_plan(plan, directory, _words(job, base_dir, called_in, cwd)),
         environ={
             **kept,
             "PYTHONPATH": os.pathsep.join(filter(None, (_PROBE_FOLDER, kept.get("PYTHONPATH")))),
@@ -128,7 +127,7 @@ def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
     digest = hashlib.sha256(directory.encode()).hexdigest()[:8]
     return JobPlan(
         run_id=f"{scenario.id}-{digest}",
-        program=(*program, *job.args),
+        program=tuple(program),
         is_module=job.module is not None,
         is_binary=job.command is not None,
         nproc_per_node=job.nproc_per_node,
@@ -138,10 +137,25 @@ def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
         endpoint_port=_ENDPOINT_PORT,
         conf=job.rdzv.conf,
         options=job.options,
-        are_workers_apart=tells_workers_apart(scenario),
+        are_workers_apart=scenario.tells_workers_apart,
         backend=job.rdzv.backend,
         processors=len(os.sched_getaffinity(0)),
     )
+
+
+def _words(job: Job, base_dir: str, called_in: str, cwd: str) -> Sequence[str]:
+    """Return the program and its arguments; paths in the folder that was copied are the copy's."""
+    program = _program(job, base_dir, called_in, cwd)
+    if cwd == called_in:
+        return (*program, *job.args)
+    # At the beginning, or behind `--name=`; not what is left out of a copy, such as a `venv`.
+    path = re.compile(rf"(^|[=:,]){re.escape(called_in)}(?=/|$)([^:,]*)")
+
+    def copied(found: re.Match[str]) -> str:
+        is_left_out = os.path.exists(called_in + found[2]) and not os.path.exists(cwd + found[2])
+        return found[0] if is_left_out else f"{found[1]}{cwd}{found[2]}"
+
+    return (*program, *(path.sub(copied, argument) for argument in job.args))
 
 
 def _program(job: Job, base_dir: str, called_in: str, cwd: str) -> Sequence[str]:

@@ -29,7 +29,7 @@ from elastic_harness.scenario.fields import (
     format_duration,
     parse_duration,
 )
-from elastic_harness.scenario.stage.speakers import parse_speaker
+from elastic_harness.scenario.stage.log_source import parse_log_source
 
 __all__ = [
     "CONDITION_KEYS",
@@ -111,7 +111,7 @@ class LogCondition(ScenarioModel):
 
     log: str
     node: str | None = None
-    by: Annotated[str, AfterValidator(parse_speaker)] | None = None
+    by: Annotated[str, AfterValidator(parse_log_source)] | None = None
 
     @field_validator("log")
     @classmethod

@@ -1,8 +1,7 @@
-"""Addresses as Go writes them, what they stand for, and connecting to one without waiting.
+"""Addresses of proxies (`host:port`): listening at one, and connecting to one without waiting.
 
-Errors are texts in Go's words, because clients of a Toxiproxy server get to see them. A loop must
-not wait for a name server: numbers, `localhost` and what `/etc/hosts` lists are known at once, and
-only an upstream may have another name, which a thread of its own looks up.
+A loop must not wait for a name server. Numbers are known at once; a thread looks up the name of an
+upstream. Only a `listen` address with a name that needs a name server holds its loop up.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from pytest_elastic.loop import Loop, Timer
 
@@ -21,16 +21,18 @@ __all__ = [
     "AddressError",
     "Dial",
     "Dialling",
+    "Listener",
     "MakeDial",
     "OpenSocket",
-    "bind",
-    "go_error_text",
     "host_and_port",
     "resolved",
 ]
 
-_HOSTS = "/etc/hosts"
 _BACKLOG = 4096
+_ACCEPTS_AT_ONCE = 64
+# When the process has no descriptor left, those who wait keep the listener readable.
+_PAUSE_S = 0.1
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # The kernel itself gives up after about 130 s. A test has long ended by then, and a client that is
 # told after a minute still learns that nobody is there.
 _DIAL_TIMEOUT_S = 60.0
@@ -43,59 +45,111 @@ SocketAddress = tuple[socket.AddressFamily, tuple[str, int]]
 
 
 class AddressError(Exception):
-    """An address cannot be understood or had; the text is Go's."""
-
-
-def go_error_text(error: OSError) -> str:
-    """Return what Go says for a system error: the C library's words in lower case."""
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+    """An address cannot be understood or had."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Split `host:port`, `[host]:port` or `:port`."""
-    host, colon, port = address.rpartition(":")
-    if not colon or (address.startswith("[") and address.endswith("]")):
+    try:
+        parts = urlsplit(f"//{address}")
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"address {address}: {error}") from None
+    if port is None:
         raise AddressError(f"address {address}: missing port in address")
-    if host.startswith("["):
-        if not host.endswith("]"):
-            raise AddressError(f"address {address}: missing ']' in address")
-        host = host[1:-1]
-    elif ":" in host:
-        raise AddressError(f"address {address}: too many colons in address")
-    return host, _port_number(port)
+    return parts.hostname or "", port
 
 
 def resolved(address: str) -> str:
     """Return what `address` comes to, with a number for its host."""
     host, port = host_and_port(address)
-    if not host:
-        return f":{port}"
-    return _text(_known(host, port)[0][1])
+    return _text(_look_up(host, port)[0][1]) if host else f":{port}"
 
 
-def bind(address: str) -> tuple[socket.socket, str]:
-    """Return a listening socket for `address`, and the address it is bound to."""
+def _look_up(host: str, port: int, flags: int = 0) -> list[SocketAddress]:
+    """Return the addresses of a host; waits for a name server if it is a name that needs one."""
+    if host.lower() == "localhost":  # /etc/hosts often has one of the two only
+        return [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
     try:
-        host, port = host_and_port(address) if address else ("", 0)
-        family, where = _known(host, port)[0] if host else (socket.AF_INET, ("0.0.0.0", port))
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except (OSError, UnicodeError, ValueError):  # ValueError: there is a NUL in it
+        raise AddressError(f"lookup {host}: no such host") from None
+    addresses = [(family, (str(where[0]), port)) for family, _, _, _, where in found]
+    return sorted(addresses, key=lambda each: each[0] != socket.AF_INET)
+
+
+def _bind(address: str) -> socket.socket:
+    try:
+        host, port = host_and_port(address or ":0")
+        family, where = _look_up(host, port)[0] if host else (socket.AF_INET, ("0.0.0.0", port))
     except AddressError as error:
         raise AddressError(f"listen tcp: {error}") from None
-    if where[0] in ("0.0.0.0", "::") and socket.has_dualstack_ipv6():
+    is_dual = where[0] in ("0.0.0.0", "::") and socket.has_dualstack_ipv6()
+    if is_dual:
         family, where = socket.AF_INET6, ("::", port)
-    listener: socket.socket | None = None
     try:
-        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, where[0] != "::")
-        listener.bind(where)
-        listener.listen(_BACKLOG)
+        listener = socket.create_server(
+            where, family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual
+        )
     except OSError as error:
-        if listener is not None:
-            listener.close()
-        text = f"listen tcp {_text(where)}: bind: {go_error_text(error)}"
-        raise AddressError(text) from error
-    return listener, _text(listener.getsockname())
+        text = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise AddressError(f"listen tcp {_text(where)}: bind: {text}") from error
+    listener.setblocking(False)
+    return listener
+
+
+class Listener:
+    """Listens from its making until `close`, and hands over what it accepts, not blocking.
+
+    Raises AddressError where the address cannot be had; `address` is the one it is bound to. A
+    `bound` socket that listens already is taken over instead.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        address: str,
+        *,
+        on_accepted: Callable[[socket.socket], None],
+        bound: socket.socket | None = None,
+    ) -> None:
+        self._socket = _bind(address) if bound is None else bound
+        self.address = _text(self._socket.getsockname()) if bound is None else address
+        self._loop = loop
+        self._on_accepted = on_accepted
+        self._pause: Timer | None = None
+        self._is_closed = False
+        self._watch()
+
+    def close(self) -> None:
+        """Listen no more; harmless twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+
+    def _watch(self) -> None:
+        self._loop.watch(self._socket.fileno(), on_readable=self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            if self._is_closed:
+                return
+            try:
+                accepted, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF:
+                    self._loop.unwatch(self._socket.fileno())
+                    self._pause = self._loop.call_at(self._loop.now() + _PAUSE_S, self._watch)
+                    return
+                continue  # that one has gone already
+            accepted.setblocking(False)
+            self._on_accepted(accepted)
 
 
 # Calls back with a new TCP socket, or None where there can be none.
@@ -121,7 +175,7 @@ class MakeDial(Protocol):
         address: str,
         *,
         on_connected: Callable[[socket.socket], None],
-        on_failed: Callable[[str], None],
+        on_failed: Callable[[], None],
     ) -> Dialling:
         """Return an attempt that calls back once, unless cancelled."""
 
@@ -130,7 +184,8 @@ class Dial:
     """One attempt to connect; calls back once, unless cancelled.
 
     With `open_socket` the socket is one that somebody else opens, in another network than ours;
-    None instead of a socket is a refusal.
+    None instead of a socket is a refusal. A name is looked up by a thread, so that the loop must be
+    one that threads may wake (`enable_thread_wakeup`).
     """
 
     def __init__(
@@ -139,7 +194,7 @@ class Dial:
         address: str,
         *,
         on_connected: Callable[[socket.socket], None],
-        on_failed: Callable[[str], None],
+        on_failed: Callable[[], None],
         open_socket: OpenSocket | None = None,
     ) -> None:
         self._loop = loop
@@ -147,26 +202,23 @@ class Dial:
         self._on_failed = on_failed
         self._address = address
         self._candidates: list[SocketAddress] = []
-        self._socket: socket.socket | None = None  # being connected, or told the result of a lookup
+        self._socket: socket.socket | None = None  # being connected
         self._deadline: Timer | None = None
-        self._error = "no address"
         self._open_socket = open_socket
         self._is_over = False
 
     def start(self) -> None:
         """Begin; may call back before it returns."""
-        self._deadline = self._loop.call_at(
-            self._loop.now() + _DIAL_TIMEOUT_S, lambda: self._fail("i/o timeout")
-        )
+        self._deadline = self._loop.call_at(self._loop.now() + _DIAL_TIMEOUT_S, self._fail)
         try:
             host, port = host_and_port(self._address)
-        except AddressError as error:
-            self._fail(str(error))
+        except AddressError:
+            self._fail()
             return
         try:
-            self._candidates = _known(host or "127.0.0.1", port)
+            self._candidates = _look_up(host or "127.0.0.1", port, socket.AI_NUMERICHOST)
         except AddressError:
-            self._look_up(host, port)
+            self._look_up_in_a_thread(host, port)
         else:
             self._try_next()
 
@@ -175,52 +227,54 @@ class Dial:
         self._is_over = True
         if self._deadline is not None:
             self._deadline.cancel()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
             self._socket = None
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self) -> None:
         self.cancel()
-        self._on_failed(f"dial tcp {self._address}: {reason}")
+        self._on_failed()
 
     def _try_next(self) -> None:
+        self._let_go()
+        if self._is_over:
+            return
         if not self._candidates:
-            self._fail(self._error)
+            self._fail()
             return
         family, where = self._candidates.pop(0)
         if self._open_socket is not None:
-            self._open_socket(lambda opened: self._connect_elsewhere(opened, where))
+            self._open_socket(lambda opened: self._connect(opened, where))
             return
         try:
-            opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:  # no descriptor is left, or no such family
-            self._refused(error.errno or errno.EMFILE)
+            opened = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # no descriptor is left, or no such family
+            self._try_next()
             return
         self._connect(opened, where)
 
-    def _connect_elsewhere(self, opened: socket.socket | None, where: tuple[str, int]) -> None:
+    def _connect(self, opened: socket.socket | None, where: tuple[str, int]) -> None:
+        if opened is None:
+            self._try_next()
+            return
         if self._is_over:
-            if opened is not None:
-                opened.close()
-        elif opened is None:
-            self._refused(errno.ENETUNREACH)
-        else:
-            opened.setblocking(False)
-            self._connect(opened, where)
-
-    def _connect(self, opened: socket.socket, where: tuple[str, int]) -> None:
+            opened.close()
+            return
         self._socket = opened
-        result = opened.connect_ex(where)
-        if result in (0, errno.EINPROGRESS):
-            self._loop.watch(self._socket.fileno(), on_writable=self._connected)
+        opened.setblocking(False)
+        if opened.connect_ex(where) in (0, errno.EINPROGRESS):
+            self._loop.watch(opened.fileno(), on_writable=self._connected)
         else:
-            self._refused(result)
+            self._try_next()
 
     def _connected(self) -> None:
         assert self._socket is not None, "only a socket that is being connected is watched"
-        if result := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._refused(result)
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._try_next()
             return
         try:
             is_own = self._socket.getpeername() == self._socket.getsockname()
@@ -228,94 +282,25 @@ class Dial:
             return  # not yet: what was ready is an older descriptor with this number
         if is_own:
             # Where nobody listens, TCP can happen to connect a socket with itself.
-            self._refused(errno.ECONNREFUSED)
+            self._try_next()
             return
         connected, self._socket = self._socket, None
         self._loop.unwatch(connected.fileno())
         self.cancel()
         self._on_connected(connected)
 
-    def _refused(self, code: int) -> None:
-        if self._socket is not None:
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-        self._error = f"connect: {os.strerror(code).lower()}"
-        self._try_next()
-
-    def _look_up(self, host: str, port: int) -> None:
-        """Ask a thread. It owns the other end of a socket pair, and closes it when it knows."""
+    def _look_up_in_a_thread(self, host: str, port: int) -> None:
         if not _lookups_under_way.acquire(blocking=False):
-            self._fail(f"lookup {host}: too many lookups under way")
+            self._fail()
             return
-        try:
-            self._socket, answer = socket.socketpair()
-        except OSError as error:
-            _lookups_under_way.release()
-            self._fail(f"lookup {host}: {go_error_text(error)}")
-            return
-        found: list[SocketAddress] = []
 
         def look_up() -> None:
-            # ValueError: a name that no name server could be asked for.
-            with answer, suppress(OSError, ValueError):
-                for family, _, _, _, where in socket.getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM
-                ):
-                    found.append((family, (str(where[0]), port)))
+            with suppress(AddressError):
+                self._candidates = _look_up(host, port)
             _lookups_under_way.release()
+            self._loop.call_from_thread(self._try_next)
 
-        def looked_up() -> None:
-            assert self._socket is not None, "a cancelled lookup is not watched"
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-            self._error = f"lookup {host}: no such host"
-            self._candidates = found
-            self._try_next()
-
-        self._loop.watch(self._socket.fileno(), on_readable=looked_up)
         threading.Thread(target=look_up, name="toxiproxy-lookup", daemon=True).start()
-
-
-def _port_number(port: str) -> int:
-    if port.isascii() and port.isdigit():
-        if int(port[:6]) > 65535:
-            raise AddressError(f"address {port}: invalid port")
-        return int(port)
-    try:
-        return socket.getservbyname(port, "tcp") if port else 0
-    except (OSError, UnicodeError, ValueError):
-        raise AddressError(f"lookup tcp/{port}: unknown port") from None
-
-
-def _known(host: str, port: int) -> list[SocketAddress]:
-    """Return the addresses of a host without asking anybody."""
-    with suppress(OSError, UnicodeError, ValueError):
-        numeric = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )
-        return [(family, (str(where[0]), port)) for family, _, _, _, where in numeric]
-    if host.lower() == "localhost":
-        return [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
-    found = [address for number in _listed_in_hosts(host) for address in _known(number, port)]
-    if not found:
-        raise AddressError(f"lookup {host}: no such host")
-    return sorted(found, key=lambda address: address[0] != socket.AF_INET)
-
-
-def _listed_in_hosts(host: str) -> list[str]:
-    try:
-        with open(_HOSTS, encoding="utf-8", errors="replace") as file:
-            lines = [line.partition("#")[0].split() for line in file]
-    except OSError:
-        return []
-    return [
-        words[0]
-        for words in lines
-        if host.lower() in (word.lower() for word in words[1:])
-        and words[0].replace(".", "").replace(":", "").isalnum()
-    ]
 
 
 def _text(where: tuple[str, int] | tuple[str, int, int, int]) -> str:

@@ -1,45 +1,42 @@
 """The HTTP API of a Toxiproxy server: which request does what to the proxies, and the answer.
 
-Bodies, codes and odd cases are those of Shopify's server 2.12 (`docs/toxiproxy.md`). Nothing in
-here waits, so every request is answered before the next is looked at, from whatever connection.
+Paths, fields, status codes and the words of refusals are those of Shopify's server 2.12
+(`docs/toxiproxy.md`). Nothing in here waits, so every request is answered before the next is
+looked at, from whatever connection.
 """
 
 from __future__ import annotations
 
-import itertools
-import posixpath
-import re
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from urllib.parse import quote, unquote
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
 
 from elastic_harness.toxiproxy.address import AddressError
-from elastic_harness.toxiproxy.fields import ProxyFields, ToxicFields
-from elastic_harness.toxiproxy.go_json import (
-    JsonProblem,
-    Reading,
-    as_float32,
-    decode,
-    encode,
-)
-from elastic_harness.toxiproxy.http_wire import Request, Response
 from elastic_harness.toxiproxy.proxy import Proxy
 from elastic_harness.toxiproxy.stream import Direction, Toxic
 from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
 
-__all__ = ["Api", "ProxyMaker"]
+__all__ = ["Answer", "Api", "ProxyMaker"]
 
 # (name, listen, upstream) -> a proxy that is off
 ProxyMaker = Callable[[str, str, str], Proxy]
-# Takes the body, and the names in the path.
-_Handler = Callable[..., Response]
 
-# What the real server says when it was built without a version.
-_VERSION = b'{"version": "git"}\n'
-_JSON = {"Content-Type": "application/json"}
-_TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
-_STREAMS = tuple(way.value for way in Direction)
+# What a server says that was built without a version, as most packages of the real one are.
+_VERSION = {"version": "git"}
+_PROXY_FIELDS = {"name": str, "listen": str, "upstream": str, "enabled": bool}
+_CHANGE_FIELDS = {"toxicity": float, "attributes": dict}
+_TOXIC_FIELDS = {"name": str, "type": str, "stream": str, **_CHANGE_FIELDS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A status, and a body in JSON."""
+
+    status: int = 200
+    body: bytes = b""
 
 
 class _Refused(Exception):
@@ -48,11 +45,7 @@ class _Refused(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-        self.text = text
-
-    @property
-    def fields(self) -> dict[str, object]:
-        return {"error": self.text, "status": self.status}
+        self.fields = {"error": text, "status": status}
 
 
 class Api:
@@ -61,29 +54,6 @@ class Api:
     def __init__(self, make_proxy: ProxyMaker) -> None:
         self._make_proxy = make_proxy
         self._proxies: dict[str, Proxy] = {}
-        self._request_numbers = itertools.count(1)
-        name = "/([^/]+)"
-        change_proxy, change_toxic = self._update_proxy, self._update_toxic
-        routes: dict[str, dict[str, _Handler]] = {
-            "/version": {"GET": self._version},
-            "/reset": {"POST": self._reset},
-            "/populate": {"POST": self.populate},
-            "/proxies": {"GET": self._list_proxies, "POST": self._create_proxy},
-            f"/proxies{name}": {
-                "GET": self._show_proxy,
-                "POST": change_proxy,
-                "PATCH": change_proxy,
-                "DELETE": self._delete_proxy,
-            },
-            f"/proxies{name}/toxics": {"GET": self._list_toxics, "POST": self._create_toxic},
-            f"/proxies{name}/toxics{name}": {
-                "GET": self._show_toxic,
-                "POST": change_toxic,
-                "PATCH": change_toxic,
-                "DELETE": self._delete_toxic,
-            },
-        }
-        self._routes = [(re.compile(pattern), handlers) for pattern, handlers in routes.items()]
 
     def close(self) -> None:
         """Stop every proxy."""
@@ -91,170 +61,120 @@ class Api:
             proxy.stop()
         self._proxies.clear()
 
-    def populate(self, body: bytes) -> Response:
-        """Make the proxies of a list, as `POST /populate` does."""
-        made: list[Proxy] = []
-        fields: dict[str, object] = {}
-        status = 201
-        try:
-            for wanted in self._populate_fields(body):
-                made.append(self._add_or_replace(wanted))  # noqa: PERF401 (kept when one fails)
-        except _Refused as refused:
-            status, fields = refused.status, refused.fields
-        listed = [_proxy_fields(proxy) for proxy in made] or None
-        return Response(status=status, body=encode({**fields, "proxies": listed}), headers=_JSON)
-
-    def answer(self, request: Request) -> Response:
+    def answer(self, method: str, path: str, body: bytes = b"") -> Answer:
         """Do what a request asks for."""
-        response = self._answer(request)
-        return replace(response, body=b"") if request.method == "HEAD" else response
-
-    def _answer(self, request: Request) -> Response:
-        path, _, query = request.target.partition("?")
-        path = unquote(path, errors="replace")
-        clean = posixpath.normpath("/" + path.lstrip("/"))
-        if path.endswith("/") and clean != "/":
-            clean += "/"
-        if clean != path:
-            where = quote(clean) + (f"?{query}" if query else "")
-            body = f'<a href="{where}">Moved Permanently</a>.\n\n'.encode()
-            headers = {"Content-Type": "text/html; charset=utf-8", "Location": where}
-            return Response(status=301, body=body, headers=headers)
-        routed = self._route(request.method, clean)
-        if routed is None:
-            return Response(status=404, body=b"404 page not found\n", headers=_TEXT)
-        handler, names = routed
-        if handler is None:
-            return Response(status=405)
-        request_id = {"X-Toxiproxy-Request-Id": f"{next(self._request_numbers):020x}"}
-        if request.headers.get("user-agent", "").startswith("Mozilla/"):
-            body = b"User agent not allowed\n"
-            return Response(status=403, body=body, headers={**_TEXT, **request_id})
+        names = tuple(map(unquote, path.partition("?")[0].removeprefix("/").split("/")))
         try:
-            response = handler(request.body, *names)
+            return self._do("POST" if method == "PATCH" else method, names, body)
         except _Refused as refused:
-            body = encode(refused.fields) + b"\n"
-            response = Response(status=refused.status, body=body, headers=_TEXT)
-        return Response(
-            status=response.status, body=response.body, headers={**response.headers, **request_id}
-        )
+            return _json(refused.fields, refused.status)
 
-    def _route(self, method: str, path: str) -> tuple[_Handler | None, tuple[str, ...]] | None:
-        for pattern, handlers in self._routes:
-            if match := pattern.fullmatch(path):
-                return handlers.get(method), match.groups()
-        return None
+    def _do(self, method: str, names: tuple[str, ...], body: bytes) -> Answer:
+        match method, *names:
+            case "GET", "version":
+                return _json(_VERSION)
+            case "POST", "reset":
+                return self._reset()
+            case "POST", "populate":
+                return self.populate(body)
+            case "GET", "proxies":
+                return _json({name: _shown(self._proxies[name]) for name in sorted(self._proxies)})
+            case "POST", "proxies":
+                return self._create_proxy(body)
+            case "GET", "proxies", name:
+                return _json(_shown(self._proxy(name)))
+            case "POST", "proxies", name:
+                return self._update_proxy(self._proxy(name), body)
+            case "DELETE", "proxies", name:
+                self._proxy(name).stop()
+                del self._proxies[name]
+                return Answer(status=204)
+            case "GET", "proxies", name, "toxics":
+                return _json([_toxic_fields(toxic) for toxic in self._proxy(name).toxics])
+            case "POST", "proxies", name, "toxics":
+                return self._create_toxic(self._proxy(name), body)
+            case "GET", "proxies", name, "toxics", toxic:
+                return _json(_toxic_fields(_toxic(self._proxy(name), toxic)))
+            case "POST", "proxies", name, "toxics", toxic:
+                return self._update_toxic(self._proxy(name), toxic, body)
+            case "DELETE", "proxies", name, "toxics", toxic:
+                proxy = self._proxy(name)
+                proxy.remove_toxics([_toxic(proxy, toxic)])
+                return Answer(status=204)
+        raise _Refused(404, f"there is no {method} /{'/'.join(names)}")
 
-    # Requests
+    def populate(self, body: bytes) -> Answer:
+        """Make the proxies of a list, as `POST /populate` does; looks at all of it first."""
+        made: list[dict[str, object]] = []
+        try:
+            wanted = [_fields(item, _PROXY_FIELDS) for item in _decoded(body, list)]
+            for number, fields in enumerate(wanted, 1):
+                _require(fields, f" at proxy {number}")
+            for fields in wanted:
+                made.append(_shown(self._add_or_replace(fields)))  # noqa: PERF401 (kept on failure)
+        except _Refused as refused:
+            return _json({**refused.fields, "proxies": made or None}, refused.status)
+        return _json({"proxies": made or None}, 201)
 
-    def _version(self, body: bytes) -> Response:
-        headers = {"Content-Type": "application/json;charset=utf-8"}
-        return Response(status=200, body=_VERSION, headers=headers)
-
-    def _list_proxies(self, body: bytes) -> Response:
-        return _ok({name: _proxy_fields(self._proxies[name]) for name in sorted(self._proxies)})
-
-    def _create_proxy(self, body: bytes) -> Response:
-        wanted = ProxyFields()
-        with _body_is_read() as reading:
-            wanted.read(decode(body), reading)
-        if not wanted.name or not wanted.upstream:
-            missing = "upstream" if wanted.name else "name"
-            raise _Refused(400, f"missing required field: {missing}")
-        if wanted.name in self._proxies:
+    def _create_proxy(self, body: bytes) -> Answer:
+        wanted = _fields(_decoded(body, dict), _PROXY_FIELDS)
+        _require(wanted)
+        if wanted["name"] in self._proxies:
             raise _Refused(409, "proxy already exists")
-        proxy = self._make_proxy(wanted.name, wanted.listen or "", wanted.upstream)
-        if wanted.enabled is not False:
-            with _address_is_had():
+        return _json(_shown(self._add_or_replace(wanted)), 201)
+
+    def _add_or_replace(self, wanted: Mapping[str, Any]) -> Proxy:
+        name, listen, upstream = wanted["name"], wanted.get("listen", ""), wanted["upstream"]
+        existing = self._proxies.get(name)
+        with _address_is_had():
+            if existing is not None:
+                if not existing.differs(listen=listen, upstream=upstream):
+                    return existing
+                existing.stop()
+            proxy = self._make_proxy(name, listen, upstream)
+            if wanted.get("enabled", True):
                 proxy.start()
-        self._proxies[wanted.name] = proxy
-        return _ok(_proxy_fields(proxy), status=201)
+        self._proxies[name] = proxy
+        return proxy
 
-    def _show_proxy(self, body: bytes, name: str) -> Response:
-        return _ok(_proxy_fields(self._proxy(name)))
-
-    def _update_proxy(self, body: bytes, name: str) -> Response:
-        proxy = self._proxy(name)
-        wanted = ProxyFields(listen=proxy.listen, upstream=proxy.upstream, enabled=proxy.is_enabled)
-        with _body_is_read() as reading:
-            wanted.read(decode(body), reading)
+    def _update_proxy(self, proxy: Proxy, body: bytes) -> Answer:
+        wanted = _fields(_decoded(body, dict), _PROXY_FIELDS)
         with _address_is_had():
             proxy.move(
-                listen=wanted.listen or "",
-                upstream=wanted.upstream or "",
-                enabled=bool(wanted.enabled),
+                listen=wanted.get("listen", proxy.listen),
+                upstream=wanted.get("upstream", proxy.upstream),
+                enabled=wanted.get("enabled", proxy.is_enabled),
             )
-        return _ok(_proxy_fields(proxy))
+        return _json(_shown(proxy))
 
-    def _delete_proxy(self, body: bytes, name: str) -> Response:
-        self._proxy(name).stop()
-        del self._proxies[name]
-        return Response(status=204)
-
-    def _list_toxics(self, body: bytes, name: str) -> Response:
-        return _ok([_toxic_fields(toxic) for toxic in self._proxy(name).toxics])
-
-    def _create_toxic(self, body: bytes, name: str) -> Response:
-        proxy = self._proxy(name)
-        wanted = ToxicFields()
-        with _body_is_read() as reading:
-            wanted.read(decode(body), reading)
-            for value in wanted.attributes:
-                reading.fields(value, "toxics.NoopToxic", {})
-        if wanted.stream.lower() not in _STREAMS:
-            text = "stream was invalid, can be either upstream or downstream"
-            raise _Refused(400, text)
-        if wanted.type not in TOXIC_TYPES:
+    def _create_toxic(self, proxy: Proxy, body: bytes) -> Answer:
+        wanted = _fields(_decoded(body, dict), _TOXIC_FIELDS)
+        kind, stream = wanted.get("type", ""), wanted.get("stream", "downstream")
+        if stream.lower() not in {way.value for way in Direction}:
+            raise _Refused(400, "stream was invalid, can be either upstream or downstream")
+        if kind not in TOXIC_TYPES:
             raise _Refused(400, "invalid toxic type")
-        toxic_name = wanted.name or f"{wanted.type}_{wanted.stream}"
-        if proxy.find_toxic(toxic_name) is not None:
-            raise _Refused(409, "toxic already exists")
-        with _body_is_read() as reading:
-            attributes = wanted.read_attributes(wanted.type, reading)
         toxic = Toxic(
-            name=toxic_name,
-            type=wanted.type,
-            stream=wanted.stream,
-            toxicity=1.0 if wanted.toxicity is None else wanted.toxicity,
-            attributes=dict.fromkeys(TOXIC_TYPES[wanted.type].attributes, 0) | attributes,
+            name=wanted.get("name") or f"{kind}_{stream}",
+            type=kind,
+            stream=stream,
+            toxicity=wanted.get("toxicity", 1.0),
+            attributes=dict.fromkeys(TOXIC_TYPES[kind].attributes, 0) | _attributes(kind, wanted),
         )
+        if proxy.find_toxic(toxic.name) is not None:
+            raise _Refused(409, "toxic already exists")
         proxy.add_toxic(toxic)
-        return _ok(_toxic_fields(toxic))
+        return _json(_toxic_fields(toxic))
 
-    def _show_toxic(self, body: bytes, name: str, toxic_name: str) -> Response:
-        return _ok(_toxic_fields(_toxic(self._proxy(name), toxic_name)))
-
-    def _update_toxic(self, body: bytes, name: str, toxic_name: str) -> Response:
-        proxy = self._proxy(name)
-        toxic = _toxic(proxy, toxic_name)
-        wanted = ToxicFields()
-        attributes: dict[str, int] = {}
-        try:
-            with _body_is_read() as reading:
-                readers: dict[str, Callable[[object], None]] = {
-                    "attributes": wanted.attributes.append,
-                    "toxicity": lambda item: setattr(
-                        wanted, "toxicity", reading.float32(item, "toxicity")
-                    ),
-                }
-                reading.fields(decode(body), "toxic", readers)
-                attributes = wanted.read_attributes(toxic.type, reading)
-        except _Refused:
-            # The attributes that could be read count all the same; the toxicity does not.
-            if wanted.attributes:
-                proxy.change_toxic(toxic.changed(attributes, toxic.toxicity))
-            raise
-        toxicity = toxic.toxicity if wanted.toxicity is None else wanted.toxicity
-        changed = toxic.changed(attributes, toxicity)
+    def _update_toxic(self, proxy: Proxy, name: str, body: bytes) -> Answer:
+        toxic = _toxic(proxy, name)
+        wanted = _fields(_decoded(body, dict), _CHANGE_FIELDS)
+        attributes = _attributes(toxic.type, wanted)
+        changed = toxic.changed(attributes, wanted.get("toxicity", toxic.toxicity))
         proxy.change_toxic(changed)
-        return _ok(_toxic_fields(changed))
+        return _json(_toxic_fields(changed))
 
-    def _delete_toxic(self, body: bytes, name: str, toxic_name: str) -> Response:
-        proxy = self._proxy(name)
-        proxy.remove_toxics([_toxic(proxy, toxic_name)])
-        return Response(status=204)
-
-    def _reset(self, body: bytes) -> Response:
+    def _reset(self) -> Answer:
         """Reset every proxy, and then tell of the first that could not be enabled."""
         problems = []
         for proxy in self._proxies.values():
@@ -265,9 +185,7 @@ class Api:
                 problems.append(str(error))
         if problems:
             raise _Refused(500, problems[0])
-        return Response(status=204)
-
-    # Parts of them
+        return Answer(status=204)
 
     def _proxy(self, name: str) -> Proxy:
         proxy = self._proxies.get(name)
@@ -275,45 +193,50 @@ class Api:
             raise _Refused(404, "proxy not found")
         return proxy
 
-    def _populate_fields(self, body: bytes) -> list[ProxyFields]:
-        """Return what is wanted, having looked at all of it."""
-        with _body_is_read() as reading:
-            items = reading.items(decode(body), "[]toxiproxy.Proxy")
-            wanted = [ProxyFields() for _ in items]
-            for fields, item in zip(wanted, items, strict=True):
-                fields.read(item, reading)
-        for number, fields in enumerate(wanted, 1):
-            if not fields.name or not fields.upstream:
-                missing = "upstream" if fields.name else "name"
-                raise _Refused(400, f"missing required field: {missing} at proxy {number}")
-        return wanted
 
-    def _add_or_replace(self, wanted: ProxyFields) -> Proxy:
-        assert wanted.name, "checked before"
-        assert wanted.upstream, "checked before"
-        existing = self._proxies.get(wanted.name)
-        listen = wanted.listen or ""
-        with _address_is_had():
-            if existing is not None:
-                if not existing.differs(listen=listen, upstream=wanted.upstream):
-                    return existing
-                existing.stop()
-            proxy = self._make_proxy(wanted.name, listen, wanted.upstream)
-            if wanted.enabled is not False:
-                proxy.start()
-        self._proxies[wanted.name] = proxy
-        return proxy
-
-
-@contextmanager
-def _body_is_read() -> Iterator[Reading]:
-    """Lend a reading, and refuse the request when the body was no good."""
-    reading = Reading()
+def _decoded(body: bytes, kind: type) -> Any:  # noqa: ANN401 (JSON)
+    """Return what a body says, or refuse it; null is an empty one."""
     try:
-        yield reading
-        reading.check()
-    except JsonProblem as problem:
-        raise _Refused(400, f"bad request body: {problem}") from problem
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _Refused(400, f"bad request body: {error}") from error
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise _Refused(400, f"bad request body: {_json_name(kind)} is expected")
+    return value
+
+
+def _fields(value: object, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Return the known fields of an object, without those that are null, or refuse it."""
+    if not isinstance(value, dict):
+        raise _Refused(400, "bad request body: an object is expected")
+    known = {name: value[name] for name in kinds if value.get(name) is not None}
+    for name, item in known.items():
+        _check(name, item, kinds[name])
+    return known
+
+
+def _attributes(kind: str, wanted: Mapping[str, Any]) -> dict[str, int]:
+    """Return the attributes that this type of toxic has, or refuse them."""
+    return _fields(wanted.get("attributes", {}), dict.fromkeys(TOXIC_TYPES[kind].attributes, int))
+
+
+def _check(name: str, value: object, kind: type) -> None:
+    fits = isinstance(value, (int, float) if kind is float else kind)
+    if not fits or isinstance(value, bool) is not (kind is bool):
+        raise _Refused(400, f"bad request body: {name}: {_json_name(kind)} is expected")
+
+
+def _json_name(kind: type) -> str:
+    names = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+    return names.get(kind, "a list" if kind is list else "an object")
+
+
+def _require(fields: Mapping[str, Any], where: str = "") -> None:
+    for name in ("name", "upstream"):
+        if not fields.get(name):
+            raise _Refused(400, f"missing required field: {name}{where}")
 
 
 @contextmanager
@@ -325,8 +248,8 @@ def _address_is_had() -> Iterator[None]:
         raise _Refused(500, str(error)) from error
 
 
-def _ok(value: object, *, status: int = 200) -> Response:
-    return Response(status=status, body=encode(value), headers=_JSON)
+def _json(value: object, status: int = 200) -> Answer:
+    return Answer(status=status, body=json.dumps(value).encode() + b"\n")
 
 
 def _toxic(proxy: Proxy, name: str) -> Toxic:
@@ -336,13 +259,12 @@ def _toxic(proxy: Proxy, name: str) -> Toxic:
     return toxic
 
 
-def _proxy_fields(proxy: Proxy) -> dict[str, object]:
+def _shown(proxy: Proxy) -> dict[str, object]:
     return {
         "name": proxy.name,
         "listen": proxy.listen,
         "upstream": proxy.upstream,
         "enabled": proxy.is_enabled,
-        "Logger": {},
         "toxics": [_toxic_fields(toxic) for toxic in proxy.toxics],
     }
 
@@ -353,5 +275,5 @@ def _toxic_fields(toxic: Toxic) -> dict[str, object]:
         "name": toxic.name,
         "type": toxic.type,
         "stream": toxic.stream,
-        "toxicity": as_float32(toxic.toxicity),
+        "toxicity": toxic.toxicity,
     }

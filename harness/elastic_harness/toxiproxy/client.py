@@ -6,44 +6,27 @@ habits carry over. What differs, because it cost somebody an afternoon each time
 - each client has a server of its own; the package keeps host and port for the whole process
 - every call ends within `timeout_s`, and goes to that server whatever HTTP_PROXY says
 - every answer but success raises, with the status and the server's words
-- names are quoted, and values are looked at before they are sent
+- names are quoted, and attributes are looked at before they are sent
 - toxics, listen addresses and upstreams can be changed
 - `down` leaves a proxy as it found it, and sees to it that it is up again
-- a proxy whose server hangs on it (the real one does, when a reader stalls) is made anew
-
-One client may be used by several threads.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from toxiproxy import Proxy, Toxiproxy
+from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 from toxiproxy.toxic import Toxic
 from typing_extensions import override
 
-from elastic_harness.toxiproxy.errors import (
-    ERROR_OF_STATUS,
-    ToxiproxyConflict,
-    ToxiproxyError,
-    ToxiproxyInvalid,
-    ToxiproxyMissing,
-    ToxiproxyStuck,
-    what_the_system_said,
-)
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
-from elastic_harness.toxiproxy.values import (
-    checked_attributes,
-    checked_toxicity,
-    quoted,
-)
-from pytest_elastic.errors import UsageError
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, checked_attributes
+from pytest_elastic.errors import ElasticError, UsageError
 
 __all__ = [
     "ProxyHandle",
@@ -61,15 +44,37 @@ _TIMEOUT_S = 10.0
 JsonObject = dict[str, Any]  # what a foreign server sends has no type of ours
 
 
-@dataclass(slots=True)
-class _Known:
-    """What a proxy is to be like: enough to make it anew without asking a server that hangs."""
+class ToxiproxyError(ElasticError):
+    """A server refused, or did not answer; `status` is None where there was no answer."""
 
-    listen: str
-    upstream: str
-    enabled: bool
-    toxics: dict[str, JsonObject] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    def __init__(self, message: str, *, status: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class ToxiproxyInvalid(ToxiproxyError, InvalidToxic):  # type: ignore[misc]  # has no types
+    """The server could not make sense of the request (400)."""
+
+
+class ToxiproxyMissing(ToxiproxyError, NotFound):  # type: ignore[misc]  # has no types
+    """There is no proxy or toxic of that name (404)."""
+
+
+class ToxiproxyConflict(ToxiproxyError, ProxyExists):  # type: ignore[misc]  # has no types
+    """There is a proxy or toxic of that name already (409)."""
+
+
+class ToxiproxyStuck(ToxiproxyError):
+    """The server did not answer in time, or gave up on itself (503)."""
+
+
+_ERROR_OF_STATUS = {
+    400: ToxiproxyInvalid,
+    404: ToxiproxyMissing,
+    409: ToxiproxyConflict,
+    503: ToxiproxyStuck,
+}
 
 
 class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
@@ -78,20 +83,18 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         self.timeout_s = timeout_s
-        self.recoveries = 0
-        self._known: dict[str, _Known] = {}
 
     @override
     def proxies(self) -> dict[str, ProxyHandle]:
         """Return every proxy, as it is now."""
         listed = self.call("GET", "/proxies")
-        return {name: self._handle(fields) for name, fields in listed.items()}
+        return {name: ProxyHandle(self, fields) for name, fields in listed.items()}
 
     @override
     def get_proxy(self, proxy_name: str) -> ProxyHandle | None:
         """Return the proxy of that name, if there is one."""
         try:
-            return self._handle(self.call("GET", f"/proxies/{quoted(proxy_name)}"))
+            return ProxyHandle(self, self.call("GET", _path("proxies", proxy_name)))
         except ToxiproxyMissing:
             return None
 
@@ -104,20 +107,19 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
         enabled: bool | None = None,
     ) -> ProxyHandle:
         """Make a proxy, on a free port of 127.0.0.1 where `listen` does not say otherwise."""
-        quoted(name)
+        _path(name)
         body = {
             "name": name,
             "upstream": upstream,
             "listen": "127.0.0.1:0" if listen is None else listen,
             "enabled": enabled is not False,
         }
-        return self._handle(self.call("POST", "/proxies", body))
+        return ProxyHandle(self, self.call("POST", "/proxies", body))
 
     @override
     def destroy(self, proxy: Proxy) -> bool:
         """Remove a proxy and its connections."""
-        self.call("DELETE", f"/proxies/{quoted(proxy.name)}")
-        self._known.pop(proxy.name, None)
+        self.call("DELETE", _path("proxies", proxy.name))
         return True
 
     @override
@@ -131,19 +133,12 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     def populate(self, proxies: Sequence[Mapping[str, object]]) -> list[ProxyHandle]:
         """Have the server make what is missing of a list, and return all that are listed."""
         answer = self.call("POST", "/populate", [dict(proxy) for proxy in proxies])
-        return [self._handle(fields) for fields in answer["proxies"] or ()]
+        return [ProxyHandle(self, fields) for fields in answer["proxies"] or ()]
 
     @override
     def reset(self) -> bool:
         """Remove all toxics and enable all proxies."""
-        for known in self._known.values():
-            known.toxics.clear()
-            known.enabled = True
-        try:
-            self.call("POST", "/reset")
-        except ToxiproxyStuck:
-            for name in list(self._known):
-                self.recover(name)
+        self.call("POST", "/reset")
         return True
 
     @override
@@ -158,14 +153,12 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
     @override
     def version(self) -> str:
         """Return what the server says of itself."""
-        answer = self.call("GET", "/version")
-        return str(answer["version"])
+        return str(self.call("GET", "/version")["version"])
 
     @override
     def update_api_consumer(self, host: str, port: int) -> None:
         """Turn this client, and no other, to another server."""
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._known.clear()
 
     def call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 (JSON)
         """Send one request and return the answer's JSON; raise ToxiproxyError."""
@@ -187,50 +180,17 @@ class ToxiproxyClient(Toxiproxy):  # type: ignore[misc]  # has no types
                 )
                 raise ToxiproxyStuck(text, reason="timeout") from error
             except requests.RequestException as error:
-                reason = what_the_system_said(error)
+                reason = _what_the_system_said(error)
                 raise ToxiproxyError(f"{what}: {reason}", reason=reason) from error
         if response.ok:
             return response.json() if response.content else None
-        reason = _reason(response)
-        raise ERROR_OF_STATUS.get(response.status_code, ToxiproxyError)(
+        try:
+            reason = str(response.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            reason = response.text.strip()
+        raise _ERROR_OF_STATUS.get(response.status_code, ToxiproxyError)(
             f"{what}: {response.status_code} {reason}", status=response.status_code, reason=reason
         )
-
-    def known(self, name: str) -> _Known:
-        """Return what a proxy is to be like; only for its handles."""
-        known = self._known.get(name)
-        if known is None:
-            raise ToxiproxyMissing(f"proxy {name!r} was destroyed", status=404)
-        return known
-
-    def recover(self, name: str) -> None:
-        """Remove a proxy on which the server hangs, and make it anew with its toxics.
-
-        Its connections are lost, which is what frees a server that waits for one of them.
-        """
-        known = self.known(name)
-        with known.lock:
-            with suppress(ToxiproxyMissing):
-                self.call("DELETE", f"/proxies/{quoted(name)}")
-            body = {
-                "name": name,
-                "listen": known.listen,
-                "upstream": known.upstream,
-                "enabled": known.enabled,
-            }
-            known.listen = self.call("POST", "/proxies", body)["listen"]
-            for toxic in known.toxics.values():
-                self.call("POST", f"/proxies/{quoted(name)}/toxics", toxic)
-            self.recoveries += 1
-
-    def _handle(self, fields: JsonObject) -> ProxyHandle:
-        name: str = fields["name"]
-        known = self._known.setdefault(name, _Known(listen="", upstream="", enabled=True))
-        with known.lock:
-            known.listen, known.upstream = fields["listen"], fields["upstream"]
-            known.enabled = fields["enabled"]
-            known.toxics = {toxic["name"]: toxic for toxic in fields["toxics"]}
-        return ProxyHandle(self, fields)
 
 
 class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
@@ -239,7 +199,6 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
     def __init__(self, client: ToxiproxyClient, fields: JsonObject) -> None:
         super().__init__(**fields)
         self._client = client
-        self._path = f"/proxies/{quoted(self.name)}"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -250,12 +209,12 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
 
     def refresh(self) -> None:
         """Ask the server how the proxy is now."""
-        self._take(self._client.call("GET", self._path))
+        super().__init__(**self._client.call("GET", self._path()))
 
     @override
     def toxics(self) -> dict[str, Toxic]:
         """Return the toxics by name."""
-        listed = self._client.call("GET", f"{self._path}/toxics")
+        listed = self._client.call("GET", self._path("toxics"))
         return {fields["name"]: Toxic(**fields) for fields in listed}
 
     @override
@@ -271,23 +230,15 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
         """Add a toxic and return it; times are in milliseconds, the slicer's in microseconds."""
         if type not in TOXIC_TYPES:
             raise UsageError(f"there is no toxic {type!r}; known are {', '.join(TOXIC_TYPES)}")
-        if stream.lower() not in ("upstream", "downstream"):
-            raise UsageError(f"a toxic's stream is 'upstream' or 'downstream', not {stream!r}")
         fields: JsonObject = {
             "name": name or f"{type}_{stream}",
             "type": type,
             "stream": stream,
-            "toxicity": checked_toxicity(toxicity),
+            "toxicity": _checked_toxicity(toxicity),
             "attributes": checked_attributes(type, attributes or {}, all_of_them=True),
         }
-        quoted(fields["name"])
-        known = self._client.known(self.name)
-        with known.lock:
-            if fields["name"] in known.toxics:
-                self.refresh()  # perhaps somebody else has removed it
-            wanted = {**known.toxics, fields["name"]: fields}
-            self._change(wanted, "POST", f"{self._path}/toxics", fields)
-        return Toxic(**fields)
+        _path(fields["name"])
+        return Toxic(**self._client.call("POST", self._path("toxics"), fields))
 
     def update_toxic(
         self,
@@ -297,29 +248,19 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
         toxicity: float | None = None,
     ) -> Toxic:
         """Change some attributes of a toxic, or its toxicity, and return it."""
-        known = self._client.known(self.name)
-        with known.lock:
-            if name not in known.toxics:
-                self.refresh()
-            if name not in known.toxics:
-                raise ToxiproxyMissing(f"proxy {self.name!r} has no toxic {name!r}", status=404)
-            fields = dict(known.toxics[name])
-            checked = checked_attributes(fields["type"], attributes or {}, all_of_them=False)
-            fields["attributes"] = {**fields["attributes"], **checked}
-            if toxicity is not None:
-                fields["toxicity"] = checked_toxicity(toxicity)
-            body = {"attributes": fields["attributes"], "toxicity": fields["toxicity"]}
-            path = f"{self._path}/toxics/{quoted(name)}"
-            self._change({**known.toxics, name: fields}, "PATCH", path, body)
-        return Toxic(**fields)
+        path = self._path("toxics", name)
+        kind = self._client.call("GET", path)["type"]
+        body: JsonObject = {
+            "attributes": checked_attributes(kind, attributes or {}, all_of_them=False)
+        }
+        if toxicity is not None:
+            body["toxicity"] = _checked_toxicity(toxicity)
+        return Toxic(**self._client.call("PATCH", path, body))
 
     @override
     def destroy_toxic(self, toxic_name: str) -> bool:
         """Remove a toxic."""
-        known = self._client.known(self.name)
-        with known.lock:
-            left = {name: toxic for name, toxic in known.toxics.items() if name != toxic_name}
-            self._change(left, "DELETE", f"{self._path}/toxics/{quoted(toxic_name)}")
+        self._client.call("DELETE", self._path("toxics", toxic_name))
         return True
 
     def update(self, *, listen: str | None = None, upstream: str | None = None) -> None:
@@ -356,45 +297,38 @@ class ProxyHandle(Proxy):  # type: ignore[misc]  # has no types
         """Remove the proxy and its connections."""
         return self._client.destroy(self)
 
+    def _path(self, *below: str) -> str:
+        return _path("proxies", self.name, *below)
+
     def _set(self, body: JsonObject) -> None:
-        known = self._client.known(self.name)
-        with known.lock:
-            known.enabled = body.get("enabled", known.enabled)
-            try:
-                self._take(self._client.call("POST", self._path, body))
-            except ToxiproxyStuck:
-                known.listen = body.get("listen", known.listen)
-                known.upstream = body.get("upstream", known.upstream)
-                self._client.recover(self.name)
-                self.refresh()
-        if self.enabled != known.enabled:
-            state = "off" if known.enabled else "on"
+        super().__init__(**self._client.call("POST", self._path(), body))
+        if self.enabled != body.get("enabled", self.enabled):
+            state = "on" if self.enabled else "off"
             raise ToxiproxyError(f"proxy {self.name!r} at {self.listen} is still {state}")
 
-    def _change(
-        self, toxics: dict[str, JsonObject], method: str, path: str, body: object = None
-    ) -> None:
-        """Make one change that leaves these toxics; where the server hangs, make the proxy anew."""
-        known = self._client.known(self.name)
-        try:
-            self._client.call(method, path, body)
-        except ToxiproxyStuck:
-            known.toxics = toxics
-            self._client.recover(self.name)
-            self.listen = known.listen
-        known.toxics = toxics
 
-    def _take(self, fields: JsonObject) -> None:
-        self.listen, self.upstream = fields["listen"], fields["upstream"]
-        self.enabled = fields["enabled"]
-        known = self._client.known(self.name)
-        known.listen, known.upstream = self.listen, self.upstream
-        known.toxics = {toxic["name"]: toxic for toxic in fields["toxics"]}
+def _path(*names: str) -> str:
+    """Return a path; raise UsageError for a name that no path can hold."""
+    for name in names:
+        if not name or "/" in name or name in (".", ".."):
+            raise UsageError(
+                f"a proxy or toxic cannot be named {name!r}: no request could ever address it",
+                hint="Use letters, digits, '.', '_' and '-'.",
+            )
+    return "".join(f"/{quote(name, safe='')}" for name in names)
 
 
-def _reason(response: requests.Response) -> str:
-    """Return the server's words."""
-    try:
-        return str(response.json()["error"])
-    except (ValueError, KeyError, TypeError):
-        return response.text.strip()
+def _checked_toxicity(toxicity: float) -> float:
+    if not 0 <= toxicity <= 1:
+        raise UsageError(f"toxicity is a share of connections between 0 and 1, not {toxicity!r}")
+    return toxicity
+
+
+def _what_the_system_said(error: BaseException) -> str:
+    """Return the words of the system call below the layers of an HTTP library, else their own."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.strerror:
+            return below.strerror
+        below = below.__cause__ or below.__context__
+    return str(error)

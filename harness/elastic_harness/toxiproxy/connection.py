@@ -15,7 +15,7 @@ from random import Random
 
 from elastic_harness.toxiproxy.address import Dial, Dialling, MakeDial
 from elastic_harness.toxiproxy.stream import Direction, Stream, Toxic
-from elastic_harness.toxiproxy.toxic_stage import Ending, Item
+from elastic_harness.toxiproxy.toxics import Ending, Item
 from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["Connection"]
@@ -66,7 +66,7 @@ class Connection:
         self._streams = {way: Stream(partial(chance_for, way)) for way in Direction}
         self._flows: dict[Direction, _Flow] = {}
         self._dial: Dialling = make_dial(
-            loop, upstream, on_connected=self._connected, on_failed=lambda _: self.close()
+            loop, upstream, on_connected=self._connected, on_failed=self.close
         )
 
     def start(self) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from elastic_harness.scenario.planning.seed import Seed
-from elastic_harness.toxiproxy.address import Dial, MakeDial, resolved
+from elastic_harness.toxiproxy.address import Dial, Listener, MakeDial, resolved
 from elastic_harness.toxiproxy.connection import Connection
-from elastic_harness.toxiproxy.listener import Listener
 from elastic_harness.toxiproxy.stream import Direction, Toxic
 from pytest_elastic.loop import Loop
 

@@ -79,9 +79,9 @@ def check_choice(text: str) -> str:
 class RemoteToxiproxy:
     """Either a server that runs at `url`, or one of our own making from `program`.
 
-    The loop must be one whose door is open to threads. `close` ends the thread, and the server if
-    it is ours. A server of ours that has ended (Shopify's does, over some requests) fails the call
-    that finds it out, and is started again for the next.
+    Threads must be allowed to wake the loop (`enable_thread_wakeup`). `close` ends the thread,
+    and the server if it is ours. A server of ours that has ended (Shopify's does, over some
+    requests) fails the call that finds it out, and is started again for the next.
     """
 
     def __init__(self, loop: Loop, *, url: str = "", program: str = "") -> None:

@@ -4,39 +4,39 @@ No package ships the real server. This one is a part of whatever process has a `
 (`Toxiproxy`), a thread of a test (`serving`) or a command (`pytest-elastic toxiproxy`), and speaks
 the same API, so that any client will do. `docs/toxiproxy.md` says where it does better.
 
-The files beside this one: `toxiproxy_toxics` and `toxiproxy_stream` decide what becomes of bytes,
-`toxiproxy_json`, `toxiproxy_http` and `toxiproxy_api` what becomes of requests;
-`toxiproxy_connection`, `toxiproxy_proxy` and `toxiproxy_address` have the sockets.
+The proxies live on the loop. Each client of the API has a thread with the standard library's HTTP
+server, which asks the loop.
 """
 
 from __future__ import annotations
 
-import errno
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, cast
 
 from elastic_harness.scenario.planning.seed import Seed
-from elastic_harness.toxiproxy.address import AddressError
-from elastic_harness.toxiproxy.api import Api
-from elastic_harness.toxiproxy.http_wire import BadRequest, RequestReader, Response
-from elastic_harness.toxiproxy.listener import Listener
+from elastic_harness.toxiproxy.address import AddressError, Listener
+from elastic_harness.toxiproxy.api import Answer, Api
 from elastic_harness.toxiproxy.proxy import Proxy
 from pytest_elastic.errors import UsageError
-from pytest_elastic.loop import Loop, Timer
+from pytest_elastic.loop import Loop
+
+if TYPE_CHECKING:
+    from socketserver import BaseServer
 
 __all__ = ["Toxiproxy", "serving"]
 
-_READ_BYTES = 64 << 10
 _MAX_CLIENTS = 256
+# A list of ten thousand proxies has 2 MB.
+_MAX_BODY_BYTES = 16 << 20
 # A client that is silent for so long, in the middle of a request or between two, is dropped.
 _IDLE_S = 120.0
-_HINT_ON_PORT = "Take another --port; 0 picks one that is free."
-_HINT_ON_HOST = (
-    "Take another --host: an address of this machine, such as 127.0.0.1 (0.0.0.0 for all), or a "
-    "name that /etc/hosts lists with one; no name server is asked."
-)
+# Nothing that the API does waits; this is for a loop that has ended.
+_ANSWER_LIMIT_S = 30.0
 
 
 class Toxiproxy:
@@ -45,12 +45,12 @@ class Toxiproxy:
     def __init__(
         self, loop: Loop, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0
     ) -> None:
+        loop.enable_thread_wakeup()
         self._loop = loop
         self._wanted = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._port = port
         self._seed = Seed(value=seed)
         self._listener: Listener | None = None
-        self._clients: list[_Client] = []
+        self._clients: set[socket.socket] = set()
         self.api = Api(self._make_proxy)
         self.address = ""
 
@@ -67,7 +67,8 @@ class Toxiproxy:
         except AddressError as error:
             raise UsageError(
                 f"cannot serve the Toxiproxy API at {self._wanted}: {error}",
-                hint=_HINT_ON_PORT if _is_about_port(error, self._port) else _HINT_ON_HOST,
+                hint="Take another --port (0 picks one that is free), or another --host: an address"
+                " of this machine, such as 127.0.0.1 (0.0.0.0 for all).",
             ) from error
         self.address = self._listener.address
 
@@ -75,131 +76,62 @@ class Toxiproxy:
         """Drop every client and every proxy with its connections; harmless twice."""
         if self._listener is not None:
             self._listener.close()
-        for client in list(self._clients):
-            client.close()
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         self.api.close()
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        """Have the loop answer a request, and wait for it; for the clients' threads."""
+        answer: Future[Answer] = Future()
+        self._loop.call_from_thread(lambda: answer.set_result(self.api.answer(method, path, body)))
+        return answer.result(_ANSWER_LIMIT_S)
 
     def _make_proxy(self, name: str, listen: str, upstream: str) -> Proxy:
         return Proxy(self._loop, self._seed, name=name, listen=listen, upstream=upstream)
 
-    def _accept(self, accepted: socket.socket) -> None:
+    def _accept(self, client: socket.socket) -> None:
         if len(self._clients) >= _MAX_CLIENTS:
-            self._clients[0].close()  # the one that came first has had its turn
-        self._clients.append(_Client(self, self._loop, accepted))
-
-    def forget(self, client: _Client) -> None:
-        """Hear that a client is gone."""
-        self._clients.remove(client)
-
-
-class _Client:
-    """A client of the API: one request after the other over one connection."""
-
-    def __init__(self, server: Toxiproxy, loop: Loop, connection: socket.socket) -> None:
-        self._server = server
-        self._loop = loop
-        self._connection = connection
-        self._reader = RequestReader()
-        self._unsent = b""
-        self._is_last = False
-        self._is_closed = False
-        self._has_said_continue = False
-        self._deadline: Timer | None = None
-        self._be_patient()
-        self._watch()
-
-    def close(self) -> None:
-        """Drop the client."""
-        if self._is_closed:
+            client.close()
             return
-        self._is_closed = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._loop.unwatch(self._connection.fileno())
-        self._connection.close()
-        self._server.forget(self)
+        self._clients.add(client)
+        client.settimeout(_IDLE_S)
+        name = "toxiproxy-client"
+        threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
-    def _be_patient(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self._loop.call_at(self._loop.now() + _IDLE_S, self.close)
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError, TimeoutError):
+            _Handler(client, None, cast("BaseServer", self))
+        self._loop.call_from_thread(lambda: self._clients.discard(client))
 
-    def _watch(self) -> None:
-        # Nothing more is read from a client that does not read its answers.
-        self._loop.watch(
-            self._connection.fileno(),
-            on_readable=None if self._unsent else self._read,
-            on_writable=self._go_on if self._unsent else None,
-        )
 
-    def _read(self) -> None:
-        try:
-            data = self._connection.recv(_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            return
-        self._be_patient()
-        self._reader.feed(data)
-        self._answer()
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def _answer(self) -> None:
-        """Answer what has been asked so far, as long as the client takes the answers."""
-        while not (self._is_closed or self._unsent or self._is_last):
-            try:
-                request = self._reader.next_request()
-            except BadRequest as problem:
-                self._is_last = True
-                body = problem.text.encode()
-                headers = {"Content-Type": "text/plain; charset=utf-8"}
-                self._send(Response(status=problem.status, body=body, headers=headers))
-                return
-            if request is None:
-                if self._reader.wants_continue and not self._has_said_continue:
-                    self._has_said_continue = True
-                    self._unsent = b"HTTP/1.1 100 Continue\r\n\r\n"
-                    self._write()
-                return
-            self._has_said_continue = False
-            self._is_last = not request.keeps_alive
-            self._send(self._server.api.answer(request))
-
-    def _send(self, response: Response) -> None:
-        self._unsent = response.encode(date=formatdate(usegmt=True), keeps_alive=not self._is_last)
-        self._write()
-
-    def _write(self) -> None:
-        try:
-            sent = self._connection.send(self._unsent)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        self._unsent = self._unsent[sent:]
-        if self._unsent:
-            self._watch()
-        elif self._is_last:
-            with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_WR)
-            self.close()
+        size = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not (size.isascii() and size.isdigit()):
+            self.send_error(411)
+        elif len(size) > 9 or int(size) > _MAX_BODY_BYTES:
+            self.send_error(413)
+        elif self.headers.get("User-Agent", "").startswith("Mozilla/"):
+            self.send_error(403, "User agent not allowed")  # no page may drive a proxy
         else:
-            self._watch()
+            server = cast("Toxiproxy", self.server)
+            answer = server.answer(self.command, self.path, self.rfile.read(int(size)))
+            self.send_response(answer.status)
+            if answer.body:
+                self.send_header("Content-Type", "application/json")
+            if answer.status != 204:
+                self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
 
-    def _go_on(self) -> None:
-        """Send the rest of an answer, and look whether the next request is there already."""
-        self._write()
-        self._answer()
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 (http.server's names)
 
-
-def _is_about_port(error: AddressError, port: int) -> bool:
-    """Tell whether another port would help, and not another host."""
-    cause = error.__cause__
-    is_had = isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES)
-    return is_had or not 0 <= port <= 65535
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from elastic_harness.toxiproxy.toxic_stage import Ending, Item, Stage
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, Ending, Item, Stage
 
 __all__ = ["Direction", "Stream", "Toxic"]
 

@@ -1,5 +1,10 @@
 """The eight toxics: what each does to the bytes of one direction of one connection.
 
+A toxic at work is a `Stage`. Chunks and the stream's `Ending` are put in with `take` and come out
+of `give`, never earlier than the toxic allows and always in order. A stage knows no socket and
+reads no clock: `now` is the caller's, in seconds, `wake_at` says when asking again pays, and
+`has_room` is how a slow stage slows its sender down.
+
 What each toxic does follows Shopify's server 2.12; where that server stalls, crashes or loses data
 without need, we do better and `docs/toxiproxy.md` says so.
 """
@@ -10,14 +15,22 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 
 from typing_extensions import override
 
-from elastic_harness.toxiproxy.toxic_stage import Ending, Item, Stage
+from pytest_elastic.errors import UsageError
 
-__all__ = ["TOXIC_TYPES", "ToxicType", "slices"]
-
+__all__ = [
+    "TOXIC_TYPES",
+    "Ending",
+    "Item",
+    "Stage",
+    "ToxicType",
+    "checked_attributes",
+    "slices",
+]
 
 # The real server queues 1 024 chunks of 32 KiB behind a latency. As many bytes here; more chunks,
 # because small messages are what a control connection sends.
@@ -26,6 +39,69 @@ _LATENCY_CHUNKS = 16384
 # A rate's smallest unit of time: pieces are what may pass in this time, and a sender that was held
 # up elsewhere catches up on no more than this.
 _PIECE_MS = 100
+
+
+class Ending(Enum):
+    """The last item of a stream."""
+
+    END = "end"  # the sender will send no more; the other direction goes on
+    CLOSE = "close"  # a toxic or a broken socket ends the whole connection
+    RESET = "reset"  # a toxic ends the whole connection, and both sides are to see a reset
+
+
+Item = bytes | Ending
+
+
+class Stage:
+    """What all toxics have in common, and by itself the one that changes nothing.
+
+    `attributes` may be replaced at any time with `change`.
+    """
+
+    # Bytes were lost under this toxic, so a connection must not go on once it is gone.
+    closes_when_removed = False
+    # Gives nothing but a reset, for which earlier bytes do not have to be read first.
+    gives_only_resets = False
+
+    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
+        self._attributes = attributes
+        self._chance = chance
+        self._held: deque[Item] = deque()
+        self._is_over = False
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether to put more in. Putting in more all the same is allowed, and kept."""
+        return not self._held and not self._is_over
+
+    def take(self, item: Item, now: float) -> None:
+        """Put in a chunk, or the end, after which nothing may follow."""
+        if not self._is_over:
+            self._held.append(item)
+
+    def give(self, now: float) -> Item | None:
+        """Return the next item that may leave by `now`, or None."""
+        return self._held.popleft() if self._held else None
+
+    def wake_at(self) -> float | None:
+        """Return when `give` will have something that it has not yet, if only time is missing."""
+        return None
+
+    def release(self, now: float) -> list[Item]:
+        """Return everything that is held, in order, because the toxic is removed or changed."""
+        items, self._held = list(self._held), deque()
+        return items
+
+    def change(self, attributes: Mapping[str, int], now: float) -> list[Item]:
+        """Go on with other attributes; return what was held until now and may leave at once."""
+        self._attributes = attributes
+        return self.release(now)
+
+    def _finish(self, ending: Ending) -> Ending:
+        """End the stream from here: whatever is still put in is lost."""
+        self._is_over = True
+        self._held.clear()
+        return ending
 
 
 class Latency(Stage):
@@ -351,3 +427,33 @@ TOXIC_TYPES: Mapping[str, ToxicType] = MappingProxyType(
         "noop": ToxicType(attributes=(), stage=Stage),
     }
 )
+
+# Attributes that mean nothing, or worse, at 0 or when left out.
+_AT_LEAST_ONE = {("slicer", "average_size")}
+
+
+def checked_attributes(
+    kind: str, attributes: Mapping[str, float], *, all_of_them: bool
+) -> dict[str, int]:
+    """Return the attributes as the server wants them: whole numbers, none below 0.
+
+    Raises UsageError. Attributes of an unknown type are looked at as numbers only.
+    """
+    known = TOXIC_TYPES.get(kind)
+    checked: dict[str, int] = {}
+    for name, value in attributes.items():
+        if known is not None and name not in known.attributes:
+            has = ", ".join(known.attributes) or "none"
+            raise UsageError(f"toxic {kind!r} has no attribute {name!r}; it has {has}")
+        least = 1 if (kind, name) in _AT_LEAST_ONE else 0
+        if not float(value).is_integer() or value < least:
+            raise UsageError(
+                f"{name} of toxic {kind!r} is a whole number, at least {least}, not {value!r}"
+            )
+        checked[name] = int(value)
+    for kind_with, name in _AT_LEAST_ONE:
+        if all_of_them and kind == kind_with and name not in checked:
+            raise UsageError(
+                f"toxic {kind!r} needs {name}", hint="Without it, the real server crashes."
+            )
+    return checked

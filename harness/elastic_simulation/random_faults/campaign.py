@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from elastic_simulation.checks import Violation
 from elastic_simulation.machine_agent import MachineAgent
-from elastic_simulation.played_agent import PlayedAgent
+from elastic_simulation.process import PlayedAgent
 from elastic_simulation.random_faults.plan import Options, Plan, draw_plan
 from elastic_simulation.random_faults.plan_run import Outcome, PlanRun
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from elastic_simulation.granted import ETCD
 from elastic_simulation.random_faults.aimed import AIMED_FAULTS
-from elastic_simulation.random_faults.plan import KINDS, InjectedFault
+from elastic_simulation.random_faults.plan import KINDS, LONG, InjectedFault
 from elastic_simulation.random_faults.target import MAX_STARTS, Target, can_boot
 from elastic_simulation.world import World
 
@@ -260,6 +260,16 @@ def _endpoint(target: Target, fault: InjectedFault) -> str:
     return f"endpoint down for {seconds} s"
 
 
+# --- time ----------------------------------------------------------------------------------------
+
+
+def _age(target: Target, fault: InjectedFault) -> str:
+    """Let a job run for longer than its join timeout, so that nothing rests on when it began."""
+    seconds = target.world.config.join_timeout_s * _choose(fault, [1.2, 2.0])
+    target.world.run(seconds)
+    return f"{seconds:g} s pass"
+
+
 _FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     "back": _back,
     "break": _break,
@@ -284,4 +294,5 @@ _FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     "turn": _turn,
 }
 assert tuple(sorted(_FAULTS)) == KINDS, "every kind that is drawn can be done"
-_FAULTS |= AIMED_FAULTS
+_FAULTS |= {**AIMED_FAULTS, "age": _age}
+assert LONG == ("age",), "every kind that is drawn can be done"

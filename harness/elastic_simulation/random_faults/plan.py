@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["AIMED", "KINDS", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
+__all__ = ["AIMED", "KINDS", "LONG", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
 
 # What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
 # disturb what follows from that.
@@ -65,6 +65,8 @@ AIMED: tuple[str, ...] = (
     "part",
     "slow kill",
 )
+# What takes long in virtual time: drawn only where it is named, or every run would.
+LONG: tuple[str, ...] = ("age",)
 # A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
 WELL_S = 2.0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from elastic_simulation.checks import Violation, Watch
 from elastic_simulation.cores import health_of, world_class
 from elastic_simulation.granted import ETCD
-from elastic_simulation.played_agent import KILL_S, STOP_S, PlayedAgent
+from elastic_simulation.process import KILL_S, STOP_S, PlayedAgent
 from elastic_simulation.random_faults.faults import inject
 from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, seems_over
 from elastic_simulation.random_faults.plan import AIMED, InjectedFault, Plan, draw_plan

@@ -2,15 +2,14 @@
 
 Everything that makes sense without processes and packets is there: nodes come, leave, crash, lose
 power and stand still; a launcher is spawned, signalled and ends; links have policies and counters.
-What a node would need a kernel for is refused with a `ClusterError`, as the capabilities say. An
-operation is done when `on_done` is called, some at once, some after a while of the world's time.
+The facets for which a node would need a kernel are lacking, as the capabilities say. Operations are
+done at once, or after a while of the world's time.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,21 +21,17 @@ from elastic_harness.cluster.cluster import (
     ClusterError,
     ClusterEvent,
     ClusterNode,
-    Done,
-    NetworkCounters,
     NodeGone,
     NodeSpec,
     ProcessExited,
-    ProcessHandle,
-    ProcessInfo,
-    ProcessSpec,
 )
-from elastic_harness.network.link_model import LinkMode, LinkPolicy, Pair
-from elastic_harness.network.link_owners import Layers
+from elastic_harness.cluster.facets import NetworkCounters
+from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
+from elastic_harness.future import Future, settled
+from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair, hardest_cut
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.job_world import JobWorld
-from elastic_simulation.scenarios.lacking import Lacking
 from pytest_elastic.errors import UsageError
 
 __all__ = ["SIMULATED", "SimulatedCluster"]
@@ -60,6 +55,8 @@ SIMULATED = Capabilities(
 # A node is up, and its agent has been executed, this long after it was asked for.
 _START_S = 0.05
 _AGENT_S = 0.2
+# A process that has ended is noticed this much later: nobody acts on it in a shorter time.
+_LOOK_S = 0.005
 _SLOTS = "--nproc-per-node="
 
 
@@ -71,36 +68,41 @@ class _Launcher:
     process: Process | None = None
 
 
-class SimulatedCluster(Lacking):
+class SimulatedCluster:
     """Nodes of a `JobWorld`. The world's `on_exit` has to be this cluster's."""
 
     kind: ClassVar[str] = "simulated"
+    sockets: ClassVar[None] = None
+    disks: ClassVar[None] = None
+    limits: ClassVar[None] = None
+    names: ClassVar[None] = None
+    clock: ClassVar[None] = None
 
     def __init__(self, world: JobWorld, *, on_event: Callable[[ClusterEvent], None]) -> None:
         self.world = world
         self.capabilities = SIMULATED
+        self.network = SimulatedLinks(world)
         self._on_event = on_event
         self._nodes: dict[str, ClusterNode] = {}
         self._starts: dict[str, int] = {}
         self._launchers: dict[int, _Launcher] = {}  # by pid
-        self._cut: set[Pair] = set()
-        self._rejected: set[Pair] = set()
+        self._ends: dict[ProcessRef, Future[int | None]] = {}
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now, by name, in the order of their start."""
         return dict(self._nodes)
 
-    def start(self, on_done: Done[None]) -> None:
+    def start(self) -> Future[None]:
         """There is nothing to start."""
-        on_done(None)
+        return settled(None)
 
     # --- nodes -------------------------------------------------------------------------------
 
-    def start_node(self, spec: NodeSpec, on_done: Done[ClusterNode]) -> None:
-        """Start a node; a name that ran before gets its next incarnation."""
+    def start_node(self, spec: NodeSpec) -> Future[ClusterNode]:
         if spec.name in self._nodes:
             raise UsageError(f"cannot start node {spec.name!r}: it runs already")
+
+        started: Future[ClusterNode] = Future()
 
         def up() -> None:
             incarnation = self._starts[spec.name] = self._starts.get(spec.name, 0) + 1
@@ -113,23 +115,22 @@ class SimulatedCluster(Lacking):
                 disk="/",
                 pid=self.world.next_pid(),
             )
-            on_done(node)
+            started.settle(node)
 
         self.world.later(_START_S, up)
+        return started
 
-    def stop_node(self, name: str, on_done: Done[None]) -> None:
-        """End a node."""
-        self._end(name, "stopped", self.world.crash, on_done)
+    def stop_node(self, name: str) -> Future[None]:
+        return self._end(name, "teardown", self.world.crash)
 
-    def crash_node(self, name: str, on_done: Done[None]) -> None:
-        """End all processes of a node at once; its kernel resets their connections."""
-        self._end(name, "crashed", self.world.crash, on_done)
+    def crash_node(self, name: str) -> Future[None]:
+        return self._end(name, "crash", self.world.crash)
 
-    def power_cut(self, name: str, on_done: Done[None]) -> None:
+    def power_cut(self, name: str) -> Future[None]:
         """Let a node be gone without a word."""
-        self._end(name, "lost power", self.world.cut_power, on_done)
+        return self._end(name, "power_cut", self.world.cut_power)
 
-    def _end(self, name: str, reason: str, end: Callable[[str], None], on_done: Done[None]) -> None:
+    def _end(self, name: str, cause: str, end: Callable[[str], None]) -> Future[None]:
         node = self._node(name)
         process = self.world.processes.get(name)
         if process is not None and process.is_alive:
@@ -138,26 +139,29 @@ class SimulatedCluster(Lacking):
             if launcher.handle.node == name:  # one that had not begun yet
                 self._exited(launcher, -signal.SIGKILL)
         del self._nodes[name]
-        gone = NodeGone(node=name, incarnation=node.incarnation, asked=True, reason=reason)
+        gone = NodeGone(node=name, incarnation=node.incarnation, cause=cause, reason="it was ended")
         self._on_event(gone)
-        on_done(None)
+        return settled(None)
 
-    def pause_node(self, name: str, on_done: Done[None]) -> None:
-        """Let everything on a node stand still; twice is harmless."""
+    def pause_node(self, name: str) -> Future[None]:
         self._node(name)
         process = self.world.processes.get(name)
         if process is not None:
             process.is_frozen = process.is_suspended = True
             self.world.is_changed = True
-        on_done(None)
+        return settled(None)
 
-    def resume_node(self, name: str, on_done: Done[None]) -> None:
-        """Let a paused node go on; harmless when it runs."""
+    def resume_node(self, name: str) -> Future[None]:
         self._node(name)
         process = self.world.processes.get(name)
         if process is not None and process.is_suspended:
             process.resume()
-        on_done(None)
+        return settled(None)
+
+    def private_folders(self, name: str) -> Mapping[str, str]:
+        """Return nothing: simulated nodes have no files."""
+        self._node(name)
+        return {}
 
     def _node(self, name: str) -> ClusterNode:
         if name not in self._nodes:
@@ -167,18 +171,18 @@ class SimulatedCluster(Lacking):
 
     # --- processes ---------------------------------------------------------------------------
 
-    def spawn(self, node: str, spec: ProcessSpec, on_done: Done[ProcessHandle]) -> None:
+    def spawn(self, node: str, spec: ProcessSpec) -> Future[ProcessHandle]:
         """Start our launcher on a node: no other program is played."""
         which = self._node(node)
         slots = _slots_of(spec.argv)
         if slots is None:
             command = " ".join(spec.argv)[:80]
-            on_done(ClusterError(f"simulated nodes run `pytest-elastic run`, and not {command!r}"))
-            return
+            return settled(
+                ClusterError(f"simulated nodes run `pytest-elastic run`, and not {command!r}")
+            )
         pid = self.world.next_pid()
-        handle = ProcessHandle(node=node, id=pid, pid=pid, node_pid=pid, pidfd=-1)
+        handle = ProcessHandle(node=node, id=pid, pid=pid, node_pid=pid)
         launcher = self._launchers[pid] = _Launcher(handle)
-        on_done(handle)
 
         def begin() -> None:
             if self._nodes.get(node) is which and handle.exit_code is None:
@@ -186,6 +190,7 @@ class SimulatedCluster(Lacking):
                 launcher.process = self.world.processes[node]
 
         self.world.later(_AGENT_S, begin)
+        return settled(handle)
 
     def on_exit(self, process: Process) -> None:
         """Take note that a launcher of the world has ended."""
@@ -199,13 +204,15 @@ class SimulatedCluster(Lacking):
             del self._launchers[launcher.handle.pid]
             self._on_event(ProcessExited(process=launcher.handle))
 
-    def signal(self, process: ProcessHandle | ProcessInfo, signum: int) -> bool:
-        """Send a signal to a launcher or a worker; False when it has ended."""
-        launcher = self._launchers.get(process.pid)
+    def signal(self, process: ProcessRef, signum: int) -> Future[bool]:
+        return settled(self._signal(process.pid, signum))
+
+    def _signal(self, pid: int, signum: int) -> bool:
+        launcher = self._launchers.get(pid)
         if launcher is not None:
             self._signal_launcher(launcher, signum)
             return True
-        worker = self.world.training.workers.get(process.pid)
+        worker = self.world.training.workers.get(pid)
         if worker is None or not worker.is_alive:
             return False
         if signum in (signal.SIGSTOP, signal.SIGCONT):
@@ -228,8 +235,30 @@ class SimulatedCluster(Lacking):
         else:
             process.agent.drain(grace_s=0.0)
 
-    def processes(self, node: str) -> tuple[ProcessInfo, ...]:
-        """List the launcher and the workers of a node."""
+    def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
+        return settled(self._list(node))
+
+    def state(self, process: ProcessRef) -> Future[str]:
+        if process.node not in self._nodes:
+            return settled("")
+        found = (each.state for each in self._list(process.node) if each.pid == process.pid)
+        return settled(next(found, ""))
+
+    def ended(self, process: ProcessRef) -> Future[int | None]:
+        """Watch how a process ends: it is looked at a few times a second."""
+        if process not in self._ends:
+            ended = self._ends[process] = Future()
+            self._look_for_end(process, ended)
+        return self._ends[process]
+
+    def _look_for_end(self, process: ProcessRef, ended: Future[int | None]) -> None:
+        worker = self.world.training.workers.get(process.pid)
+        if self.state(process).result():
+            self.world.later(_LOOK_S, lambda: self._look_for_end(process, ended))
+        else:
+            ended.settle(worker.exit_code if worker is not None else None)
+
+    def _list(self, node: str) -> tuple[ProcessInfo, ...]:
         self._node(node)
         states: dict[int, tuple[str, str]] = {}
         for pid, launcher in self._launchers.items():
@@ -247,40 +276,57 @@ class SimulatedCluster(Lacking):
                 node_pid=pid,
                 node_ppid=1,
                 command=(command,),
-                started_at=0.0,
+                start_time=0,
                 state=state,
             )
             for pid, (command, state) in sorted(states.items())
         )
 
-    # --- links -------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------
+
+    def reset(self, *, seed: str = "") -> Future[None]:
+        for name in list(self._nodes):
+            self.stop_node(name)
+        self.network.heal(seed)
+        return settled(None)
+
+    def close(self) -> Future[None]:
+        """Reset; there is nothing else to end."""
+        return self.reset()
+
+
+class SimulatedLinks:
+    """The links between simulated nodes (`Network`)."""
+
+    def __init__(self, world: JobWorld) -> None:
+        self._world = world
+        self._cut: set[Pair] = set()
+        self._rejected: set[Pair] = set()
 
     def set_policy(
         self,
         pairs: Sequence[Pair],
         policy: LinkPolicy,
-        on_done: Done[None],
         *,
         traffic: str | None = None,
         layers: Layers = (),
-    ) -> None:
-        """Apply a policy to (source, destination) links; in force at once."""
+    ) -> Future[None]:
         if traffic is not None:
-            on_done(ClusterError("simulated links do not tell classes of traffic apart"))
-            return
+            return settled(ClusterError("simulated links do not tell classes of traffic apart"))
+        cut = hardest_cut(layers or (("", policy),))
         for pair in pairs:
-            self.world.network.change(pair, policy, layers=layers)
-            if policy.up:
+            self._world.network.change(pair, policy, layers=layers)
+            if cut is None:
                 self._heal(pair)
-            elif policy.mode is LinkMode.REJECT:
+            elif cut is LinkMode.REJECT:
                 # Who is refused hears so, and so does who would have been spoken to.
                 self._rejected.add(pair)
-                self.world.reject(pair[0], [pair[1]])
-                self.world.network.block(pair, 0)
+                self._world.reject(pair[0], [pair[1]])
+                self._world.network.block(pair, 0)
             else:
                 self._cut.add(pair)
-                self.world.cut(*pair)
-        on_done(None)
+                self._world.cut(*pair)
+        return settled(None)
 
     def _heal(self, pair: Pair) -> None:
         back = (pair[1], pair[0])
@@ -288,43 +334,34 @@ class SimulatedCluster(Lacking):
         self._rejected.discard(pair)
         self._cut.discard(pair)
         is_back_well = back not in self._rejected and back not in self._cut
-        self.world.heal([pair, back] if was_rejected and is_back_well else [pair])
+        self._world.heal([pair, back] if was_rejected and is_back_well else [pair])
 
-    def counters(self, on_done: Done[NetworkCounters]) -> None:
-        """Read what links have done since the last reset."""
-        on_done(NetworkCounters(links=self.world.network.counters(), own_drops={}))
+    def counters(self) -> Future[NetworkCounters]:
+        links = self._world.network.counters()
+        return settled(NetworkCounters(links=links, own_drops={}))
 
-    def learn_traffic(
-        self, endpoints: Mapping[str, Sequence[tuple[str, int]]], on_done: Done[None]
-    ) -> None:
-        """Need no classes of traffic: there is one."""
+    def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
         del endpoints
-        on_done(None)
+        return settled(None)
 
-    # --- the end -----------------------------------------------------------------------------
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
+        del id, pairs, path
+        return settled(ClusterError("simulated links carry no packets that could be captured"))
 
-    def reset(self, on_done: Done[None], *, seed: str = "") -> None:
-        """End all nodes and heal all links."""
-        for name in list(self._nodes):
-            self.stop_node(name, lambda _: None)
+    def captured(self, id: str) -> Future[int]:
+        del id
+        return settled(0)
+
+    def end_capture(self, id: str) -> Future[int]:
+        del id
+        return settled(0)
+
+    def heal(self, seed: str) -> None:
+        """Heal all links; what they draw by chance from now on follows from `seed`."""
         self._cut.clear()
         self._rejected.clear()
-        self.world.heal()
-        self.world.network.heal(seed)
-        on_done(None)
-
-    def close(self, on_done: Done[None]) -> None:
-        """Reset; there is nothing else to end."""
-        self.reset(on_done)
-
-    # --- what simulated nodes do not have ----------------------------------------------------
-
-    def open_socket(
-        self, node: str, on_done: Done[socket.socket], *, datagram: bool = False
-    ) -> None:
-        """Refuse."""
-        del datagram
-        on_done(self._lacks(node, "sockets"))
+        self._world.heal()
+        self._world.network.heal(seed)
 
 
 def _slots_of(argv: Sequence[str]) -> int | None:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 from elastic_harness.network.link_model import (
     NO_CLASS,
+    DecisionKind,
     DropReason,
-    FateKind,
+    Layers,
+    Link,
     LinkCounters,
     LinkMode,
     LinkPolicy,
     Pair,
     Traffic,
 )
-from elastic_harness.network.link_owners import Layers, OwnedLink
 
 __all__ = ["SimulatedNetwork"]
 
@@ -46,7 +47,7 @@ class SimulatedNetwork:
         self._now = now
         self._later = later
         self._seed = seed
-        self._links: dict[Pair, OwnedLink] = {}
+        self._links: dict[Pair, Link] = {}
         self._held: dict[Pair, list[_Packet]] = {}
         self._held_on_way: dict[Pair, list[_Packet]] = {}
         self._arrives_at: dict[tuple[Pair, Hashable], float] = {}
@@ -60,7 +61,7 @@ class SimulatedNetwork:
         layers: Layers = (),
     ) -> None:
         """Put a policy in force: what waited meets it, and what was held on its way arrives."""
-        self._link(pair).own(layers, policy, self._now(), traffic=traffic)
+        self._link(pair).lay(layers or (("", policy),), self._now(), traffic=traffic)
         for packet in self._held_on_way.pop(pair, []):
             self._arrive(pair, packet)
         for packet in self._held.pop(pair, []):
@@ -95,21 +96,22 @@ class SimulatedNetwork:
 
     def _decide(self, pair: Pair, packet: _Packet) -> None:
         link, now = self._link(pair), self._now()
-        fate = link.decide(packet.size, packet.flow, now, units=1, traffic=packet.traffic)
-        if fate.kind is FateKind.HOLD:
+        decision = link.decide(packet.size, packet.flow, now, units=1, traffic=packet.traffic)
+        if decision.kind is DecisionKind.HOLD:
             self._held.setdefault(pair, []).append(packet)
-        for when in fate.leave_at if not fate.corrupt_units else ():
+        for when in decision.leave_at if not decision.corrupt_units else ():
             self._later(max(when - now, 0.0), self._arrive, pair, packet)
 
     def _arrive(self, pair: Pair, packet: _Packet) -> None:
         link = self._link(pair)
-        if link.may_deliver(self._now(), packet.traffic):
-            link.count_delivery(packet.traffic)
-            packet.deliver()
-        elif link.policy_of(packet.traffic).mode is LinkMode.HOLD:
-            self._held_on_way.setdefault(pair, []).append(packet)
-        else:
-            link.count_drop(DropReason.DOWN, traffic=packet.traffic)
+        match link.stop_on_way(self._now(), packet.traffic):
+            case None:
+                link.count_delivery(packet.traffic)
+                packet.deliver()
+            case LinkMode.HOLD:
+                self._held_on_way.setdefault(pair, []).append(packet)
+            case _:
+                link.count_drop(DropReason.DOWN, traffic=packet.traffic)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -123,10 +125,10 @@ class SimulatedNetwork:
         link, now = self._link(pair), self._now()
         at, resend_s, arrives_at = now, _RESEND_S, None
         for _ in range(_MAX_RESENDS):
-            fate = link.offer(size, flow, at, units=1)
-            if fate.leave_at and not fate.corrupt_units:
+            decision = link.offer(size, flow, at, units=1)
+            if decision.leave_at and not decision.corrupt_units:
                 link.count_delivery()
-                arrives_at = min(fate.leave_at)
+                arrives_at = min(decision.leave_at)
                 break
             at, resend_s = at + resend_s, 2 * resend_s
         before = self._arrives_at.get((pair, flow), now)
@@ -138,8 +140,8 @@ class SimulatedNetwork:
         """Count what does not pass a link that is down."""
         self._link(pair).offer(size, "", self._now(), units=1)
 
-    def _link(self, pair: Pair) -> OwnedLink:
+    def _link(self, pair: Pair) -> Link:
         link = self._links.get(pair)
         if link is None:
-            link = self._links[pair] = OwnedLink(f"{self._seed}:link:{pair[0]}>{pair[1]}")
+            link = self._links[pair] = Link(f"{self._seed}:link:{pair[0]}>{pair[1]}")
         return link

@@ -7,9 +7,11 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.future import Future, run
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
@@ -20,36 +22,39 @@ from elastic_harness.history.events import (
     RunStarted,
 )
 from elastic_harness.history.history import History
-from elastic_harness.history.judge import judge_checks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
+from elastic_harness.scenario.engine_run import EngineRun
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
-from elastic_harness.scenario.model import ActionCatalog, Scenario
+from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage.plan import StagePlan
+from elastic_harness.scenario.stage.stage import Stage
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
-from typing_extensions import assert_never
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.cluster import SimulatedCluster
 from elastic_simulation.scenarios.job_world import JobWorld
-from elastic_simulation.scenarios.stage import SimulatedProbes, SimulatedStage
-from elastic_simulation.scenarios.training import Script
+from elastic_simulation.scenarios.training import Script, Training
 from pytest_elastic.config import DEFAULT_FAILURE_GRACE_S, DEFAULT_SHUTDOWN_TIMEOUT_S
-from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Event, Record
+from pytest_elastic.loop import Timer
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.settings import settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent
+    from elastic_harness.faults.registry import FaultRegistry
 
     from pytest_elastic.loop import Loop
 
-__all__ = ["SimulatedRun", "why_not"]
+__all__ = ["SimulatedProbes", "SimulatedRun", "why_not"]
+
+T = TypeVar("T")
 
 _LAUNCHER = "pytest-elastic"
 _RUN_ID = "job"
@@ -189,14 +194,36 @@ def _stage_plan(plan: Plan, directory: str) -> StagePlan:
     )
 
 
-class SimulatedRun:
+class SimulatedProbes:
+    """What faults ask of a worker's probe (`Probes`), answered by a `Training`."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def enter_again(self, node: str) -> None:
+        """Do nothing: simulated workers have no working folder."""
+
+    def order(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
+        return self._training.order(process.pid, order)
+
+    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
+        worker = self._training.workers.get(process.pid)
+        is_that = worker is not None and worker.answer.get("by") == by
+        return worker.answer if worker is not None and is_that else {}
+
+    def steps_of(self, process: ProcessRef) -> int:
+        worker = self._training.workers.get(process.pid)
+        return worker.count if worker is not None else 0
+
+
+class SimulatedRun(EngineRun):
     """One run; `run` returns when it is over, a moment later in real time."""
 
     def __init__(
         self,
         plan: Plan,
         catalog: Catalog,
-        actions: ActionCatalog,
+        actions: FaultRegistry,
         *,
         directory: str | None = None,
         checkers: Registry = STANDARD,
@@ -207,31 +234,27 @@ class SimulatedRun:
         self._plan = plan
         scenario = plan.scenario
         path = os.path.join(directory, "history.jsonl") if directory is not None else None
-        self.history = History(path)
-        self._checkers = checkers
         # The stage makes folders for what launchers say, and simulated ones say nothing.
         self._folder = tempfile.TemporaryDirectory() if directory is None else None
-        self.engine = EngineMachine(plan, actions, checkers=checkers)
         self.world = JobWorld(
             _settings_of(scenario),
             _script_of(scenario.job.args),
             on_event=self._on_fact,
             on_exit=self._on_exit,
         )
+        engine = EngineMachine(plan, actions, checkers=checkers)
+        super().__init__(engine, History(path), checkers, self.world.training)
         self.cluster = SimulatedCluster(self.world, on_event=self._on_cluster_event)
-        self._stage = SimulatedStage(
+        self._stage = Stage(
             cast("Loop", self),
             self.cluster,
             _stage_plan(plan, directory or self._folder_name),
-            orders=SimulatedProbes(self.world.training),
+            probes=SimulatedProbes(self.world.training),
             on_fact=self._on_fact,
             on_lost=lambda what: self._on_fact("engine", "", HarnessFailed(what=what)),
         )
-        self._injector = Injector(self._stage, catalog, self, self._tell)
-        self._holds: dict[str, tuple[int, int]] = {}
-        self._inputs: list[m.EngineInput] = []
-        self._wake_at: float | None = None
-        self._end: m.EndRun | None = None
+        self._injector = Injector(self._stage.context, catalog, self, self._tell)
+        self._alarm: Timer | None = None
 
     @property
     def _folder_name(self) -> str:
@@ -243,9 +266,11 @@ class SimulatedRun:
         """Return the time in the world."""
         return self.world.time
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once."""
-        self.world.later(max(when - self.world.time, 0.0), callback)
+        timer = Timer(when, callback)
+        self.world.later(max(when - self.world.time, 0.0), timer.fire)
+        return timer
 
     # --- the life of a run -------------------------------------------------------------------
 
@@ -272,30 +297,23 @@ class SimulatedRun:
         self._tell(m.TimePassed())
         # Whoever begins first hosts the rendezvous.
         names = sorted(scenario.initial_nodes, key=lambda name: name != scenario.store_host)
-        self._stage.begin(names, self._on_begun)
+        begun = run(self, self._stage.begin(names))
         self.world.run_until(lambda: self._end is not None, within_s=scenario.limit + 1.0)
+        assert begun.error is None, f"simulated nodes begin at once: {begun.error}"
         self._undo()
-        self._find_survivors()
+        self._wait_for(run(self, self._stage.find_survivors()))
         return self._result()
 
-    def _on_begun(self, problem: ElasticError | None) -> None:
-        assert problem is None, f"simulated nodes begin at once: {problem}"
-
     def _undo(self) -> None:
-        healed: list[Mapping[str, str]] = []
-        self._injector.heal_all(healed.append)
-        if not healed:
-            self.world.run_until(lambda: bool(healed), within_s=_TEARDOWN_S)
-        for name, why in healed[0].items():
+        for name, why in self._wait_for(self._injector.heal_all()).items():
             failed = HarnessFailed(what=f"fault {name} could not be undone: {why}")
             self._on_fact("engine", "", failed)
 
-    def _find_survivors(self) -> None:
-        """Look for workers whose agent has ended, as long as a keeper may take."""
-        done: list[bool] = []
-        self._stage.find_survivors(lambda: done.append(True))
-        if not done:
-            self.world.run_until(lambda: bool(done), within_s=_TEARDOWN_S)
+    def _wait_for(self, future: Future[T]) -> T:
+        """Let time pass until something of the teardown is done."""
+        if not future.is_done:
+            self.world.run_until(lambda: future.is_done, within_s=_TEARDOWN_S)
+        return future.result()
 
     def _result(self) -> RunResult:
         assert self._end is not None, "a run is judged when it has ended"
@@ -324,62 +342,27 @@ class SimulatedRun:
         self.history.append(record)
         self._tell(m.RecordSeen(record=record))
 
-    def _tell(self, given: m.EngineInput) -> None:
-        """Hand the engine an input, once all orders of the one before have been carried out."""
-        self._inputs.append(given)
-        if len(self._inputs) > 1:
-            return
-        while self._inputs:
-            for command in self.engine.step(self._inputs[0], self.world.time):
-                self._perform(command)
-            self._inputs.pop(0)
+    def _engine_time(self) -> float:
+        return self.world.time
 
-    def _perform(self, command: m.EngineCommand) -> None:
-        training = self.world.training
-        match command:
-            case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
-                self._holds[entry_id] = (step, rank)
-                training.arm(step, rank)
-            case m.DisarmHold(entry_id=entry_id):
-                pinned = self._holds.pop(entry_id)
-                if pinned not in self._holds.values():
-                    training.disarm(*pinned)
-            case m.ReleaseHold(pid=pid):
-                training.release(pid)
-            case m.HoldWriting() | m.ReleaseWriting():
-                raise AssertionError("simulated workers write no files, as `why_not` says")
-            case m.Fire():
-                self._injector.fire(command)
-            case m.Heal():
-                self._injector.heal(command)
-            case m.Judge(entry_id=entry_id, clauses=clauses):
-                bind = self._checkers.bind
-                judged = judge_checks(self.history, [bind(c.name, c.expected) for c in clauses])
-                verdicts = tuple((each.text, each.verdict) for each in judged)
-                self._tell(m.ClausesJudged(entry_id=entry_id, verdicts=verdicts))
-            case m.WatchLog():
-                raise AssertionError(f"{_PRINT_NOTHING}, and `why_not` has refused what asks")
-            case m.WakeAt(at=at):
-                self._wake_at = at
-                self.call_at(at, lambda: self._wake(at))
-            case m.RecordEvent(source=source, node=node, event=event):
-                self._on_fact(source, node, event)
-            case m.EndRun():
-                self._finish(command)
-            case _:
-                assert_never(command)
+    def _wake_at(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self.call_at(at, lambda: self._tell(m.TimePassed()))
 
-    def _wake(self, at: float) -> None:
-        if self._wake_at == at and self._end is None:
-            self._tell(m.TimePassed())
+    def _hold_writing(self, order: m.HoldWriting | m.ReleaseWriting) -> None:
+        raise AssertionError("simulated workers write no files, as `why_not` says")
+
+    def _watch_log(self, order: m.WatchLog) -> None:
+        raise AssertionError(f"{_PRINT_NOTHING}, and `why_not` has refused what asks")
 
     def _finish(self, end: m.EndRun) -> None:
-        if self._end is None:
-            self._end = end
-            ended = RunEnded(
-                outcome=end.outcome,
-                reason=end.reason,
-                exit_codes={**end.exit_codes, **self._stage.exit_codes},
-                ended_by_faults=end.ended_by_faults,
-            )
-            self._on_fact("engine", "", ended)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        ended = RunEnded(
+            outcome=end.outcome,
+            reason=end.reason,
+            exit_codes={**end.exit_codes, **self._stage.exit_codes},
+            ended_by_faults=end.ended_by_faults,
+        )
+        self._on_fact("engine", "", ended)

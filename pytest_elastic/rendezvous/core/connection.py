@@ -200,18 +200,16 @@ class Connection:
         self._tried_at = now
         self._next_lease = HeldLease(self._settings, now)
         self._echo = 0
-        self._out.add(
-            v.Send(
-                message=m.JoinRequest(
-                    run_id=self._settings.run_id,
-                    node=node,
-                    settings=settings_as_values(self._settings),
-                    resumes_round=resumes_round,
-                    term=self._voter.term,
-                    number=number,
-                    restarts_used=restarts_used,
-                    meant_for=self.leader.incarnation if self.leader is not None else "",
-                )
+        self._out.send(
+            m.JoinRequest(
+                run_id=self._settings.run_id,
+                node=node,
+                settings=settings_as_values(self._settings),
+                resumes_round=resumes_round,
+                term=self._voter.term,
+                number=number,
+                restarts_used=restarts_used,
+                meant_for=self.leader.incarnation if self.leader is not None else "",
             )
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.core import messages as m
 from pytest_elastic.rendezvous.core.candidate import Candidacy, Candidate
 from pytest_elastic.rendezvous.core.connection import Connection
@@ -147,7 +146,7 @@ class Elections:
             answer = m.LeaderAnswer(leader=None)
             if question.run_id == self._settings.run_id:
                 answer = m.LeaderAnswer(leader=leader, ended=self._voter.ended)
-            self._out.add(v.AnswerTo(connection=number, message=answer))
+            self._out.answer(number, answer)
             return
         beat_s = self._settings.beat_interval_s
         if self._voter.voted_for_another_since(now - beat_s):
@@ -155,7 +154,7 @@ class Elections:
         if question.is_pre_vote and self._candidate.phase is Candidacy.VOTE:
             patience_s = max(patience_s, self._candidate.stagger_s)  # it may be elected
         vote = self._voter.answer(question, now, leader=leader, patience_s=patience_s)
-        self._out.add(v.AnswerTo(connection=number, message=vote))
+        self._out.answer(number, vote)
         if vote.is_granted and question.is_pre_vote:
             self._candidate.defer_to(question.term.node, now)
         elif vote.is_granted:

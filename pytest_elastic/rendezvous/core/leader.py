@@ -175,7 +175,8 @@ class Leader:
         if wake_at is not None and now > wake_at + self.settings.beat_interval_s:
             self._members.doubt_ourselves(now)
         match input:
-            case v.PeerMessage(connection=connection, message=message):
+            case v.PeerMessage(connection=connection):
+                message: object = input.message
                 self._on_message(connection, message, now)
                 is_passing = isinstance(message, m.Heartbeat) and not self._members.changes
                 if is_passing and self._deadlines.are_ahead(now):

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.changes import Back, Came, Change, Departed, Suspected, Went
@@ -131,7 +132,8 @@ class Members:
 
     def take_request(self, connection: int, request: m.JoinRequest, now: float) -> None:
         """Answer a node's first words: accept, refuse, or wait while its name is in doubt."""
-        problem = difference(request, self._settings, self._own.name)
+        greeting: Any = request  # it says the same as a `Hello` of run, node and settings
+        problem = difference(greeting, self._settings, self._own.name)
         if problem is not None:
             self.refuse(connection, problem, is_final=True)
             return

@@ -1,13 +1,19 @@
-"""The commands that a step of a machine collects, in order."""
+"""The commands that a step of a machine collects, in order.
+
+Those that carry a message are `rendezvous.vocabulary`'s, whose types name the present core's
+messages only: here is where they take this core's.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pytest_elastic.events.model import Event
-from pytest_elastic.rendezvous.core.messages import Order, Report
+from pytest_elastic.rendezvous.core.messages import Answer, Order, Report
 from pytest_elastic.rendezvous.core.vocabulary import FollowerCommand, LeaderCommand
 from pytest_elastic.rendezvous.peer import Peer
 from pytest_elastic.rendezvous.ports import Notice
-from pytest_elastic.rendezvous.vocabulary import Disconnect, Emit, Notify, Send, SendTo
+from pytest_elastic.rendezvous.vocabulary import AnswerTo, Disconnect, Emit, Notify, Send, SendTo
 
 __all__ = ["FollowerOutbox", "LeaderOutbox"]
 
@@ -25,11 +31,12 @@ class LeaderOutbox:
     def send(self, peer: Peer, order: Order) -> None:
         """Queue an order for a member; one without a connection is told when it comes back."""
         if peer.connection is not None:
-            self._commands.append(SendTo(connection=peer.connection, message=order))
+            self.send_to(peer.connection, order)
 
     def send_to(self, connection: int, order: Order) -> None:
         """Queue an order for a connection that may be nobody's."""
-        self._commands.append(SendTo(connection=connection, message=order))
+        carried: Any = order
+        self._commands.append(SendTo(connection=connection, message=carried))
 
     def disconnect(self, connection: int) -> None:
         """Queue the end of a connection."""
@@ -57,7 +64,13 @@ class FollowerOutbox:
 
     def send(self, message: Report) -> None:
         """Queue a message for the leader."""
-        self._commands.append(Send(message=message))
+        carried: Any = message
+        self._commands.append(Send(message=carried))
+
+    def answer(self, connection: int, message: Answer) -> None:
+        """Queue an answer to who asks at the listening port."""
+        carried: Any = message
+        self._commands.append(AnswerTo(connection=connection, message=carried))
 
     def notify(self, notice: Notice) -> None:
         """Queue a word for the agent."""

@@ -129,13 +129,13 @@ def test_writers_are_held_in_the_folder_of_the_checkpoint() -> None:
     """And from between two checkpoints on."""
     (test,) = (test for test in BATTERY if test.name == "killed-while-saving")
     text = scenario_text(test, Checkup(job=JOB), seen())
-    assert '{writing: "newest.pt.*", path: out, step: 7}' in text
+    assert "{writing: newest.pt.*, path: out, step: 7}" in text
 
 
 def test_pages_name_tests_that_there_are() -> None:
     """A reader copies the command as it stands."""
     known = {test.name for test in BATTERY}
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {
         name
         for page in pages

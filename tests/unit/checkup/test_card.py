@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from elastic_harness.checkup.card import Row, card_text, row_of, skipped_row
@@ -89,6 +91,31 @@ def test_samples_that_fewer_ranks_do_not_come_to_are_not_lost() -> None:
     assert (found.samples_lost, found.samples_again) == (3, 0)
 
 
+def test_a_sample_that_was_repeated_to_fill_up_is_not_lost_where_it_is_used_once() -> None:
+    """Three ranks share eight samples by repeating one; two ranks need not."""
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    assert seen.samples is not None
+    size, uses = seen.samples
+    padded = {epoch: used + Counter([0]) for epoch, used in uses.items()}
+    history = resumed(6).history
+    judged = judge_checks(history, [bind("job", "succeeded")])
+    seen = replace(seen, samples=(size, padded))
+    found = row_of("one", "One", history, judged, seen, tolerance=1e-6, directory="runs/x")
+    assert (found.samples_lost, found.samples_again) == (0, 0)
+
+
+def test_a_job_that_goes_on_from_an_earlier_run_is_unknown() -> None:
+    """Its checkpoint lies where runs share it, so that what it shows is not its own."""
+    story = Story().round(1, ["n1", "n2"])
+    for rank in (0, 1):
+        story.resume(1, rank, 3)
+    use(story, 1, range(4, 13), 0)
+    found = row(story.finish(1).end())
+    assert found.outcome == "unknown"
+    (cause,) = found.causes
+    assert "a checkpoint of an earlier run" in cause
+
+
 def rows(**more: Any) -> list[Row]:  # noqa: ANN401 (the fields of a row)
     """Return two rows that fail alike, and one that was not run."""
     bad = {"outcome": "invalid", "survived": False, "causes": ("job: it failed",), **more}
@@ -104,7 +131,7 @@ def test_the_card_says_a_cause_once() -> None:
     text = card_text("train.py", rows(), ["no samples were seen"])
     assert text.startswith("Check-up of train.py: 2 invalid, 1 skipped\n")
     assert text.count("it failed") == 1
-    assert "  as one: job" in text
+    assert "  for the same reason as one\n" in text
     assert "Note: no samples were seen" in text
     assert "there is no link to cut" in text
 
@@ -113,3 +140,9 @@ def test_the_card_is_no_wider_than_a_screen() -> None:
     """Whatever a cause says."""
     text = card_text("train.py", rows(causes=("a: " + "word " * 200,)), [])
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_no_option_is_broken_over_two_lines() -> None:
+    """Wherever it comes to stand in a line: it is copied from there."""
+    for words in range(60):
+        assert "--observe-step=" in card_text("train.py", [], [f"{'w ' * words}--observe-step='x'"])

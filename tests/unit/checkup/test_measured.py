@@ -72,6 +72,20 @@ def test_a_file_that_all_ranks_share_is_preferred() -> None:
     assert found.named == "step-*/model.bin"
 
 
+def test_a_file_of_all_ranks_is_one_where_it_is_told_of_twice_or_late() -> None:
+    """As on a busy machine, in a new folder; each rank's own files have names of their own."""
+
+    def saves(step: int) -> Saved:
+        late = [("out/step-9/all.pt", "written", 5000)] if step == 12 else []
+        shared = [(f"out/step-{step}/all.pt", "written", 5000)] * 2 if step in (3, 6, 12) else []
+        own = [(f"out/step-{step}/{rank}.pt", "written", 9000) for rank in (0, 1)]
+        return [*late, *shared, *(own if step % 3 == 0 else [])]
+
+    found = measured(undisturbed(saves=saves)).checkpoints
+    assert found is not None
+    assert found.named == "out/step-*/all.pt"
+
+
 def test_a_temporary_name_that_chance_draws_stands_for_any_file_beside_it() -> None:
     """The pattern of one of them would never be seen again."""
     found = measured(undisturbed(saves=drawn_by_chance)).checkpoints

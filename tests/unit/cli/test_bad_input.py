@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_elastic.cli.main import main
 from pytest_elastic.cli.option_table import OPTIONS, Option
 from pytest_elastic.cli.options import parse_run_command
 from pytest_elastic.config import LaunchConfig
@@ -190,3 +191,14 @@ def test_no_other_node_could_find_a_port_that_is_any_free_one(script: str) -> No
     c10d = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
     assert "which no other node could find" in complaint([*c10d, "--nnodes=2", script])
     assert parse([*c10d, "--nnodes=1:2", script]).endpoint.port == 0
+
+
+@pytest.mark.parametrize("command", [["check"], ["schema", "--conftest"]])
+def test_no_command_prints_what_moves_a_cursor(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever error quotes it: a file's name may come from anywhere."""
+    assert main([*command, "\x1b[2J.py"]) == 2
+    printed = capsys.readouterr().err
+    assert "\\x1b[2J.py" in printed
+    assert printed.replace("\n", "").isprintable()

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from elastic_harness.cluster.limits import cgroup_layout as layout
-from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, HandingDown, Hierarchy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, Hierarchy
 
 # A virtual machine of a CI service: systemd, version 2 only, a job below a service.
 CI_MOUNTS = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 CI_CGROUP = "0::/system.slice/runner.service\n"
 CI_OWN = "/sys/fs/cgroup/system.slice/runner.service"
-CI_HANDS_DOWN = {
+CI_ENABLED = {
     "/sys/fs/cgroup": "cpuset cpu io memory hugetlb pids rdma misc",
     "/sys/fs/cgroup/system.slice": "cpu io memory pids",
     "/sys/fs/cgroup/system.slice/runner.service": "",
@@ -45,14 +45,12 @@ OLD_CGROUP = """\
 def find(
     mounts: str,
     cgroup: str,
-    handed_down: Mapping[str, str] | None = None,
+    enabled: Mapping[str, str] | None = None,
     *,
     is_writable: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Hierarchy]:
     """Look for places on a recorded machine."""
-    texts = {
-        f"{folder}/cgroup.subtree_control": text for folder, text in (handed_down or {}).items()
-    }
+    texts = {f"{folder}/cgroup.subtree_control": text for folder, text in (enabled or {}).items()}
     return layout.find(
         mounts, cgroup, read=lambda path: texts.get(path, ""), is_writable=is_writable
     )
@@ -63,27 +61,9 @@ def below(folder: str) -> Callable[[str], bool]:
     return lambda path: path == folder or path.startswith(f"{folder}/")
 
 
-def find_handing_down(
-    mounts: str,
-    cgroup: str,
-    groups: Mapping[str, Mapping[str, str]],
-    *,
-    is_writable: Callable[[str], bool] = lambda _: True,
-) -> HandingDown | None:
-    """Look for what can be made to hand down on a recorded machine, by its groups' files."""
-    texts = {
-        f"{folder}/cgroup.{name}": text
-        for folder, files in groups.items()
-        for name, text in files.items()
-    }
-    return layout.find_handing_down(
-        mounts, cgroup, read=lambda path: texts.get(path, ""), is_writable=is_writable
-    )
-
-
-def test_version_2_goes_below_the_nearest_ancestor_that_hands_down_the_most() -> None:
-    """Our own group has processes, so it can hand nothing down; all features share one place."""
-    found = find(CI_MOUNTS, CI_CGROUP, CI_HANDS_DOWN)
+def test_version_2_goes_below_the_nearest_ancestor_that_has_the_most_enabled() -> None:
+    """Our own group has processes, so it can have none enabled; all features share one place."""
+    found = find(CI_MOUNTS, CI_CGROUP, CI_ENABLED)
     place = Hierarchy(
         version=2, folder="/sys/fs/cgroup/system.slice", controllers=("cpu", "memory", "pids")
     )
@@ -93,11 +73,11 @@ def test_version_2_goes_below_the_nearest_ancestor_that_hands_down_the_most() ->
 def test_version_2_without_rights_above_can_freeze_and_no_more() -> None:
     """An ordinary user, in a group that was not delegated."""
     mine = "/sys/fs/cgroup/system.slice/runner.service"
-    found = find(CI_MOUNTS, CI_CGROUP, CI_HANDS_DOWN, is_writable=below(mine))
+    found = find(CI_MOUNTS, CI_CGROUP, CI_ENABLED, is_writable=below(mine))
     assert found == {"freeze": Hierarchy(version=2, folder=mine)}
 
 
-def test_a_container_whose_root_hands_nothing_down_can_freeze_and_no_more() -> None:
+def test_a_container_whose_root_has_nothing_enabled_can_freeze_and_no_more() -> None:
     """Above the root of a cgroup namespace there is nothing to be had."""
     found = find(CONTAINER_MOUNTS, CONTAINER_CGROUP)
     assert found == {"freeze": Hierarchy(version=2, folder="/sys/fs/cgroup")}
@@ -108,83 +88,7 @@ def test_a_container_that_may_write_nothing_has_no_groups() -> None:
     assert find(CONTAINER_MOUNTS, CONTAINER_CGROUP, is_writable=lambda _: False) == {}
 
 
-SYSTEMD: Mapping[str, Mapping[str, str]] = {
-    # The root of the machine has no type, and may have processes.
-    "/sys/fs/cgroup": {
-        "controllers": "cpuset cpu io memory hugetlb pids rdma misc",
-        "subtree_control": "memory pids",
-        "procs": "2\n",
-    },
-    "/sys/fs/cgroup/system.slice": {
-        "controllers": "memory pids",
-        "subtree_control": "memory pids",
-        "type": "domain\n",
-    },
-    "/sys/fs/cgroup/system.slice/runner.service": {
-        "controllers": "memory pids",
-        "type": "domain\n",
-        "procs": "71\n72\n",
-    },
-}
-
-
-def test_what_root_lacks_the_machines_own_root_hands_down() -> None:
-    """Nothing has to move for it."""
-    assert find_handing_down(CI_MOUNTS, CI_CGROUP, SYSTEMD) == HandingDown(
-        folder="/sys/fs/cgroup", controllers=("cpu", "memory", "pids"), is_crowded=False
-    )
-
-
-def test_nothing_has_to_be_done_where_everything_is_handed_down() -> None:
-    """As on most machines, for root."""
-    root = {**SYSTEMD["/sys/fs/cgroup"], "subtree_control": "cpu memory pids"}
-    assert find_handing_down(CI_MOUNTS, CI_CGROUP, {**SYSTEMD, "/sys/fs/cgroup": root}) is None
-
-
-def test_a_delegated_service_has_its_own_processes_in_the_way() -> None:
-    """Version 2 lets no group have processes and hand down; ours can move, as far as it goes."""
-    mine = "/sys/fs/cgroup/system.slice/runner.service"
-    found = find_handing_down(CI_MOUNTS, CI_CGROUP, SYSTEMD, is_writable=below(mine))
-    assert found == HandingDown(folder=mine, controllers=("memory", "pids"), is_crowded=True)
-    for closed in ("cgroup.procs", "cgroup.subtree_control"):
-        found = find_handing_down(
-            CI_MOUNTS,
-            CI_CGROUP,
-            SYSTEMD,
-            is_writable=lambda path, closed=closed: below(mine)(path) and closed not in path,  # type: ignore[misc]
-        )
-        assert found is None, f"without leave to write {closed} there is nothing to be done"
-
-
-def test_a_container_that_may_write_has_its_processes_in_the_way() -> None:
-    """What its cgroup namespace shows as the root is none, and has a type."""
-    files = {
-        "controllers": "cpu memory pids",
-        "type": "domain",
-        "procs": "1\n",
-        "subtree_control": "",
-    }
-    top = "/sys/fs/cgroup"
-    assert find_handing_down(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: files}) == HandingDown(
-        folder=top, controllers=("cpu", "memory", "pids"), is_crowded=True
-    )
-    for kind in ("domain threaded", "domain invalid", "threaded"):
-        assert (
-            find_handing_down(CONTAINER_MOUNTS, CONTAINER_CGROUP, {top: {**files, "type": kind}})
-            is None
-        )
-
-
-def test_the_processes_of_other_groups_are_not_ours_to_move() -> None:
-    """A group above ours that has some is left as it is."""
-    groups = {
-        "/sys/fs/cgroup/system.slice": {**SYSTEMD["/sys/fs/cgroup/system.slice"], "procs": "9\n"},
-        "/sys/fs/cgroup/system.slice/runner.service": {"type": "domain"},
-    }
-    assert find_handing_down(CI_MOUNTS, CI_CGROUP, groups) is None
-
-
-def test_nothing_goes_below_a_group_that_hands_down_beside_processes() -> None:
+def test_nothing_goes_below_a_group_that_has_controllers_beside_processes() -> None:
     """It has become the root of threads: groups below it take no processes."""
     texts = {
         "/sys/fs/cgroup/cgroup.subtree_control": "cpu pids",
@@ -197,11 +101,6 @@ def test_nothing_goes_below_a_group_that_hands_down_beside_processes() -> None:
         is_writable=lambda _: True,
     )
     assert found == {}
-
-
-def test_version_2_beside_version_1_has_nothing_to_hand_down() -> None:
-    """The controllers are all in the other version."""
-    assert find_handing_down(OLD_MOUNTS, OLD_CGROUP, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -234,7 +133,7 @@ def test_version_2_beside_version_1_has_nothing_to_hand_down() -> None:
             CI_CGROUP,
             "cpu memory",
             "/sys",
-            f"the controller 'memory' is not handed down to {CI_OWN}",
+            f"the controller 'memory' is not enabled in a group above {CI_OWN} that is ours",
         ),
         (
             OLD_MOUNTS,

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import read_records
 from pytest_elastic.events.model import Record, WorkersHeld
 from pytest_elastic.events.sinks import FileSink, NullSink, SocketSink, make_sink
+from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
 
 DEADLINE_S = 60.0
@@ -137,6 +139,34 @@ def test_records_arrive_at_a_socket_in_order(tmp_path: Path) -> None:
         sink.close()
         with connection:
             assert numbers(read_all(connection)) == list(range(100))
+
+
+def test_a_descriptor_above_1023_is_waited_for(tmp_path: Path) -> None:
+    """The agent of a large job has that many connections; `select` takes no such number."""
+    path = str(tmp_path / "s")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with listener(path) as server, ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+        low = [os.open(os.devnull, os.O_RDONLY)]
+        stack.callback(os.close, low[0])
+        while low[-1] < 1023:
+            low.append(os.dup(low[0]))
+            stack.callback(os.close, low[-1])
+        sink = SocketSink(path)
+        stack.callback(sink.close)
+        for number in range(5):
+            sink.send(told(number, 1 << 20))
+        assert sink.flush(0.01) == ""
+        connection, _ = server.accept()
+        reading = FileThread()
+        data: list[bytes] = []
+        reading.do(lambda: data.append(read_all(connection)))
+        sink.flush(DEADLINE_S)
+        sink.close()
+        assert reading.wait(DEADLINE_S)
+        connection.close()
+    assert numbers(data[0]) == list(range(5))
 
 
 def test_records_wait_until_somebody_listens(tmp_path: Path) -> None:

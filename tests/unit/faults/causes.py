@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_harness.cluster.disks.policy import DiskCounters
-from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.cluster.process import ProcessRef
 
 from tests.unit.faults.bench import World
 
@@ -19,6 +19,7 @@ __all__ = [
     "ends",
     "ends_instead",
     "freezes_otherwise",
+    "has_a_file",
     "is_damaged_already",
     "is_lied_to_by_another",
     "is_refused_a_file",
@@ -57,7 +58,7 @@ def nothing(world: World) -> None:
 def served(world: World) -> None:
     """Let process 1001 serve the rendezvous's store."""
     world.endpoints["rendezvous"] = ("n1", 29400)
-    world.budget.serving["n1", 29400] = (1001,)
+    world.cluster.sockets.serving["n1", 29400] = (1001,)
 
 
 def ends(code: int = 1) -> Act:
@@ -107,11 +108,11 @@ def counts(**counted: int) -> Act:
     return show
 
 
-def counts_for_another(of: str, narrower: float, **counted: int) -> Act:
+def counts_for_another(of: str, narrower: Any, **counted: int) -> Act:  # noqa: ANN401 (a number)
     """The kernel counts, under the narrower limit of another fault."""
 
     def show(world: World) -> None:
-        world.budget.limit("another", "n2", **{of: narrower})
+        world.context.limits.limit("another", "n2", **{of: narrower})
         world.pass_time(1)
         world.budget.count("n2", **counted)
 
@@ -133,7 +134,7 @@ def meets_disk(counter: str, *, by: str = "x") -> Act:
     """Count an operation that the policy of an owner has acted on."""
 
     def show(world: World) -> None:
-        world.budget.disk_counts = DiskCounters(by_owner={by: {counter: 1}})
+        world.cluster.disks.counts = DiskCounters(by_owner={by: {counter: 1}})
 
     return show
 
@@ -177,7 +178,7 @@ def is_refused_a_file(world: World) -> None:
 
 def meets_a_lower_limit(world: World) -> None:
     """Say so, where the limit of another fault is lower."""
-    world.budget.files["another"] = -1
+    world.context.limits.limit_files("another", world.worker(1), free=-1)
     is_refused_a_file(world)
 
 
@@ -185,7 +186,7 @@ def meets_toxic(name: str) -> Act:
     """Let connections meet a toxic."""
 
     def show(world: World) -> None:
-        world.met["db", name, "downstream"] = 1
+        world.proxies.met["db", name, "downstream"] = 1
 
     return show
 
@@ -215,7 +216,7 @@ def is_stopped_by_another(node: str, pid: int) -> Act:
     """Stop a process by another fault."""
 
     def stop(world: World) -> None:
-        world.stop("another", node, ProcessRef(pid=pid))
+        world.context.stops.stop("another", ProcessRef(node=node, pid=pid))
 
     return stop
 
@@ -224,7 +225,7 @@ def ends_instead(pid: int, code: int) -> Act:
     """It ends otherwise, in the moment in which the signal comes."""
 
     def before(world: World) -> None:
-        world.ends_instead[pid] = code
+        world.cluster.ends_instead[pid] = code
 
     return before
 
@@ -238,7 +239,7 @@ def launcher_ends_instead(code: int) -> Act:
     """End the launcher otherwise, in the moment in which the signal comes."""
 
     def before(world: World) -> None:
-        world.ends_instead[world.launchers["n2"]] = code
+        world.cluster.ends_instead[world.launchers["n2"]] = code
 
     return before
 
@@ -255,7 +256,7 @@ def breaks(operation: str) -> Act:
 def freezes_otherwise(world: World) -> None:
     """Freeze a node, while the cluster refuses to."""
     world.broken.add("pause")
-    world.frozen.add("n2")
+    world.cluster.frozen.add("n2")
 
 
 def node_goes(world: World) -> None:
@@ -273,23 +274,28 @@ def proxy_is(proxy: str, *, on: bool) -> Act:
     """Let another fault have switched a proxy."""
 
     def before(world: World) -> None:
-        world.switched["another"] = (proxy, on)
+        world.proxies.switched["another"] = (proxy, on)
 
     return before
 
 
 def others_are_taken(world: World) -> None:
     """Let a store take the connections of others only."""
-    world.refuses = "connection refused"
-    world.send_strangers("another", "n2", ("n1", 29400), b"", connections=3)
+    world.strangers.refuses = "connection refused"
+    world.strangers.send("another", "n2", ("n1", 29400), b"", connections=3)
 
 
 def is_damaged_already(world: World) -> None:
     """Let the file be as it would be damaged."""
-    world.budget.is_damaged = True
+    world.write("model.pt", bytes(200))
+
+
+def has_a_file(world: World) -> None:
+    """Let the job have saved something."""
+    world.write("model.pt")
 
 
 def is_skewed_by_another(world: World) -> None:
     """Let another fault have skewed the clock by as much."""
-    world.budget.set_clock("another", "n2", 20.0)
+    world.context.clocks.set("another", "n2", 20.0)
     world.answer(1, "tell_time", "ended", "1020.0")

@@ -297,7 +297,14 @@ EXAMPLES: Final[Mapping[str, Example]] = {
         show=c.meets_disk("delayed"),
         same=c.meets_disk("delayed", by="another"),
     ),
-    "corrupt": Example(action="corrupt", value="*.pt", same=c.is_damaged_already, comes_first=True),
+    "corrupt": Example(
+        action="corrupt",
+        value="*.pt",
+        before=c.has_a_file,
+        same=c.is_damaged_already,
+        refuse=c.is_damaged_already,
+        comes_first=True,
+    ),
     "clock_skew": Example(
         action="clock_skew",
         value={"node": "n2", "by": "20s"},

@@ -48,7 +48,10 @@ def _drawn() -> str:
         faults = ", ".join(f"`{name}`" for name in dict.fromkeys(each.fault for each in mine))
         needs = ", ".join(dict.fromkeys(each.needs for each in mine if each.needs)) or "nothing"
         rows.append(f"| `{kind}` | {faults} | {needs} |")
-    reasons = [f"| `{name}` | {why} |" for name, why in NOT_DRAWN.items()]
+    reasons = [
+        f"| {', '.join(f'`{name}`' for name, other in NOT_DRAWN.items() if other == why)} | {why} |"
+        for why in dict.fromkeys(NOT_DRAWN.values())
+    ]
     head = ["### by chance", "", "| `faults:` | storms draw | needs |", "|---|---|---|", *rows]
     return "\n".join([*head, "", "| never drawn | because |", "|---|---|", *reasons])
 

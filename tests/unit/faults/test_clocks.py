@@ -18,7 +18,7 @@ def test_a_wrong_clock_is_proven_by_a_worker_that_tells_the_time() -> None:
     """Not by what was asked for: until the library has looked, the time is still right."""
     world = World()
     world.fire("clock_skew", {"node": "n2", "by": "-2m"})
-    assert world.budget.clocks == {("x", "n2"): -120.0}
+    assert world.cluster.clock.offsets == {"clock of n2": -120.0}
     world.answer(1, "tell_time", "ended", "1000.1")
     world.pass_time(1)
     assert world.story == ["in force, needs job"]
@@ -28,7 +28,7 @@ def test_a_wrong_clock_is_proven_by_a_worker_that_tells_the_time() -> None:
     world.heal()
     world.heal()
     world.pass_time(1)
-    assert world.budget.clocks == {}
+    assert world.cluster.clock.offsets == {}
     assert world.story[-1] == "undone"
 
 

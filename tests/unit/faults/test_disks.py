@@ -39,26 +39,36 @@ def test_each_is_laid_over_a_path_and_proven_by_its_counter(
     world = World()
     world.fire(action, {"node": "n2", "path": "/tmp/disk", **more})
     world.pass_time(0.5)
-    assert world.budget.disks == {("n2", "/tmp/disk"): policy}
+    assert world.cluster.disks.policies == {("n2", "/tmp/disk"): policy}
     assert world.story == ["in force, needs job"]
-    world.budget.disk_counts = DiskCounters(by_owner={"x": {counted: 3}})
+    world.cluster.disks.counts = DiskCounters(by_owner={"x": {counted: 3}})
     world.pass_time(0.5)
     assert world.story[-1].endswith(": n2 3")
     assert evidence in world.story[-1]
     world.heal()
     world.heal()
     world.pass_time(0.5)
-    assert world.budget.disks == {}
+    assert world.cluster.disks.policies == {}
     assert world.story[-1] == "undone"
+
+
+def test_workers_enter_their_folder_again_once_a_directory_is_covered_and_not_before() -> None:
+    """A process that is in a folder goes past what is mounted over it, by relative names."""
+    world = World()
+    world.fire("disk_full", "n2")
+    assert world.entered == []
+    world.pass_time(0.5)
+    assert world.cluster.disks.policies
+    assert world.entered == ["n2"]
 
 
 def test_a_disk_that_is_met_at_once_and_healed_has_acted() -> None:
     """A job may have met it, said so and had it healed before anything else was read."""
     world = World()
     world.fire("disk_full", {"node": "n2", "path": "/tmp/disk"})
-    while not world.budget.disks:
+    while not world.cluster.disks.policies:
         world.pass_time(0.01)
-    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 3}})
+    world.cluster.disks.counts = DiskCounters(by_owner={"x": {"refused_full": 3}})
     while world.story != ["in force, needs job"]:
         world.pass_time(0.01)
     world.heal()
@@ -77,7 +87,7 @@ def test_a_disk_that_nobody_uses_shows_nothing() -> None:
     world = World()
     world.fire("disk_full", "n2")
     world.pass_time(0.15)
-    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
+    world.cluster.disks.counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
     world.heal()
     world.pass_time(0.5)
     assert world.story[-2:] == ["proved: operations refused for lack of space: n2 1", "undone"]
@@ -89,7 +99,7 @@ def test_a_heal_that_comes_while_the_disk_is_asked_waits_for_the_answer(after_s:
     world = World()
     world.fire("disk_full", "n2")
     world.pass_time(0.025)
-    world.budget.disk_counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
+    world.cluster.disks.counts = DiskCounters(by_owner={"x": {"refused_full": 1}})
     world.fire("disk_slow", {"node": "n3", "latency": "1s"}, entry_id="y")
     world.pass_time(after_s - 0.004)
     world.heal("y")

@@ -12,7 +12,7 @@ from typing import Any
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.checks.target_checks import check_targets
+from elastic_harness.scenario.checks.checked import CheckedScenario
 from elastic_harness.scenario.model import Scenario
 
 from tests.unit.faults.bench import World
@@ -73,7 +73,9 @@ def findings(action: str, value: Mapping[str, Any]) -> tuple[Fault, list[str]]:
             "timeline": [{"at": "1s", action: dict(value)}],
         }
     )
-    found = [each.message for each in check_targets(scenario, [fault], NODES)]
+    found = [
+        each.message for each in fault.findings(CheckedScenario(spec=scenario, actions=[fault]))
+    ]
     return fault, [each for each in found if "proxy" not in each]
 
 

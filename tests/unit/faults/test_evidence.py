@@ -43,7 +43,7 @@ def stays(node: str) -> Callable[[World], None]:
     """Let no order end a node, or start it."""
 
     def do(world: World) -> None:
-        world.numb_nodes.add(node)
+        world.cluster.numb_nodes.add(node)
 
     return do
 
@@ -80,7 +80,7 @@ def test_a_store_with_two_holders_is_killed_when_both_are_gone() -> None:
     """A fork of it would go on serving."""
     world = World()
     served(world)
-    world.budget.serving["n1", 29400] = (1001, 501)
+    world.cluster.sockets.serving["n1", 29400] = (1001, 501)
     ignores(501, signal.SIGKILL)(world)
     world.fire("kill_store", "rendezvous")
     world.pass_time(60)
@@ -91,7 +91,7 @@ def test_a_store_with_two_holders_is_frozen_until_both_are_gone() -> None:
     """One that has ended leaves the other one stopped."""
     world = World()
     served(world)
-    world.budget.serving["n1", 29400] = (1001, 501)
+    world.cluster.sockets.serving["n1", 29400] = (1001, 501)
     world.fire("freeze_store", "rendezvous")
     world.pass_time(1)
     world.end(0)
@@ -118,11 +118,11 @@ def test_nodes_come_back_when_all_of_them_are_up(action: str) -> None:
     world = World()
     world.fire(action, {"node": ["n1", "n2"], "downtime": "2s"})
     world.pass_time(1)
-    world.numb_nodes.add("n2")
+    world.cluster.numb_nodes.add("n2")
     world.pass_time(60)
     assert world.story[-1] == "failed: did not come back: n2"
     world = World()
-    world.broken = {"start"}
+    world.broken.add("start")
     world.fire(action, {"node": ["n1", "n2"], "downtime": "2s"})
     world.pass_time(60)
     assert world.story[-1].startswith("failed: cannot start n1")
@@ -194,7 +194,7 @@ def test_a_launcher_left_with_any_exit_code_or_by_the_signal_it_got(
 ) -> None:
     """Another signal is another cause."""
     world = World()
-    world.ends_instead[502] = code
+    world.cluster.ends_instead[502] = code
     world.fire("leave", "n2")
     world.pass_time(5)
     assert world.story[-1].startswith(outcome)
@@ -203,12 +203,12 @@ def test_a_launcher_left_with_any_exit_code_or_by_the_signal_it_got(
 def test_a_launcher_whose_end_nothing_tells_has_left() -> None:
     """It is gone, and it was told to go; a preempted one is proven by the power cut."""
     world = World()
-    world.tells_ends = False
+    world.cluster.tells_ends = False
     world.fire("leave", "n2")
     world.pass_time(5)
     assert world.story[-1].endswith("n2 with an exit code that nothing tells")
     world = World()
-    world.tells_ends = False
+    world.cluster.tells_ends = False
     world.fire("preempt", {"node": "n2", "notice": "5s"})
     world.pass_time(6)
     assert world.story == ["in force, needs job", "proved: n2 gone, 5 s after SIGTERM"]
@@ -224,15 +224,15 @@ def test_a_launcher_whose_end_nothing_tells_has_left() -> None:
 def test_how_it_ended_is_waited_for_a_moment(told_after_s: float, of_another_end: str) -> None:
     """By some launchers and kernels it is never told."""
     world = World()
-    world.told_after_s = told_after_s
+    world.cluster.told_after_s = told_after_s
     world.fire("kill_agent", "n2")
     world.pass_time(0.3)
     assert world.story == ["in force"]
     world.pass_time(2)
     assert world.story[-1] == "proved: launcher on n2 gone"
     world = World()
-    world.told_after_s = told_after_s
-    world.ends_instead[502] = 3
+    world.cluster.told_after_s = told_after_s
+    world.cluster.ends_instead[502] = 3
     world.fire("kill_agent", "n2")
     world.pass_time(2)
     assert world.story[-1] == of_another_end
@@ -241,7 +241,7 @@ def test_how_it_ended_is_waited_for_a_moment(told_after_s: float, of_another_end
 def test_a_heal_does_not_wait_for_how_it_ended() -> None:
     """What was seen until then is told: it is gone, and the kernel counted the kill."""
     world = World()
-    world.told_after_s = 30.0
+    world.cluster.told_after_s = 30.0
     world.fire("oom", "rank 1")
     world.pass_time(0.3)
     world.answer(1, "eat")
@@ -262,7 +262,7 @@ def test_who_ends_before_the_signal_is_sent_was_not_ended_by_it(
 ) -> None:
     """It was there a moment ago."""
     world = World()
-    world.ends_when_watched.add(pid)
+    world.cluster.ends_when_watched.add(pid)
     world.fire(action, value)
     world.pass_time(2)
     assert world.log == []
@@ -281,7 +281,7 @@ def test_a_launcher_that_is_gone_cannot_be_killed() -> None:
 def test_an_exception_that_nothing_tells_the_end_of_is_not_proven() -> None:
     """It said that it began to; what it ended of is not known."""
     world = World()
-    world.tells_ends = False
+    world.cluster.tells_ends = False
     world.fire("raise", "rank 1")
     world.answer(1, "raise", "began")
     world.end(1)
@@ -334,8 +334,7 @@ def test_peers_that_have_ended_wait_for_nobody() -> None:
 def test_peers_are_watched_longer_by_a_patient_run() -> None:
     """They finish the step that they are in: 20 s, by the patience."""
     for patience in (1.0, 2.0):
-        world = World()
-        world.patience = patience
+        world = World(patience=patience)
         world.fire("hang", {"worker": "rank 1", "how": "collective"})
         world.answer(1, "stand")
         for _ in range(44):
@@ -406,16 +405,16 @@ def test_what_is_counted_between_two_looks_counts_if_the_limit_held_all_the_time
     world = World()
     world.fire("memory_limit", {"node": "n2", "size": "5kB"})
     if narrower == "at first":
-        world.budget.limit("another", "n2", memory=1)
-    world.pass_time(0.35)
+        world.context.limits.limit("another", "n2", memory=1)
+    world.pass_time(0.3)
     if narrower == "at first":
-        world.budget.unlimit("another")
+        world.context.limits.unlimit("another")
     else:
-        world.budget.limit("another", "n2", memory=1)
+        world.context.limits.limit("another", "n2", memory=1)
     world.budget.count("n2", memory_hits=1)
     world.pass_time(0.3)
     assert world.story == ["in force, needs job"]
-    world.budget.unlimit("another")
+    world.context.limits.unlimit("another")
     world.pass_time(0.2)
     world.budget.count("n2", memory_hits=3)
     world.pass_time(0.2)
@@ -427,7 +426,7 @@ def test_processes_are_counted_by_the_kernel_before_they_are_limited() -> None:
     world = World()
     world.fire("process_limit", "n2")
     world.pass_time(0.05)
-    assert world.budget.limits == {"x": {"n2": {"processes": 1_000_000}}}
+    assert world.budget.limits == {"n2": {"processes": 1_000_000}}
 
 
 def test_kills_that_were_counted_before_are_not_this_ones() -> None:

@@ -108,7 +108,7 @@ def test_what_a_worker_ended_with_must_be_what_it_was_told(
 ) -> None:
     """By its exit code; where nothing tells that, by its own last word."""
     world = World()
-    world.tells_ends = code is not None
+    world.cluster.tells_ends = code is not None
     world.fire(action, value)
     world.answer(1, action, phase)
     world.end(1, code or 0)
@@ -181,15 +181,15 @@ def test_a_node_that_ends_is_proven_by_being_gone(action: str, how: str) -> None
 def test_what_the_cluster_refuses_makes_the_fault_fail_with_its_words() -> None:
     """And what it never answers, too, in bounded time."""
     world = World()
-    world.broken = {"crash"}
+    world.broken.add("crash")
     world.fire("crash", "n2")
     world.pass_time()
     assert world.story == ["failed: cannot crash n2"]
     world = World()
-    world.stuck = {"power_cut"}
+    world.stuck.add("power_cut")
     world.fire("power_cut", "n2")
     world.pass_time(15.1)
-    assert world.story == ["failed: ending n2: no answer within 15 s"]
+    assert world.story == ["failed: an operation: no answer within 15 s"]
 
 
 def test_a_preempted_node_gets_its_notice_and_then_loses_power_whatever_it_does() -> None:
@@ -253,8 +253,8 @@ def test_a_launcher_that_stays_is_named_with_the_workers_that_stay_with_it() -> 
 def test_nodes_that_join_get_fresh_names_and_come_one_after_the_other() -> None:
     """A name that the run has used is not given out again."""
     world = World()
-    world.up.remove("n2")
-    world.up.insert(1, "n4")
+    world.lose("n2")
+    world.come("n4")
     order = world.fire("join", {"nodes": 2, "stagger": "500ms"})
     assert order.targets.new_nodes == ("n2", "n5")
     assert world.log == ["start n2"]

@@ -5,15 +5,23 @@ from __future__ import annotations
 import resource
 import subprocess
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
-from elastic_harness.cluster.cluster import Cluster
-from elastic_harness.faults.nodes.node_resources import NodeResources
-from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.cluster.client import ProcessCluster
+from elastic_harness.cluster.cluster import Capabilities
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.faults.layers import LimitLayers
 
-# Files of a process are limited without the cluster that it runs on.
-NO_CLUSTER = cast("Cluster", None)
+from pytest_elastic.loop import Loop
+
+
+@pytest.fixture
+def layers() -> Iterator[LimitLayers]:
+    """Limits of a cluster that is not started: files of a process are limited without it."""
+    loop = Loop()
+    cluster = ProcessCluster(loop, on_event=lambda _: None, capabilities=Capabilities(()))
+    yield LimitLayers(cluster)
+    loop.close()
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def process() -> Iterator[ProcessRef]:
         assert cat.stdout is not None
         cat.stdin.write(b"loaded\n")
         assert cat.stdout.readline() == b"loaded\n"
-        yield ProcessRef(pid=cat.pid)
+        yield ProcessRef(node="n1", pid=cat.pid)
         cat.stdin.close()
 
 
@@ -38,35 +46,38 @@ def soft(process: ProcessRef) -> int:
 
 
 @pytest.mark.parametrize("first", ["wide", "narrow"])
-def test_several_limits_are_given_back_in_any_order(process: ProcessRef, first: str) -> None:
+def test_several_limits_are_given_back_in_any_order(
+    layers: LimitLayers, process: ProcessRef, first: str
+) -> None:
     """The narrowest of those left holds; after the last it is as before. Twice is harmless."""
     before = soft(process)
-    resources = NodeResources(NO_CLUSTER)
-    wide = resources.limit_files("wide", process, free=9)
-    narrow = resources.limit_files("narrow", process, free=2)
-    again = resources.limit_files("wide", process, free=9)
+    wide = layers.limit_files("wide", process, free=9).result()
+    narrow = layers.limit_files("narrow", process, free=2).result()
+    again = layers.limit_files("wide", process, free=9).result()
     assert wide is not None
     assert narrow is not None
-    assert again == narrow, "the narrowest holds, whichever came last"
+    assert again is not None
+    assert again.limit == narrow.limit, "the narrowest holds, whichever came last"
     assert soft(process) == narrow.limit < wide.limit < before
     last = "narrow" if first == "wide" else "wide"
     for _ in range(2):
-        resources.unlimit_files(first)
+        layers.unlimit_files(first)
         assert soft(process) == (narrow if last == "narrow" else wide).limit
     for _ in range(2):
-        resources.unlimit_files(last)
+        layers.unlimit_files(last)
         assert soft(process) == before
 
 
-def test_a_process_that_has_ended_is_not_limited_and_gives_nothing_back() -> None:
+def test_a_process_that_has_ended_is_not_limited_and_gives_nothing_back(
+    layers: LimitLayers,
+) -> None:
     """Between the choice and the limit, and between the limit and the heal."""
-    resources = NodeResources(NO_CLUSTER)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        process = ProcessRef(pid=cat.pid)
-        assert resources.limit_files("x", process, free=1) is not None
+        process = ProcessRef(node="n1", pid=cat.pid)
+        assert layers.limit_files("x", process, free=1).result() is not None
         assert cat.stdin is not None
         cat.stdin.close()
         cat.wait()
-    assert resources.limit_files("y", process, free=1) is None
-    resources.unlimit_files("x")
-    resources.unlimit_files("x")
+    assert layers.limit_files("y", process, free=1).result() is None
+    layers.unlimit_files("x")
+    layers.unlimit_files("x")

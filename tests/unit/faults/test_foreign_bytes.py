@@ -25,7 +25,7 @@ def test_each_of_the_strangers_says_its_words_from_the_node() -> None:
     world = world_with_a_store()
     world.fire("foreign_bytes", {"send": "http", "node": "n2", "connections": 5})
     world.pass_time(2)
-    (sent,) = world.strangers["x"]
+    (sent,) = world.strangers.sent["x"]
     assert (sent.node, sent.at, sent.connections) == ("n2", ("n1", 29400), 5)
     assert sent.words.startswith(b"GET / HTTP/1.1\r\n")
     size = len(sent.words)
@@ -39,7 +39,7 @@ def test_each_of_the_strangers_says_its_words_from_the_node() -> None:
 def test_a_store_that_hangs_up_has_taken_it_too() -> None:
     """And nobody waits any longer for what it does."""
     world = world_with_a_store()
-    world.hangs_up = True
+    world.strangers.hangs_up = True
     world.fire("foreign_bytes", {"node": "n3"})
     world.pass_time(0.1)
     assert "3 closed by the store, 0 still open" in world.story[-1]
@@ -51,7 +51,7 @@ def test_a_store_is_given_a_moment_to_hang_up() -> None:
     world.fire("foreign_bytes", {"node": "n3"})
     world.pass_time(0.3)
     assert world.story == []
-    world.hangs_up = True
+    world.strangers.hangs_up = True
     world.pass_time(0.1)
     assert "3 closed by the store, 0 still open" in world.story[-1]
     world = world_with_a_store()
@@ -73,7 +73,7 @@ def test_silence_is_proven_by_connections_that_were_accepted() -> None:
 def test_a_stranger_who_is_refused_proves_nothing() -> None:
     """With what it met with; and nobody stays after the heal."""
     world = world_with_a_store()
-    world.refuses = "Connection refused"
+    world.strangers.refuses = "Connection refused"
     world.fire("foreign_bytes", {"node": "n2"})
     world.pass_time(0.1)
     assert world.story == [
@@ -81,7 +81,7 @@ def test_a_stranger_who_is_refused_proves_nothing() -> None:
     ]
     world.heal()
     world.pass_time(0.1)
-    assert world.strangers == {}
+    assert world.strangers.sent == {}
 
 
 def test_a_store_that_is_not_there_gets_no_strangers() -> None:
@@ -90,10 +90,10 @@ def test_a_store_that_is_not_there_gets_no_strangers() -> None:
     world.fire("foreign_bytes", "workers")
     assert world.story == ["failed: no store of the workers has been seen yet"]
     world = world_with_a_store()
-    world.budget.serving.clear()
+    world.cluster.sockets.serving.clear()
     world.fire("foreign_bytes", "rendezvous")
     assert world.story == ["failed: nobody listens at n1:29400"]
-    assert world.strangers == {}
+    assert world.strangers.sent == {}
 
 
 @pytest.mark.parametrize("send", WORDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elastic_harness.cluster.node.cuda_devices import find_cuda_devices
+from elastic_harness.cluster.choose import find_cuda_devices
 from elastic_harness.faults.registry import built_in_faults
 from pydantic import ValidationError
 

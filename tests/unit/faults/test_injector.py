@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.built_in import BUILT_IN
-from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps
+from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps, Until
 from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.faults.workers.worker import KillWorker, WorkerFault
@@ -24,12 +25,11 @@ def test_everything_is_given_back_in_reverse_order() -> None:
     world.fire("pause", {"node": "n3"}, entry_id="first")
     world.fire("partition", "n2", entry_id="second")
     world.pass_time(0.5)
-    world.broken = {"lift"}
-    problems: list[dict[str, str]] = []
-    world.injector.heal_all(lambda found: problems.append(dict(found)))
+    world.broken.add("lift")
+    healed = world.injector.heal_all()
     world.pass_time(5)
     assert world.log[-2:] == ["lift second", "resume n3"]
-    assert problems == [{"second": "cannot lift second"}]
+    assert healed.result() == {"second": "cannot lift second"}
 
 
 def test_a_fault_that_could_not_be_undone_is_not_said_to_be_and_is_tried_again() -> None:
@@ -39,13 +39,12 @@ def test_a_fault_that_could_not_be_undone_is_not_said_to_be_and_is_tried_again()
     world.pass_time(0.5)
     world.send("n1", "n2")
     world.pass_time(0.5)
-    world.broken = {"lift"}
+    world.broken.add("lift")
     world.heal()
     world.pass_time(1)
     assert "undone" not in world.story
-    assert world.injector.in_force == ("x",)
-    world.broken = set()
-    world.injector.heal_all(lambda _: None)
+    world.broken.clear()
+    world.injector.heal_all()
     world.pass_time(1)
     assert world.story[-1] == "undone"
 
@@ -54,10 +53,9 @@ def test_giving_back_ends_even_while_a_fault_is_still_being_injected() -> None:
     """A preemption whose notice runs is not waited for."""
     world = World()
     world.fire("preempt", {"node": "n2", "notice": "60s"})
-    done: list[object] = []
-    world.injector.heal_all(done.append)
+    healed = world.injector.heal_all()
     world.pass_time(0.1)
-    assert done == [{}]
+    assert healed.result() == {}
     # What cannot be undone is not said to be: the node was told to go.
     assert world.story[-1] == (
         "failed: it was healed 0.0 s after it fired, before it was seen to act (shown by: SIGTERM "
@@ -70,9 +68,7 @@ def test_giving_back_ends_even_while_a_fault_is_still_being_injected() -> None:
 
 def test_giving_back_nothing_is_done_at_once() -> None:
     """A run without faults has nothing to wait for."""
-    done: list[object] = []
-    World().injector.heal_all(done.append)
-    assert done == [{}]
+    assert World().injector.heal_all().result() == {}
 
 
 # --- the registry -----------------------------------------------------------------------
@@ -140,9 +136,8 @@ def test_a_fault_from_outside_is_known_by_its_name() -> None:
     assert isinstance(registry.parse("nudge", "rank 1"), Nudge)
     with pytest.raises(UsageError, match="'nudge' already"):
         registry.add(Nudge)
-    with pytest.raises(UsageError, match="there is no fault 'nugde'") as refused:
+    with pytest.raises(UsageError, match="no fault is called 'nugde': did you mean 'nudge'"):
         registry.parse("nugde", "rank 1")
-    assert refused.value.hint == "did you mean 'nudge'?"
 
 
 class _Nameless(KillWorker):
@@ -210,6 +205,42 @@ def test_a_bug_in_a_fault_is_that_faults_failure() -> None:
     assert world.story[0] == "in force"
     assert world.story[1].startswith("failed: it crashed with ZeroDivisionError: oh (")
     assert "test_injector.py:" in world.story[1]
+
+
+def test_a_fault_of_before_still_works_and_is_warned_of() -> None:
+    """What docs/faults.md showed until now: signals and states that are answered at once."""
+
+    class Old(KillWorker):
+        """Stands for a user's."""
+
+        name = "old"
+
+        def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+            (worker,) = targets.workers
+            assert context.signal(worker.process, signal.SIGTERM)
+            yield IN_FORCE
+            yield Until(
+                condition=lambda: not context.is_alive(worker.process),
+                within_s=10,
+                otherwise="somebody ignores SIGTERM",
+            )
+            return "all gone"
+
+    world = World()
+    world.registry.add(Old)
+
+    def go_through() -> None:
+        world.fire("old", "rank 1")
+        world.pass_time(1)
+
+    with pytest.warns(DeprecationWarning, match="goes with the next release") as warned:
+        go_through()
+    said = {str(each.message).partition(":")[0] for each in warned}
+    assert said == {
+        "`context.signal(...)` goes with the next release",
+        "`context.is_alive(...)` goes with the next release",
+    }
+    assert world.story == ["in force", "proved: all gone"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_a_limit_is_proven_when_the_kernel_has_counted_that_it_was_met() -> None
     world.budget.count("n2", throttled=7)
     world.fire("cpu_limit", {"node": "n2", "share": "20%"})
     world.pass_time(3)
-    assert world.budget.limits == {"x": {"n2": {"cpu": 0.2}}}
+    assert world.budget.limits == {"n2": {"cpu": 0.2}}
     assert world.story == ["in force, needs job"]
     world.budget.count("n2", throttled=9)
     world.pass_time(0.5)
@@ -52,7 +52,7 @@ def test_a_limit_that_is_met_at_once_and_healed_is_proven() -> None:
         world = World()
         world.fire(action, "n2")
         while "in force, needs job" not in world.story:
-            if "x" in world.budget.limits and "n2" in world.budget.limits["x"]:
+            if "n2" in world.budget.limits:
                 world.budget.count("n2", **{counted: 3})
             world.pass_time(0.01)
         world.heal()
@@ -70,7 +70,7 @@ def test_processes_that_come_and_go_are_not_counted() -> None:
     world.pass_time(0.1)
     world.budget.count("n2", processes=6)
     world.pass_time(0.5)
-    assert world.budget.limits == {"x": {"n2": {"processes": 7}}}
+    assert world.budget.limits == {"n2": {"processes": 7}}
 
 
 def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
@@ -79,20 +79,20 @@ def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
     world.budget.count("n2", processes=6)
     world.fire("process_limit", "n2")
     world.pass_time(0.8)
-    assert world.budget.limits == {"x": {"n2": {"processes": 6}}}
+    assert world.budget.limits == {"n2": {"processes": 6}}
     world.budget.count("n2", processes=3)
     world.pass_time(0.5)
     world.budget.count("n2", processes=6)
     world.pass_time(1.5)
-    assert world.budget.limits == {"x": {"n2": {"processes": 6}}}
+    assert world.budget.limits == {"n2": {"processes": 6}}
     world.budget.count("n2", processes=5)
     world.pass_time(3)
-    assert world.budget.limits == {"x": {"n2": {"processes": 5}}}
+    assert world.budget.limits == {"n2": {"processes": 5}}
     world.budget.count("n2", processes_refused=1)
     world.pass_time(0.5)
     world.budget.count("n2", processes=4)
     world.pass_time(3)
-    assert world.budget.limits == {"x": {"n2": {"processes": 5}}}
+    assert world.budget.limits == {"n2": {"processes": 5}}
 
 
 def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
@@ -101,7 +101,7 @@ def test_memory_is_limited_to_so_much_more_than_there_is() -> None:
     world.budget.count("n2", memory=1000)
     world.fire("memory_limit", {"node": "n2", "size": "5kB"})
     world.pass_time(0.3)
-    assert world.budget.limits == {"x": {"n2": {"memory": 6000}}}
+    assert world.budget.limits == {"n2": {"memory": 6000}}
     world.budget.count("n2", memory_kills=1)
     world.pass_time(0.3)
     assert world.story == ["in force, needs job"], "the machine itself may be short of memory"
@@ -116,7 +116,7 @@ def test_a_kill_for_memory_is_proven_by_the_kernel_and_its_limit_lifted() -> Non
     world.fire("oom", "rank 1")
     world.pass_time(0.3)
     assert world.processes[1002].orders[-1]["act"] == "eat"
-    assert world.budget.limits["x"] == {"n2": {"memory": 128 << 20}}
+    assert world.budget.limits == {"n2": {"memory": 128 << 20}}
     world.answer(1, "eat")
     world.budget.count("n2", memory_kills=1)
     world.end(1, -9)

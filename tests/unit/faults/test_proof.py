@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
-from elastic_harness.faults.context import HealOrdered, InForce, Sleep, Wait
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.context import HealOrdered, InForce, Sleep, Waits, wait_for_proof
 
 from tests.unit.faults.bench import World
 
@@ -17,13 +14,12 @@ class Looked:
     def __init__(
         self, *, seen_at: float | None = None, patience: float = 1.0, **how: float
     ) -> None:
-        self._world = World()
-        self._world.patience = patience
+        self._world = World(patience=patience)
         self._seen_at = seen_at
         self.at: list[float] = []
-        self._steps = wait_for_proof(self._world, self._look, **how)
+        self._steps = wait_for_proof(self._world.context, self._look, **how)
         assert next(self._steps) is InForce.NEEDS_JOB
-        self._began = self._world.now()
+        self._began = self._world.time.now()
 
     def to_the_end(self, *, healed_at: float | None = None) -> str | None:
         """Return what was seen, None: nothing."""
@@ -41,9 +37,9 @@ class Looked:
             return str(stop.value) if stop.value else None
 
     def _past_s(self) -> float:
-        return self._world.now() - self._began
+        return self._world.time.now() - self._began
 
-    def _look(self) -> Generator[Wait, None, str]:
+    def _look(self) -> Waits[str]:
         yield from ()
         self.at.append(round(self._past_s(), 3))
         is_seen = self._seen_at is not None and self._past_s() >= self._seen_at

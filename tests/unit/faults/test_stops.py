@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.workers.stops import Stops
-from elastic_harness.scenario.engine.situation import ProcessRef
 
 from tests.unit.faults.bench import World
 
-PROCESS = ProcessRef(pid=1002, start_time=7)
-OTHER = ProcessRef(pid=1003, start_time=7)
+PROCESS = ProcessRef(node="n2", pid=1002, start_time=7)
+ELSEWHERE = ProcessRef(node="n3", pid=1003, start_time=7)
+OTHER = ProcessRef(node="n2", pid=1003, start_time=7)
 
 
 def test_a_process_goes_on_with_its_last_owner() -> None:
     """In whichever order they leave; twice is harmless."""
     stops = Stops()
     for owner in ("a", "b", "a"):
-        stops.stop(owner, "n2", PROCESS)
-    stops.stop("a", "n3", OTHER)
+        stops.stop(owner, PROCESS)
+    stops.stop("a", OTHER)
     assert stops.release("a") == (OTHER,)
     assert stops.release("a") == ()
     assert stops.release("b") == (PROCESS,)
@@ -27,12 +28,12 @@ def test_a_process_goes_on_with_its_last_owner() -> None:
 def test_a_process_is_the_same_with_and_without_its_start_time() -> None:
     """One of another start time has the pid of one that is gone."""
     stops = Stops()
-    stops.stop("a", "n2", PROCESS)
-    stops.stop("b", "n2", ProcessRef(pid=PROCESS.pid))
+    stops.stop("a", PROCESS)
+    stops.stop("b", ProcessRef(node="n2", pid=PROCESS.pid))
     assert stops.release("a") == ()
-    stops.stop("c", "n2", ProcessRef(pid=PROCESS.pid, start_time=8))
+    stops.stop("c", ProcessRef(node="n2", pid=PROCESS.pid, start_time=8))
     assert stops.release("b") == ()
-    assert stops.release("c") == (ProcessRef(pid=PROCESS.pid, start_time=8),)
+    assert stops.release("c") == (ProcessRef(node="n2", pid=PROCESS.pid, start_time=8),)
 
 
 def test_a_node_goes_on_with_its_last_owner() -> None:
@@ -50,8 +51,8 @@ def test_a_node_goes_on_with_its_last_owner() -> None:
 def test_a_process_of_a_paused_node_goes_on_with_the_node() -> None:
     """One that is held by somebody else stays, and is to be stopped again if it has to be."""
     stops = Stops()
-    stops.stop("hang", "n2", PROCESS)
-    stops.stop("slow", "n2", OTHER)
+    stops.stop("hang", PROCESS)
+    stops.stop("slow", OTHER)
     stops.pause("pause", "n2")
     assert stops.release("hang") == ()
     assert stops.resume("pause", "n2")
@@ -63,7 +64,7 @@ def test_a_process_of_a_paused_node_goes_on_with_the_node() -> None:
 def test_a_node_that_is_paused_again_at_once_keeps_its_processes() -> None:
     """The answer to the order to resume it comes too late for anything to go on."""
     stops = Stops()
-    stops.stop("hang", "n2", PROCESS)
+    stops.stop("hang", PROCESS)
     stops.pause("a", "n2")
     stops.release("hang")
     assert stops.resume("a", "n2")
@@ -76,12 +77,12 @@ def test_a_node_that_is_paused_again_at_once_keeps_its_processes() -> None:
 def test_what_was_stopped_on_a_node_that_is_gone_is_forgotten() -> None:
     """Its next incarnation runs."""
     stops = Stops()
-    stops.stop("hang", "n2", PROCESS)
-    stops.stop("hang", "n3", OTHER)
+    stops.stop("hang", PROCESS)
+    stops.stop("hang", ELSEWHERE)
     stops.pause("a", "n2")
     stops.forget("n2")
     assert not stops.resume("a", "n2")
-    assert stops.release("hang") == (OTHER,)
+    assert stops.release("hang") == (ELSEWHERE,)
 
 
 @pytest.mark.parametrize("how", ["freezer", "signals"])
@@ -89,17 +90,17 @@ def test_what_was_stopped_on_a_node_that_is_gone_is_forgotten() -> None:
 def test_two_pauses_of_a_node_last_as_long_as_the_longer(first: str, how: str) -> None:
     """Whichever is healed first."""
     world = World()
-    world.is_paused_by_signals = how == "signals"
+    world.cluster.is_paused_by_signals = how == "signals"
     for entry in ("x", "y"):
         world.fire("pause", {"node": "n2"}, entry_id=entry)
         world.pass_time(0.1)
     world.heal(first)
     world.pass_time(0.1)
     assert world.story[-1] == "undone"
-    assert world.frozen == {"n2"}
+    assert world.cluster.frozen == {"n2"}
     world.heal("y" if first == "x" else "x")
     world.pass_time(0.1)
-    assert world.frozen == set()
+    assert world.cluster.frozen == set()
     assert world.log.count("resume n2") == 1
 
 
@@ -120,7 +121,7 @@ def test_two_faults_that_stop_a_process_do_not_continue_it_for_each_other(
     """All pairs: while the one that stays stops for good, the process stands."""
     world = World()
     world.endpoints["rendezvous"] = ("n2", 29400)
-    world.budget.serving["n2", 29400] = (1002,)
+    world.cluster.sockets.serving["n2", 29400] = (1002,)
     world.fire(before, STOPPING[before], entry_id="x")
     world.pass_time(0.03)
     world.fire(after, STOPPING[after], entry_id="y")
@@ -144,7 +145,7 @@ def test_a_worker_that_hangs_on_a_paused_node_hangs_on_when_that_goes_on(
     """And goes on with it when its own fault was healed meanwhile."""
     for is_healed_first in (False, True):
         world = World()
-        world.is_paused_by_signals = how == "signals"
+        world.cluster.is_paused_by_signals = how == "signals"
         world.fire("hang", "rank 1", entry_id="x")
         world.pass_time(0.1)
         world.fire("pause", {"node": "n2"}, entry_id="y")

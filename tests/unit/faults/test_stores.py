@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from pathlib import Path
 
-from elastic_harness.observe.listeners import find_listeners, listening_inodes
+from elastic_harness.cluster.local_processes import listening_inodes, listens_at
 
 from tests.unit.faults.bench import World
 
@@ -22,14 +23,16 @@ def served() -> World:
     """Return a world in which process 1001 serves the rendezvous's store."""
     world = World()
     world.endpoints["rendezvous"] = ("n1", 29400)
-    world.budget.serving["n1", 29400] = (1001,)
+    world.cluster.sockets.serving["n1", 29400] = (1001,)
     return world
 
 
-def test_only_sockets_that_listen_at_the_port_count() -> None:
+def test_only_sockets_that_listen_at_the_port_count(tmp_path: Path) -> None:
     """A recorded table: connections of that port, and listeners of others, do not."""
-    assert listening_inodes(TABLE.splitlines(), 29400) == {"4711"}
-    assert listening_inodes([], 29400) == set()
+    table = tmp_path / "tcp"
+    assert listening_inodes(str(table), 29400) == set()
+    table.write_text(TABLE)
+    assert listening_inodes(str(table), 29400) == {"4711"}
 
 
 def test_a_process_that_listens_is_found() -> None:
@@ -38,9 +41,9 @@ def test_a_process_that_listens_is_found() -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
-        found = find_listeners([os.getpid(), 2**22 - 3], port)
-        assert [each.pid for each in found] == [os.getpid()]
-    assert find_listeners([os.getpid()], port) == ()
+        assert listens_at(os.getpid(), port)
+        assert not listens_at(2**22 - 3, port)
+    assert not listens_at(os.getpid(), port)
 
 
 def test_a_killed_store_is_proven_by_the_end_of_who_served_it() -> None:
@@ -60,7 +63,7 @@ def test_a_frozen_store_goes_on_when_it_is_healed() -> None:
     assert world.story[-1] == "proved: state T: 1001 at n1:29400"
     # A later round has its store elsewhere, and one that is killed is started again.
     world.endpoints["rendezvous"] = ("n2", 29401)
-    world.budget.serving = {("n2", 29401): (1002,)}
+    world.cluster.sockets.serving = {("n2", 29401): (1002,)}
     world.heal()
     world.heal()
     world.pass_time(0.1)
@@ -99,6 +102,6 @@ def test_a_store_that_is_not_there_cannot_be_hit() -> None:
     world.fire("freeze_store", "rendezvous")
     assert world.story == ["failed: n9, which has the store of the rendezvous, is not up"]
     world = served()
-    world.budget.serving.clear()
+    world.cluster.sockets.serving.clear()
     world.fire("slow_store", "rendezvous")
     assert world.story == ["failed: nobody listens at n1:29400"]

@@ -33,7 +33,7 @@ def test_all_toxics_can_be_said_in_the_units_of_scenarios(kind: str) -> None:
     world = World()
     order = world.fire("toxic", {"proxy": "db", "type": kind, "stream": "upstream", **said})
     world.pass_time(0.5)
-    proxy, toxic = world.toxics["x"]
+    proxy, toxic = world.proxies.toxics["x"]
     assert (proxy, toxic.type, toxic.stream, toxic.attributes) == ("db", kind, "upstream", sent)
     assert order.targets.describe() == ("db",)
 
@@ -42,16 +42,16 @@ def test_a_toxic_is_proven_by_what_met_it_in_its_direction() -> None:
     """Nothing else went through the proxy that it could have harmed."""
     world = World()
     world.fire("toxic", {"proxy": "db", "type": "latency", "latency": "10ms"}, entry_id="slow")
-    world.met["db", "slow", "upstream"] = 3
+    world.proxies.met["db", "slow", "upstream"] = 3
     world.pass_time(1)
     assert world.story == ["in force, needs job"]
-    world.met["db", "slow", "downstream"] = 2
+    world.proxies.met["db", "slow", "downstream"] = 2
     world.pass_time(1)
     assert world.story[-1] == "proved: 2 reads of connections through 'db' met the toxic"
     for _ in range(2):
         world.heal("slow")
         world.pass_time(1)
-    assert world.toxics == {}
+    assert world.proxies.toxics == {}
 
 
 def test_a_toxic_that_met_nothing_has_failed() -> None:
@@ -94,11 +94,11 @@ def test_a_proxy_is_off_until_it_heals_and_what_is_so_already_is_no_fault() -> N
     assert world.story[-1] == "failed: the proxy 'db' is off already"
     world.heal("again")
     world.pass_time(0.1)
-    assert not world.is_proxy_on("db")
+    assert not world.proxies.is_on("db")
     for _ in range(2):
         world.heal("off")
         world.pass_time(0.1)
-    assert world.is_proxy_on("db")
+    assert world.proxies.is_on("db")
 
 
 def test_a_proxy_that_is_late_is_switched_on() -> None:

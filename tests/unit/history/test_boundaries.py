@@ -627,6 +627,13 @@ def test_occurrences_and_invariants_are_known_as_such() -> None:
     """`sometimes` and `never` ask for occurrences; invariants are on by default."""
     checkers = [STANDARD.find(name) for name in STANDARD.names]
     assert [c.name for c in checkers if c.is_occurrence] == ["split_brain", "rank_reassigned"]
+    assert [c.name for c in checkers if c.may_be_seen] == ["log_contains"]
+    once = {"job", "exit_codes", "restarts", "world_sizes"}
+    assert {c.name for c in checkers if c.is_said_once} == once
+    assert {c.name for c in checkers if not c.needs_workers} == {
+        *("no_survivors", "faults_effective", "ends_in_time", "switch_clean", "no_workers"),
+        *("job", "exit_codes", "log_contains", "consistent"),
+    }
     assert [c.name for c in checkers if c.is_default] == [
         "ranks", "agreement", "one_world", "no_overlap", "budget", "membership", "no_survivors",
         "faults_effective", "ends_in_time", "workers_observed", "switch_clean", "consistent",

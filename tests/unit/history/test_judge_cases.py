@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from elastic_harness.history.checkers import Check, Checker, NoParameters, Registry, checker
@@ -231,7 +232,9 @@ def test_a_checker_of_ones_own_is_on_request_and_says_what_its_first_line_says()
     plain = checker("plain", NoParameters)(lambda *_: unknown("nothing"))
     assert plain.summary == "plain"
     bare = Checker(name="bare", summary="", parameters=NoParameters, check=mine.check)
-    assert (bare.is_default, bare.is_occurrence) == (False, False)
+    for each in (plain, bare):
+        flags = (each.is_default, each.is_occurrence, each.may_be_seen, each.is_said_once)
+        assert (flags, each.needs_workers) == ((False,) * 4, True)
     check = Check(name="bare", text="", checker=bare, parameters=NoParameters())
     assert check.run(History()).is_valid
     registry = Registry((mine, plain))
@@ -239,6 +242,35 @@ def test_a_checker_of_ones_own_is_on_request_and_says_what_its_first_line_says()
     assert registry.bind("mine").run(History()).is_valid
     with pytest.raises(UsageError):
         registry.default_checks(without=("mine",))
+
+
+def test_a_dataclass_of_parameters_is_taken_with_a_warning() -> None:
+    """As in release 0.1: with its own checks of values, its methods, and lists for tuples."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Old:
+        sizes: tuple[int, ...]
+        most: int = 3
+
+        def __post_init__(self) -> None:
+            if len(self.sizes) > self.most:
+                raise ValueError("too many")
+
+        def total(self) -> int:
+            return sum(self.sizes)
+
+    match = "the parameters of the checker 'old' are a dataclass"
+    with pytest.warns(DeprecationWarning, match=match) as told:
+        old = checker("old", Old, shorthand="sizes")(  # type: ignore[type-var]
+            lambda _, asked: valid(str(asked.total()))
+        )
+    assert told[0].filename == __file__
+    registry = Registry((old,))
+    assert registry.bind("old", [1, 2]).run(History()).reason == "3"
+    with pytest.raises(UsageError, match="old: too many"):
+        registry.bind("old", {"sizes": [1, 2], "most": 1})
+    with pytest.raises(UsageError, match=r"unknown key 'mast' \(did you mean 'most'"):
+        registry.bind("old", {"sizes": [1], "mast": 1})
 
 
 def test_a_checker_that_returns_something_else_says_unknown() -> None:

@@ -253,7 +253,7 @@ def test_the_smallest_values_make_sense(name: str, value: object) -> None:
         ("steps_lost", -1, "cannot be lost"),
         ("samples", {**ONCE, "dropped": -1}, "0 or more"),
         ("samples", {**ONCE, "padding": -1}, "0 or more"),
-        ("samples", {**ONCE, "padding": "some"}, "a whole number is expected"),
+        ("samples", {**ONCE, "padding": "some"}, "'allowed' or 'forbidden' is expected"),
         ("epochs", 0, "one epoch or more"),
         ("epochs", {"exactly": 1, "dropped": -1}, "0 dropped samples or more"),
         ("finished_at", 0, "counted from 1"),

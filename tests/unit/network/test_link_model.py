@@ -11,14 +11,14 @@ import pytest
 from elastic_harness.network.link_model import (
     HEALTHY,
     MAX_QUEUE_S,
+    Decision,
+    DecisionKind,
     DropReason,
-    Fate,
-    FateKind,
     Link,
     LinkMode,
     LinkPolicy,
 )
-from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap, combine
+from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 
 from pytest_elastic.errors import UsageError
 
@@ -32,34 +32,34 @@ def arrivals(made: Link, count: int, *, size: int = 1000, gap_s: float = 0.0) ->
     """Offer packets of one flow and return when those that leave arrive, in the order offered."""
     times: list[float] = []
     for number in range(count):
-        fate = made.offer(size, "flow", number * gap_s)
-        times.extend(fate.leave_at)
+        decision = made.offer(size, "flow", number * gap_s)
+        times.extend(decision.leave_at)
     return times
 
 
 def test_a_healthy_link_delivers_at_once() -> None:
     """Without a policy a packet arrives when it is sent."""
-    assert link().offer(1500, "flow", 12.5) == Fate(FateKind.LEAVE, leave_at=(12.5,))
+    assert link().offer(1500, "flow", 12.5) == Decision(DecisionKind.LEAVE, leave_at=(12.5,))
     assert HEALTHY.is_transparent
 
 
 @pytest.mark.parametrize(
     ("mode", "kind", "reason"),
     [
-        (LinkMode.DROP, FateKind.DROP, DropReason.DOWN),
-        (LinkMode.REJECT, FateKind.REJECT, DropReason.REJECTED),
-        (LinkMode.HOLD, FateKind.HOLD, None),
+        (LinkMode.DROP, DecisionKind.DROP, DropReason.DOWN),
+        (LinkMode.REJECT, DecisionKind.REJECT, DropReason.REJECTED),
+        (LinkMode.HOLD, DecisionKind.HOLD, None),
     ],
 )
 def test_a_link_that_is_down_treats_packets_by_its_mode(
-    mode: LinkMode, kind: FateKind, reason: DropReason | None
+    mode: LinkMode, kind: DecisionKind, reason: DropReason | None
 ) -> None:
     """Down links swallow, answer or keep; only what does not arrive is counted as dropped."""
     made = link(LinkPolicy(up=False, mode=mode))
-    fate = made.offer(100, "flow", 0.0)
-    assert (fate.kind, fate.reason) == (kind, reason)
+    decision = made.offer(100, "flow", 0.0)
+    assert (decision.kind, decision.reason) == (kind, reason)
     assert made.counters().dropped == ({} if reason is None else {reason: 1})
-    assert not made.may_deliver()
+    assert made.stop_on_way() is mode
 
 
 def test_latency_delays_and_jitter_spreads_without_reordering() -> None:
@@ -81,16 +81,16 @@ def test_a_late_packet_does_not_hold_back_other_flows() -> None:
 def test_loss_strikes_as_often_as_it_says_and_counts_segments() -> None:
     """Of forty segments in one go each is lost by itself, and the others arrive."""
     made = link(LinkPolicy(loss=0.1))
-    fates = [made.offer(60_000, "flow", 0.0, units=40) for _ in range(500)]
-    lost = sum(len(fate.lost_units) for fate in fates)
+    decisions = [made.offer(60_000, "flow", 0.0, units=40) for _ in range(500)]
+    lost = sum(len(decision.lost_units) for decision in decisions)
     assert 0.09 < lost / (500 * 40) < 0.11
     assert made.counters().dropped == {DropReason.LOST: lost}
-    assert all(fate.kind is FateKind.LEAVE for fate in fates)
+    assert all(decision.kind is DecisionKind.LEAVE for decision in decisions)
 
 
 def test_a_packet_of_which_every_unit_is_lost_does_not_leave() -> None:
     """Certain loss loses everything."""
-    assert link(LinkPolicy(loss=1.0)).offer(4000, "flow", 0.0).kind is FateKind.DROP
+    assert link(LinkPolicy(loss=1.0)).offer(4000, "flow", 0.0).kind is DecisionKind.DROP
 
 
 def test_duplicates_and_late_packets_are_drawn_by_chance() -> None:
@@ -122,8 +122,8 @@ def test_the_same_seed_gives_the_same_fates() -> None:
     """All chance comes from the stream that the seed names."""
     policy = LinkPolicy(latency_s=0.1, jitter_s=0.1, loss=0.3, duplicate=0.3, reorder=0.3)
     one, two = (Link("seed", policy) for _ in range(2))
-    fates = [[made.offer(3000, 0, now) for now in range(100)] for made in (one, two)]
-    assert fates[0] == fates[1]
+    decisions = [[made.offer(3000, 0, now) for now in range(100)] for made in (one, two)]
+    assert decisions[0] == decisions[1]
     assert one.counters() == two.counters()
 
 
@@ -211,7 +211,7 @@ def test_jitter_spreads_as_its_distribution_says(
 def test_bursts_lose_as_often_and_as_long_as_they_say() -> None:
     """Gilbert and Elliott: the share in the long run, and how long a burst lasts."""
     made = link(LinkPolicy(bursts=(BurstLoss(enter=0.01, leave=0.2),)))
-    lost = [made.offer(100, 0, 0.0).kind is FateKind.DROP for _ in range(100_000)]
+    lost = [made.offer(100, 0, 0.0).kind is DecisionKind.DROP for _ in range(100_000)]
     bursts = sum(is_lost and not before for before, is_lost in itertools.pairwise([False, *lost]))
     assert sum(lost) / len(lost) == pytest.approx(0.01 / 0.21, rel=0.1)
     assert sum(lost) / bursts == pytest.approx(5.0, rel=0.1)
@@ -221,10 +221,10 @@ def test_bursts_lose_as_often_and_as_long_as_they_say() -> None:
 def test_corrupted_units_are_told_apart_from_lost_ones() -> None:
     """A unit is lost or corrupted, never both."""
     made = link(LinkPolicy(loss=0.2, corrupt=0.5))
-    fates = [made.offer(60_000, 0, 0.0, units=40) for _ in range(200)]
-    corrupt = sum(len(fate.corrupt_units) for fate in fates)
+    decisions = [made.offer(60_000, 0, 0.0, units=40) for _ in range(200)]
+    corrupt = sum(len(decision.corrupt_units) for decision in decisions)
     assert corrupt / (200 * 40) == pytest.approx(0.4, rel=0.05)
-    assert all(not set(fate.lost_units) & set(fate.corrupt_units) for fate in fates)
+    assert all(not set(decision.lost_units) & set(decision.corrupt_units) for decision in decisions)
     assert made.counters().dropped[DropReason.CORRUPTED] == corrupt
 
 
@@ -233,13 +233,13 @@ def test_a_flapping_link_is_down_first_and_keeps_its_rhythm() -> None:
     flap = Flap(down_s=1.0, up_s=2.0)
     made = link()
     made.change_policy(LinkPolicy(flaps=(flap,)), 10.0)
-    down = [made.offer(1, 0, 10.0 + t).kind is FateKind.DROP for t in (0.0, 0.9, 1.1, 2.9, 3.1)]
+    down = [made.offer(1, 0, 10.0 + t).kind is DecisionKind.DROP for t in (0.0, 0.9, 1.1, 2.9, 3.1)]
     assert down == [True, True, False, False, True]
-    made.change_policy(combine([LinkPolicy(flaps=(flap,)), LinkPolicy(latency_s=0.5)]), 14.5)
-    assert made.offer(1, 0, 15.0).kind is FateKind.LEAVE
-    assert not made.may_deliver(16.5)
+    made.change_policy(LinkPolicy(flaps=(flap,), latency_s=0.5), 14.5)
+    assert made.offer(1, 0, 15.0).kind is DecisionKind.LEAVE
+    assert made.stop_on_way(16.5) is LinkMode.DROP
     made.change_policy(HEALTHY, 16.5)
-    assert made.may_deliver(16.5)
+    assert made.stop_on_way(16.5) is None
 
 
 def test_a_flap_that_holds_delivers_when_the_link_is_up_again() -> None:
@@ -247,20 +247,20 @@ def test_a_flap_that_holds_delivers_when_the_link_is_up_again() -> None:
     made = link(LinkPolicy(flaps=(Flap(down_s=1.0, up_s=2.0, mode=LinkMode.HOLD),)))
     times = [made.offer(1, 0, t).leave_at[0] for t in (0.2, 0.4, 1.5)]
     assert times == pytest.approx([1.0, 1.0, 1.5], abs=1e-5)
-    assert made.may_deliver(times[0])
+    assert made.stop_on_way(times[0]) is None
 
 
 def test_an_order_to_reset_spares_connections_that_begin_later() -> None:
     """Those that were there are reset at their next packet, until the order is lifted."""
     made = link(LinkPolicy(resets=1))
-    assert made.offer(1, "old", 0.0, opens=False).kind is FateKind.RESET
-    assert made.offer(1, "new", 0.0, opens=True).kind is FateKind.LEAVE
-    assert made.offer(1, "new", 0.0, opens=False).kind is FateKind.LEAVE
-    assert made.offer(1, "datagrams", 0.0).kind is FateKind.LEAVE
+    assert made.offer(1, "old", 0.0, opens=False).kind is DecisionKind.RESET
+    assert made.offer(1, "new", 0.0, opens=True).kind is DecisionKind.LEAVE
+    assert made.offer(1, "new", 0.0, opens=False).kind is DecisionKind.LEAVE
+    assert made.offer(1, "datagrams", 0.0).kind is DecisionKind.LEAVE
     made.change_policy(LinkPolicy(resets=2))
-    assert made.offer(1, "new", 0.0, opens=False).kind is FateKind.RESET
+    assert made.offer(1, "new", 0.0, opens=False).kind is DecisionKind.RESET
     made.change_policy(HEALTHY)
-    assert made.offer(1, "old", 0.0, opens=False).kind is FateKind.LEAVE
+    assert made.offer(1, "old", 0.0, opens=False).kind is DecisionKind.LEAVE
 
 
 def test_a_class_of_traffic_meets_its_own_policy_and_that_for_everything() -> None:
@@ -269,16 +269,16 @@ def test_a_class_of_traffic_meets_its_own_policy_and_that_for_everything() -> No
     made.change_policy(LinkPolicy(up=False), traffic="store")
     made.change_policy(LinkPolicy(latency_s=0.2), traffic="liveness")
     assert made.offer(10, 0, 0.0, traffic=("collectives",)).leave_at == (0.1,)
-    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is FateKind.DROP
+    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is DecisionKind.DROP
     assert made.offer(10, 2, 0.0, traffic=("liveness",)).leave_at[0] == pytest.approx(0.3)
-    assert made.offer(10, 3, 0.0, traffic=("store", "liveness")).kind is FateKind.DROP
+    assert made.offer(10, 3, 0.0, traffic=("store", "liveness")).kind is DecisionKind.DROP
     counters = made.counters()
     assert (counters.packets, counters.delayed) == (4, 2)
     assert counters.of("store").dropped == {DropReason.DOWN: 2}
     assert counters.of("liveness").delayed == 1
     assert counters.of("rendezvous").packets == 0
     made.change_policy(HEALTHY, traffic="store")
-    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is FateKind.LEAVE
+    assert made.offer(10, 1, 0.0, traffic=("store",)).kind is DecisionKind.LEAVE
 
 
 def test_what_comes_after_a_heal_does_not_overtake_what_is_on_its_way() -> None:
@@ -292,20 +292,24 @@ def test_what_comes_after_a_heal_does_not_overtake_what_is_on_its_way() -> None:
     assert made.is_settled(0.2)
 
 
-def test_policies_of_several_faults_make_one() -> None:
-    """Delays add up, chances combine, the narrowest rate and the hardest cut hold."""
-    both = combine(
-        [
-            LinkPolicy(latency_s=0.1, jitter_s=0.05, loss=0.5, rate_bytes_per_s=100.0),
-            LinkPolicy(latency_s=0.2, jitter_s=0.1, loss=0.5, rate_bytes_per_s=50.0),
-            LinkPolicy(up=False, mode=LinkMode.HOLD),
-            LinkPolicy(up=False, mode=LinkMode.REJECT),
-            LinkPolicy(jitter_s=0.12, distribution=Distribution.PARETO),
-        ]
-    )
-    assert (both.up, both.mode) == (False, LinkMode.REJECT)
-    assert both.latency_s == pytest.approx(0.3)
-    assert (both.jitter_s, both.distribution) == (0.12, Distribution.PARETO)
-    assert (both.loss, both.rate_bytes_per_s) == (0.75, 50.0)
-    assert combine([]) == HEALTHY
-    assert combine([LinkPolicy(latency_s=3000.0), LinkPolicy(latency_s=3000.0)]).latency_s == 3600.0
+def laid(*policies: LinkPolicy) -> Link:
+    """Return a link over which several faults have laid policies."""
+    made = link()
+    made.lay(tuple((f"fault {number}", policy) for number, policy in enumerate(policies)))
+    return made
+
+
+def test_a_packet_meets_the_policies_of_all_faults_as_those_of_links_in_a_row() -> None:
+    """Delays add up, the narrowest rate and the hardest cut hold, each draws its own chance."""
+    late = laid(LinkPolicy(latency_s=0.1), LinkPolicy(latency_s=0.2))
+    assert late.offer(1, 0, 0.0).leave_at[0] == pytest.approx(0.3)
+    narrow = laid(LinkPolicy(rate_bytes_per_s=100.0), LinkPolicy(rate_bytes_per_s=50.0))
+    assert narrow.offer(5, 0, 0.0).leave_at[0] == pytest.approx(0.1)
+    cuts = [LinkPolicy(up=False, mode=mode) for mode in (LinkMode.HOLD, LinkMode.REJECT)]
+    assert laid(*cuts).offer(1, 0, 0.0).kind is DecisionKind.REJECT
+    lossy = laid(LinkPolicy(loss=0.5), LinkPolicy(loss=0.5))
+    lost = sum(lossy.offer(1, 0, 0.0).kind is DecisionKind.DROP for _ in range(4000))
+    assert lost / 4000 == pytest.approx(0.75, rel=0.05)
+    long = laid(LinkPolicy(latency_s=3000.0), LinkPolicy(latency_s=3000.0))
+    assert long.offer(1, 0, 0.0).leave_at == (3600.0,)
+    assert laid().is_transparent

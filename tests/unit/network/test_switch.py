@@ -9,7 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from elastic_harness.conversation import Answer, Conversation
+from elastic_harness.conversation import Conversation
+from elastic_harness.future import wait_for
 from elastic_harness.network import packets
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
 from elastic_harness.network.switch import Switch
@@ -93,11 +94,7 @@ class Table:
                 return found
 
     def _ask(self, op: str, fields: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        answers: list[Answer] = []
-        self._control.call(op, fields, answers.append, fds=fds, timeout_s=1e6)
-        while not answers:
-            self.loop.run_once(0)
-        assert not answers[0].error
+        wait_for(self.loop, self._control.call(op, fields, fds=fds, timeout_s=1e6))
 
 
 @pytest.fixture
@@ -127,7 +124,7 @@ def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_la
 def test_what_becomes_due_while_its_link_holds_is_not_passed_by_what_was_sent_off_later(
     table: Table, after: LinkPolicy
 ) -> None:
-    """Others of its flow are still on their way when the link lets go; it has its fate, as they."""
+    """Others of its flow are still on their way when the link lets go; it is decided, as they."""
     table.change(LinkPolicy(latency_s=0.02))
     table.send(1)
     table.clock.at += 0.01

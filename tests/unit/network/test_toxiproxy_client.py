@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -225,69 +222,3 @@ def test_a_reset_mends_all_that_can_be_mended(client: ToxiproxyClient) -> None:
     after = client.proxies()
     assert {name: proxy.enabled for name, proxy in after.items()} == {"a": False, "b": True}
     assert after["a"].toxics() == after["b"].toxics() == {}
-
-
-class _HangsOnToxics(http.server.BaseHTTPRequestHandler):
-    """Shopify's server with a stalled reader: nothing about a proxy ends, but its removal."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self._asked(body)
-        if "/toxics" in self.path or self.path == "/reset":
-            if "DELETE /proxies/p" not in self._log():
-                self._answer(503, b"<html><body><h1>Timeout</h1></body></html>")
-                return
-            self._answer(200, body)
-            return
-        fields = {"enabled": True, "toxics": [], **json.loads(body)}
-        self._answer(201, json.dumps({**fields, "listen": "127.0.0.1:7"}).encode())
-
-    def do_DELETE(self) -> None:
-        self._asked(b"")
-        self._answer(204, b"")
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-    def _log(self) -> list[str]:
-        log: list[str] = self.server.log  # type: ignore[attr-defined]
-        return log
-
-    def _asked(self, body: bytes) -> None:
-        self._log().append(f"{self.command} {self.path}")
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def hanging() -> Iterator[http.server.HTTPServer]:
-    """Lend a server that hangs on its proxy."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HangsOnToxics) as server:
-        server.log = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join(10)
-
-
-def test_a_proxy_that_hangs_is_made_anew_with_its_toxics(hanging: http.server.HTTPServer) -> None:
-    """Removing it is what frees the real server."""
-    client = ToxiproxyClient(f"127.0.0.1:{hanging.server_port}")
-    proxy = client.create("x:1", "p")
-    proxy.add_toxic(type="latency", attributes={"latency": 5})
-    assert client.recoveries == 1
-    assert hanging.log == [  # type: ignore[attr-defined]
-        "POST /proxies",
-        "POST /proxies/p/toxics",
-        "DELETE /proxies/p",
-        "POST /proxies",
-        "POST /proxies/p/toxics",
-    ]
-    assert proxy.listen == "127.0.0.1:7"
-    proxy.add_toxic(type="noop")
-    assert client.recoveries == 1

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from elastic_harness.toxiproxy.http_wire import Request
-from elastic_harness.toxiproxy.server import Toxiproxy
+from elastic_harness.scenario.planning.seed import Seed
+from elastic_harness.toxiproxy.api import Api
+from elastic_harness.toxiproxy.proxy import Proxy
 
 from pytest_elastic.loop import Loop
 from tests.conformance.toxiproxy_bench import reset
@@ -32,12 +33,12 @@ class Ends:
 
 
 class Table:
-    """A server on a loop of its own, one proxy, and an upstream to lead to."""
+    """The API of a server on a loop of its own, one proxy, and an upstream to lead to."""
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.toxiproxy = Toxiproxy(self.loop)
-        self.toxiproxy.start()
+        self.loop.enable_thread_wakeup()
+        self.api = Api(self._make_proxy)
         self.upstream = socket.create_server(("127.0.0.1", 0))
         host, port = self.upstream.getsockname()
         body = {"name": "p", "upstream": f"{host}:{port}", "listen": "127.0.0.1:0"}
@@ -50,13 +51,12 @@ class Table:
         for opened in self._opened:
             opened.close()
         self.upstream.close()
-        self.toxiproxy.close()
+        self.api.close()
         self.loop.close()
 
     def ask(self, method: str, path: str, body: object = None) -> dict[str, object]:
         """Ask the API, without its sockets."""
-        request = Request(method=method, target=path, body=json.dumps(body).encode())
-        answer = self.toxiproxy.api.answer(request)
+        answer = self.api.answer(method, path, json.dumps(body).encode())
         assert answer.status < 300, answer.body
         return dict(json.loads(answer.body)) if answer.body else {}
 
@@ -95,8 +95,10 @@ class Table:
 
     def _is_ready(self) -> bool:
         """Tell whether the loop has something to do."""
-        (epoll,) = self.loop.own_fds
-        return bool(select.select([epoll], [], [], 0)[0])
+        return bool(select.select(self.loop.own_fds, [], [], 0)[0])
+
+    def _make_proxy(self, name: str, listen: str, upstream: str) -> Proxy:
+        return Proxy(self.loop, Seed(value=0), name=name, listen=listen, upstream=upstream)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import random
 
 import pytest
 from elastic_harness.toxiproxy.stream import Stream, Toxic
-from elastic_harness.toxiproxy.toxic_stage import Ending, Item, Stage
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, slices
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, Ending, Item, Stage, slices
 from hypothesis import given
 from hypothesis import strategies as st
 

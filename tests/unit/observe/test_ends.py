@@ -6,41 +6,54 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from elastic_harness.cluster import process_table
+from elastic_harness.cluster.client import ProcessCluster
+from elastic_harness.cluster.cluster import Capabilities
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.future import wait_for
 from elastic_harness.history.events import ProcessExited, WorkerHello
 from elastic_harness.observe.ends import ProcessEnds
-from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.engine.situation import ProcessRef
 
 from pytest_elastic.events.model import Event, Record, WorkerExited
+from pytest_elastic.loop import Loop
+from tests.unit.faults.played_cluster import PlayedCluster, PlayedProcess
+from tests.unit.faults.virtual_time import VirtualTime
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """A loop that is closed again."""
+    made = Loop()
+    yield made
+    made.close()
+
+
+def cluster_of(loop: Loop) -> ProcessCluster:
+    """Return a cluster that is not started: processes of this machine are watched without it."""
+    return ProcessCluster(loop, on_event=lambda _: None, capabilities=Capabilities(()))
 
 
 def ref(pid: int) -> ProcessRef:
     """Return a process for good."""
-    found = read_process(pid)
-    assert found is not None
-    return ProcessRef(pid=pid, start_time=found.start_time)
+    return ProcessRef(node="n1", pid=pid, start_time=process_table.start_ticks(pid))
 
 
-def ended(code: str) -> tuple[ProcessEnds, ProcessRef]:
-    """Watch a process that runs this and has been reaped."""
-    made = ProcessEnds()
+def end_of(loop: Loop, code: str) -> int | None:
+    """Watch a process that runs this and is reaped; return how it ended, by the kernel's word."""
+    cluster = cluster_of(loop)
     with subprocess.Popen(
         [sys.executable, "-Ic", f"import os, signal; input(); {code}"], stdin=subprocess.PIPE
     ) as process:
-        watched = ref(process.pid)
-        assert made.watch(watched)
-        assert made.watch(watched), "twice is harmless"
-        assert made.exit_code_of(watched) is None
+        ended = cluster.ended(ref(process.pid))
+        assert cluster.ended(ref(process.pid)) is ended, "twice is harmless"
+        loop.run_once(0)
+        assert not ended.is_done
         process.communicate(b"go\n")
-    return made, watched
-
-
-def kernel_tells() -> bool:
-    """Tell whether this kernel keeps exit statuses for those who hold a pidfd."""
-    made, watched = ended("pass")
-    return made.exit_code_of(watched) is not None
+    return wait_for(loop, ended)
 
 
 @pytest.mark.parametrize(
@@ -52,23 +65,34 @@ def kernel_tells() -> bool:
         ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
     ],
 )
-def test_the_kernel_tells_how_a_watched_process_ended(code: str, told: int) -> None:
-    """Once its parent has taken note, and for good."""
-    if not kernel_tells():
+def test_the_kernel_tells_how_a_watched_process_ended(loop: Loop, code: str, told: int) -> None:
+    """Once its parent has taken note."""
+    if end_of(loop, "pass") is None:
         pytest.skip("PIDFD_GET_INFO tells no exit status before Linux 6.15")
-    made, watched = ended(code)
-    assert [made.exit_code_of(watched) for _ in range(2)] == [told, told]
-    made.close()
+    assert end_of(loop, code) == told
 
 
-def test_a_process_that_has_ended_cannot_be_watched() -> None:
-    """Nor one that only has its pid."""
-    made = ProcessEnds()
+def test_a_process_that_is_dead_and_not_reaped_has_ended(loop: Loop) -> None:
+    """How, nothing tells: its parent has not looked."""
+    cluster = cluster_of(loop)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        ended = cluster.ended(ref(process.pid))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert wait_for(loop, ended, within_s=20) is None
+        assert wait_for(loop, cluster.state(ref(process.pid))) == "Z"
+
+
+def test_of_a_process_that_has_ended_nothing_is_told(loop: Loop) -> None:
+    """Nor of one that only has its pid; it has no state, and takes no signal."""
+    cluster = cluster_of(loop)
     own = ref(os.getpid())
-    assert not made.watch(ProcessRef(pid=own.pid, start_time=own.start_time + 1))
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert not made.watch(ProcessRef(pid=process.pid))
+    for gone in (replace(own, start_time=own.start_time + 1), replace(own, pid=process.pid)):
+        assert cluster.ended(gone).result() is None
+        assert cluster.state(gone).result() == ""
+        assert cluster.signal(gone, signal.SIGKILL).result() is False
 
 
 def record(event: Event) -> Record:
@@ -112,13 +136,35 @@ def exited(rank: int, code: int, number: int, round_: int = 1) -> Record:
 
 
 def test_where_the_kernel_does_not_tell_the_launcher_does() -> None:
-    """By round and rank: the launcher knows the process by another pid."""
-    made = ProcessEnds()
-    for each in (hello(71, 0), hello(72, 1), exited(1, 3, 0), exited(0, 0, 9)):
-        made.learn(each)
-    assert made.exit_code_of(ProcessRef(pid=71, start_time=5)) == -9
-    assert made.exit_code_of(ProcessRef(pid=72, start_time=5)) == 3
-    made.learn(hello(73, 1, round_=2))
-    assert made.exit_code_of(ProcessRef(pid=73, start_time=5)) is None
-    made.learn(record(ProcessExited(pid=9, role="launcher", exit_code=-9)))
-    assert made.exit_code_of(ProcessRef(pid=9)) == -9
+    """By round and rank: the launcher knows the process by another pid. Before and after."""
+    time = VirtualTime()
+    cluster = PlayedCluster(time)
+    cluster.tells_ends = False
+    ends = ProcessEnds(cluster, time)
+    processes = {pid: ProcessRef(node="n1", pid=pid, start_time=5) for pid in (71, 72, 73)}
+    for pid in processes:
+        cluster.processes_by_pid[pid] = PlayedProcess()
+    found = {pid: ends.of(process) for pid, process in processes.items()}
+    for each in (hello(71, 0), hello(72, 1), exited(1, 3, 0)):
+        ends.learn(each)
+    for pid in processes:
+        cluster.die(pid)
+    time.pass_time(0.1)
+    assert {pid for pid, each in found.items() if each.is_done} == {72}
+    ends.learn(exited(0, 0, 9))
+    time.pass_time(2)
+    assert {pid: each.result() for pid, each in found.items()} == {71: -9, 72: 3, 73: None}
+
+
+def test_how_a_launcher_ended_is_known_by_its_pid() -> None:
+    """The cluster has started it."""
+    time = VirtualTime()
+    cluster = PlayedCluster(time)
+    cluster.tells_ends = False
+    cluster.processes_by_pid[9] = PlayedProcess()
+    ends = ProcessEnds(cluster, time)
+    found = ends.of(ProcessRef(node="n1", pid=9))
+    cluster.die(9)
+    time.pass_time(0.1)
+    ends.learn(record(ProcessExited(pid=9, role="launcher", exit_code=-9)))
+    assert found.result() == -9

@@ -4,8 +4,9 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elastic_harness.history.events import (
@@ -16,18 +17,18 @@ from elastic_harness.history.events import (
     WorkerRaised,
 )
 from elastic_harness.observe.observer import PROBE_FOLDER, Observer, probe_environ
-from elastic_harness.observe.sayings import event_from, hello_from
 from elastic_harness.observe.stacks import StackOffer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import Record
+from pytest_elastic.events.codec import event_from
+from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
 DEADLINE_S = 60.0
 HELLO = {
-    "say": "hello",
+    "say": "worker_hello",
     "at": 1.0,
     "rank": 0,
     "local_rank": 0,
@@ -101,31 +102,78 @@ def test_orders_wait_for_the_hello_and_come_before_the_welcome(loop: Loop, tmp_p
     ]
     # The kernel says who is at the other end, whatever the hello says.
     assert [record.event.kind for record in records] == ["worker_hello"]
-    assert list(observer.live_workers) == [os.getpid()]
+    assert [source.worker.pid for source in observer.stack_sources] == [os.getpid()]
     observer.close()
     observer.close()
     assert not path.exists()
 
 
-def test_what_probes_say_becomes_events() -> None:
+class Said:
+    """An observer with one worker, and what becomes of its lines."""
+
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        self.records: list[Record] = []
+        self._loop = loop
+        self.observer = Observer(loop, str(folder / "s"), self.records.append)
+        self._probe = socket.socket(socket.AF_UNIX)
+        self._probe.connect(str(folder / "s"))
+
+    def say(self, *lines: Mapping[str, object]) -> list[Event]:
+        """Say something, and return the events of the history that come of it."""
+        before = len(self.records)
+        for line in lines:
+            self._probe.sendall(json.dumps(line).encode() + b"\n")
+        for _ in range(3):  # accepted, read, and gone
+            self._loop.run_once(0.05)
+        return [record.event for record in self.records[before:]]
+
+    def close(self) -> None:
+        """End both."""
+        self._probe.close()
+        self.observer.close()
+
+
+@pytest.fixture
+def said(loop: Loop, tmp_path: Path) -> Iterator[Said]:
+    """Give an observer and a connection to it."""
+    made = Said(loop, tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_probes_say_becomes_events(said: Said) -> None:
     """The pid is the kernel's, times are put on the harness's clock."""
-    hello = hello_from(HELLO, pid=7, start_time=9)
+    (hello,) = said.say(HELLO)
     assert isinstance(hello, WorkerHello)
-    assert (hello.pid, hello.start_time, hello.argv) == (7, 9, ("python",))
-    step = {"say": "step", "count": 1, "step": None, "source": "process", "began_at": 2.0}
-    assert event_from(step, hello, 5.0) == StepCompleted(
-        pid=7, rank=0, count=1, step=None, step_source="process", began_at=7.0
+    assert (hello.pid, hello.argv) == (os.getpid(), ("python",))
+    skew_s = said.records[0].at - 1.0  # it says that it was second 1 of its clock
+    step = {"count": 1, "step": None, "step_source": "process", "began_at": 2.0}
+    hashed = {"step": 3, "digest": "x", "reason": "NotImplementedError: meta"}
+    of_this: dict[str, Any] = {"pid": os.getpid(), "rank": 0}
+    assert said.say(
+        {"say": "step_completed", "at": 3.0, **step},
+        {"say": "worker_raised", "at": 4.0, **RAISED, "pid": 1},
+        {"say": "parameters_hashed", "at": 5.0, **hashed},
+        {"say": "resume_observed", "at": 6.0, "step": None},
+    ) == [
+        StepCompleted(**of_this, count=1, step=None, step_source="process", began_at=2.0 + skew_s),
+        WorkerRaised(**of_this, error="OSError", message="disk", frames=("/train.py:8 in save",)),
+        ParametersHashed(**of_this, step=3, digest="x", reason="NotImplementedError: meta"),
+        ResumeObserved(**of_this, step=None),
+    ]
+
+
+def test_a_worker_says_nothing_of_the_run_itself(said: Said) -> None:
+    """It is somebody's program: only what workers observe of themselves is taken."""
+    said.say(HELLO)
+    assert (
+        said.say(
+            {"say": "run_ended", "at": 1.0, "outcome": "succeeded"},
+            {"say": "worker_gone", "at": 1.0},
+            {"say": "song", "at": 1.0},
+        )
+        == []
     )
-    assert event_from({"say": "raised", **RAISED}, hello, 0.0) == WorkerRaised(
-        pid=7, rank=0, error="OSError", message="disk", frames=("/train.py:8 in save",)
-    )
-    assert event_from({"say": "song"}, hello, 0.0) is None
-    failed = {"say": "hash", "step": 3, "digest": "x", "reason": "NotImplementedError: meta"}
-    assert event_from(failed, hello, 0.0) == ParametersHashed(
-        pid=7, rank=0, step=3, digest="x", reason="NotImplementedError: meta"
-    )
-    resumed = {"say": "resume", "step": None}
-    assert event_from(resumed, hello, 0.0) == ResumeObserved(pid=7, rank=0, step=None)
 
 
 @pytest.mark.parametrize("signal", [0, -1, 65])
@@ -137,12 +185,7 @@ def test_what_is_no_signal_is_never_sent(signal: int) -> None:
 
 
 @given(
-    st.sampled_from(
-        [
-            *("hello", "step", "resume", "group", "held", "samples", "unseen", "hash"),
-            *("raised", "finished", "x"),
-        ]
-    ),
+    st.sampled_from(["worker_hello", "step_completed", "samples_drawn", "parameters_hashed", "x"]),
     st.dictionaries(
         st.sampled_from([*HELLO, "count", "step", "batches", "began_at", "nonce", *OFFER, *RAISED]),
         st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
@@ -152,14 +195,6 @@ def test_nonsense_raises_only_what_the_observer_expects(
     say: str, fields: dict[str, object]
 ) -> None:
     """A probe of another version, or a stranger, ends nothing."""
-    said = {**fields, "say": say}
-    try:
-        hello = hello_from(said, 1, 1)
-    except (KeyError, TypeError, ValueError):
-        hello = hello_from(HELLO, 1, 1)
+    event_from(say, fields)
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        StackOffer.of(said)
-    try:
-        event_from(said, hello, 0.0)
-    except (KeyError, TypeError, ValueError):
-        return
+        StackOffer.of(fields)

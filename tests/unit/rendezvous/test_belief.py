@@ -111,10 +111,24 @@ def test_nobody_gives_way_to_an_announcement_of_a_term_that_no_election_gets_to(
     member.give(v.Start(), FOUND, v.Connected())
     member.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"))
     member.taken()
+    member.give(v.Announced(place=_place(term=_MOST - 1)), v.Announced(place=_place(term=7)))
+    assert not member.taken(), "a member that is well where it is stays, whatever is announced"
+    member.give(v.ConnectionLost(reason="reset"))
+    member.taken()
     member.give(v.Announced(place=_place(term=_MOST - 1)))
     assert not member.taken()
     member.give(v.Announced(place=_place(term=7)))
     assert v.Hangup() in member.taken()
+
+
+def test_an_end_that_was_never_announced_is_no_end() -> None:
+    """Whoever serves at the coordinator's port may say anything, in any order."""
+    member = MemberBench(replace(SETTINGS, quorum="majority"))
+    member.give(v.Start(), FOUND, v.Connected())
+    member.give(m.Welcome(term=4, name="n2", coordinator="n1", incarnation="i1"))
+    member.taken()
+    member.give(m.JobEnded(term=4))
+    assert not member.taken()
 
 
 def _place(*, term: int) -> m.Place:

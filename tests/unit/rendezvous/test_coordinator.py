@@ -36,14 +36,17 @@ class Bench:
         self.machine = CoordinatorMachine(settings=self.settings, node=node(1), term=1, now=0.0)
         self.now = 0.0
         self.commands: list[v.CoordinatorCommand] = []
+        self.never_checks: set[int] = set()
 
     def give(self, given: v.CoordinatorInput) -> None:
-        """Hand in one input; who is asked whom it reaches, reaches everybody."""
+        """Hand in one input; who is asked whom it reaches, reaches everybody, or does not say."""
         commands = self.machine.step(given, self.now)
         self.commands += commands
         for command in commands:
             if isinstance(command, v.SendTo) and isinstance(command.message, m.CheckPeers):
                 order = command.message
+                if command.connection in self.never_checks:
+                    continue
                 checked = m.PeersChecked(term=order.term, number=order.number, unreached={})
                 self.give(v.PeerMessage(connection=command.connection, message=checked))
 
@@ -58,6 +61,18 @@ class Bench:
                 run_id="r", node=node(number), settings=settings_as_values(self.settings)
             )
             self.say(number, hello)
+
+    def beat(self, *numbers: int) -> None:
+        """Let nodes beat that have heard all that was said to them."""
+        for number in numbers:
+            heard = [
+                command.message.count
+                for command in self.commands
+                if isinstance(command, v.SendTo)
+                and isinstance(command.message, m.Beat)
+                and command.connection == number
+            ]
+            self.say(number, m.Beat(count=int(self.now), echo=max(heard, default=0)))
 
     def sent(self, kind: type[m.Message]) -> list[int]:
         """Return to whom a kind of message was sent, in order."""
@@ -132,6 +147,25 @@ def test_a_round_of_ten_thousand_nodes_is_sealed_and_stopped_in_seconds() -> Non
         bench.say(number, ports.WorkersGone(round=round_))
     assert len(bench.sent(m.Seal)) == 2 * count
     assert time.process_time() - began < 10.0
+
+
+def test_a_member_that_never_says_whom_it_reaches_is_left_out_after_two_leases() -> None:
+    """It beats, so that it is not lost; once it answers, it is in the next round."""
+    bench = Bench(2, 3)
+    bench.never_checks.add(3)
+    bench.greet(1, 2, 3)
+    for second in range(1, 11):
+        assert not bench.sent(m.Seal)
+        bench.now = float(second)
+        bench.beat(1, 2, 3)
+    assert sorted(bench.sent(m.Seal)) == [1, 2]
+    assert bench.emitted(events.PeersUnreached) == 1
+    bench.run_round(1, 2)
+    bench.never_checks.clear()
+    while not bench.sent(m.StopOrder) and bench.now < 60.0:
+        bench.now += 1.0
+        bench.beat(1, 2, 3)
+    assert bench.sent(m.StopOrder) == [1, 2]
 
 
 def test_a_member_that_sends_orders_is_disconnected_and_asked() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_elastic.rendezvous.deadlines import Deadlines
 from pytest_elastic.rendezvous.liveness import GrantedLease
 from pytest_elastic.rendezvous.messages import CheckPeers, PeersChecked
 from pytest_elastic.rendezvous.model import Node, Settings
@@ -242,6 +243,50 @@ def test_who_cannot_hear_the_question_is_asked_at_a_later_look() -> None:
     bench.reach.retry(bench.peers)
     bench.run()
     assert bench.dials == before + 1
+
+
+def test_who_was_asked_again_and_says_nothing_is_asked_once_more() -> None:
+    """Two leases after the question; not before, as dials that fail take one."""
+    network = {"is_whole": False}
+    bench = Bench(3, lambda a, b: network["is_whole"] or (a, b) != ("n1", "n2"))
+    reach = bench.reach
+
+    def overdue(now: float) -> Sequence[tuple[Peer, PeersChecked]]:
+        return reach.overdue(bench.peers, Deadlines(), now, judges_from=0.0)
+
+    reach.sweep([*bench.peers.values()])
+    bench.run()
+    assert not overdue(0.0)
+    reach.retry(bench.peers)
+    bench.run(silent="n1")
+    network["is_whole"] = True
+    assert not overdue(5.0)
+    reach.retry(bench.peers)
+    bench.run()
+    assert not overdue(14.9)
+    ((silent, report),) = overdue(15.0)
+    assert (silent.node.name, report.unreached) == ("n1", {"n2": "no answer"})
+    reach.take(silent, report, bench.peers)
+    assert reach.unreached == {"n1": {"n2": "no answer"}}
+    reach.retry(bench.peers)
+    bench.run()
+    assert not reach.unreached
+    assert not overdue(30.0)
+
+
+def test_who_was_late_itself_waits_for_the_answers_anew() -> None:
+    """They may be there, and not read yet."""
+    deadlines = Deadlines()
+    bench = Bench(2, cut("n0 n1"))
+    bench.reach.sweep([*bench.peers.values()])
+    bench.run(silent="n1")
+    assert not bench.reach.overdue(bench.peers, deadlines, 0.0, judges_from=0.0)
+    assert deadlines.wake_at == 10.0
+    deadlines.clear()
+    assert not bench.reach.overdue(bench.peers, deadlines, 60.0, judges_from=61.0)
+    assert deadlines.wake_at == 61.0
+    ((silent, _),) = bench.reach.overdue(bench.peers, deadlines, 61.0, judges_from=61.0)
+    assert silent is bench.peers["n1"]
 
 
 def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:

@@ -7,9 +7,9 @@ from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import FaultFired, NodeStarted, NodeStopped
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome
+from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
-from elastic_harness.report.moments import node_of_first_failure
 
 from pytest_elastic.events.model import JobEnded, RoundEnded, RoundSealed, WorkerExited
 from tests.unit.history.story import Story
@@ -204,6 +204,21 @@ def test_the_last_words_of_the_first_failure_stand_below_it() -> None:
 def test_last_words_are_the_last_line_that_says_what_went_wrong(text: str, words: str) -> None:
     """The launcher's own lines, and its summary of the job, are none."""
     assert last_words(text) == words
+
+
+def test_torchrun_refusing_an_option_is_not_hidden_by_its_own_summary() -> None:
+    """A main function of torch's that exits is summed up as a child that has failed."""
+    rule = "=" * 60
+    text = f"""\
+run.py: error: unrecognized arguments: --worker-start=exec
+E1124 07:35:55.8 1000 torch/api.py:1002] failed (exitcode: 2) local_rank: 0 of binary: python
+Traceback (most recent call last):
+  File "<string>", line 4, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+{rule}
+torch.distributed.run FAILED
+"""
+    assert last_words(text) == "run.py: error: unrecognized arguments: --worker-start=exec"
 
 
 def test_a_launcher_that_cannot_begin_has_last_words_too() -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from elastic_harness.report.retention import remove_old_runs
+from elastic_harness.report.run_directory import remove_old_runs
 
 NOW = 1_000_000.0
 HOUR = 3600.0

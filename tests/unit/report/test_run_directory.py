@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -19,9 +18,9 @@ def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
     for record in Story().round(1, ["n1", "n2"]).end().records:
         history.append(record)
     history.close()
-    run.write_plan({"seed": 7})
     run.write_scenario("version: 1\n")
-    Path(run.logs_of("n1"), "agent.log").write_text("hello\n")
+    Path(run.logs, "n1").mkdir(parents=True)
+    Path(run.logs, "n1", "agent.log").write_text("hello\n")
     at = history.start + 1.5
     Path(run.path, "log-times.jsonl").write_text(f'{{"at":{at},"file":"n1/agent.log","size":6}}\n')
     run.write_reports(history, command="pytest x")
@@ -32,12 +31,10 @@ def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
         "history.jsonl",
         "log-times.jsonl",
         "logs/n1/agent.log",
-        "plan.json",
         "scenario.yaml",
         "timeline.html",
         "trace.json",
     ]
-    assert json.loads(Path(run.plan).read_text()) == {"seed": 7}
     page = Path(run.timeline).read_text()
     assert "logs/n1/agent.log" in page
     assert '[1.5, "n1 agent.log", "hello", ""]' in page
@@ -75,7 +72,8 @@ def test_of_a_log_the_end_is_read(tmp_path: Path) -> None:
     """A failure stands at the end, and a job may have printed a gigabyte before it."""
     run = create_run_directory(str(tmp_path), "run")
     assert run.end_of_log("n1") == ""
-    log = Path(run.logs_of("n1")) / "launcher.log"
+    log = Path(run.logs, "n1", "launcher.log")
+    log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * 1_000_000 + b"\xff\nthe end\n")
     end = run.end_of_log("n1")
     assert end.endswith("\nthe end\n")

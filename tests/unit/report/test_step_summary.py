@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.report.session_page import RunSummary
-from elastic_harness.report.step_summary import step_summary
+from elastic_harness.report.session_page import RunSummary, step_summary
 
 
 def run(name: str, outcome: str = "invalid", cause: str = "", screen: str = "") -> RunSummary:

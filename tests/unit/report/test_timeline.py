@@ -110,6 +110,12 @@ def test_the_cause_stands_at_the_top_as_text() -> None:
     assert "<pre>rank 0 on n1: train.py:88 in &lt;module&gt;</pre>" in page
 
 
+def test_the_verdict_stands_beside_the_title() -> None:
+    """A reader of a page that was sent to them sees first how the run came out."""
+    page = timeline_html(small(), [judgement("job", valid("it ended well"))])
+    assert '<span class="valid">valid</span></h1>' in page
+
+
 def test_the_worst_clauses_stand_above_the_drawing() -> None:
     """Why a run failed is on the first screen: up to three clauses, invalid before unknown."""
     found = [

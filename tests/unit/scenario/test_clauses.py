@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.events import LogMatched, WorkerGone
 from elastic_harness.history.verdict import Outcome
 from elastic_harness.scenario.engine.clauses import (
@@ -48,7 +49,8 @@ def entry(
 ) -> EntryState:
     """A fault and how far it is."""
     (asked,) = scenario(CRASH).timeline
-    state = EntryState(id="crash", name="crash", entry=asked, action=None, is_optional=False)
+    crash = built_in_faults().read(asked.action.name, asked.action.value)
+    state = EntryState(id="crash", name="crash", entry=asked, action=crash, is_optional=False)
     state.fired_at, state.in_force_at, state.healed_at = fired, acts, healed
     return state
 

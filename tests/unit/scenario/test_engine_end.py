@@ -147,7 +147,7 @@ def test_what_is_still_broken_is_healed_once_nothing_is_left_to_come() -> None:
     bench._pids.clear()
     bench.form("n1")
     assert bench.healed == ["cut"]
-    assert bench.engine.phase is RunPhase.CALM
+    assert bench.engine.phase is RunPhase.QUIESCENT
     bench.pass_time(3)
     bench.undo("cut")
     bench.pass_time(4.9)
@@ -159,7 +159,7 @@ def test_what_is_still_broken_is_healed_once_nothing_is_left_to_come() -> None:
     )
 
 
-def test_a_clause_after_the_automatic_heal_is_judged_in_the_calm() -> None:
+def test_a_clause_after_the_automatic_heal_is_judged_at_quiescence() -> None:
     """`after: cut.healed` may mean the heal that comes by itself."""
     bench = running(
         {"at": "1s", "id": "cut", "partition": "n2"},

@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.engine.timeline import OWN_ACTIONS
-from elastic_harness.scenario.reading.problems import ScenarioError
+from elastic_harness.finding import AstPath, ScenarioError
 from elastic_harness.scenario.reading.schema import json_schema
-from elastic_harness.scenario.reading.yaml_tree import AstPath
 
-from pytest_elastic.cli.options import build_parser
 from pytest_elastic.errors import UsageError
 from tests.unit.faults.examples import EXAMPLES
 from tests.unit.scenario.test_loader import load
@@ -93,9 +90,9 @@ def complaints(text: str) -> list[str]:
     except ScenarioError as error:
         foreign = ("Input should", "Value error", "validation", "Traceback")
         return [
-            str(problem)
-            for problem in error.problems
-            if any(word in problem.message for word in foreign) or not problem.message
+            str(each)
+            for each in error.findings
+            if any(word in each.message for word in foreign) or not each.message
         ]
     return []
 
@@ -108,7 +105,7 @@ def test_the_scenario_has_every_key_there_is() -> None:
     for name, definition in schema["$defs"].items():
         if name not in {"Entry", "Eventually", "Bursts"}:
             wanted |= set(definition.get("properties", ()))
-    assert wanted - known - LEFT_OUT - set(built_in_faults().names()) == set()
+    assert wanted - known - LEFT_OUT - set(built_in_faults().names) == set()
 
 
 def test_garbage_anywhere_is_an_error_of_ours_or_none() -> None:
@@ -145,18 +142,5 @@ def test_garbage_in_every_parameter_of_every_fault_is_refused() -> None:
                     if not (value == "¿¿" and key in {"message", "proxy", "file", "command"}):
                         found[f"{name} {key}: {value!r}"] = "accepted"
     assert found == {}
-    assert set(faults.names()) - set(OWN_ACTIONS) == {each.action for each in EXAMPLES.values()}
-
-
-def test_known_options_are_those_of_our_own_parser() -> None:
-    """The parser may not be asked where scenarios are read."""
-    from elastic_harness.scenario.checks.option_checks import FLAGS, OPTIONS, OWN_OPTIONS
-
-    known = {**dict.fromkeys(OPTIONS, True), **dict.fromkeys(FLAGS, False), **OWN_OPTIONS}
-    there = {
-        flag: action.nargs != 0
-        for action in build_parser()._actions
-        for flag in action.option_strings
-        if "_" not in flag
-    }
-    assert known == there
+    named = {each.action for each in EXAMPLES.values()}
+    assert {each.name for each in faults if not each.is_own} == named

@@ -29,7 +29,7 @@ class Watched:
         self.folder = folder
         self.loop = Loop()
         self.found: list[FoundLine] = []
-        self.watch = LogWatch(self.loop, str(folder), self.found.append, speaker_of=_first_word)
+        self.watch = LogWatch(self.loop, str(folder), self.found.append, log_source_of=_first_word)
         self._open: dict[str, TextIO] = {}
 
     @property
@@ -98,7 +98,7 @@ def test_a_line_is_reported_with_its_node_file_and_pattern(watched: Watched) -> 
     watched.log("n1", "one\nloss is nan\n")
     watched.ask("loss is")
     assert watched.seen == [("n1", "launcher.log", "loss is", "loss is nan")]
-    assert (watched.found[0].speaker, watched.found[0].was_there) == ("loss", True)
+    assert (watched.found[0].source, watched.found[0].was_there) == ("loss", True)
     watched.found.clear()
     watched.log("n2", "loss is 0.5\n")
     watched.serve()
@@ -213,7 +213,7 @@ def test_nobody_hides_anybody_elses_line(watched: Watched) -> None:
     watched.log("n1", "launcher: saved\n" * 30 + "worker: saved\n")
     watched.ask("saved")
     assert watched.lines[-1] == "worker: saved"
-    assert {each.speaker for each in watched.found} == {"launcher:", "worker:"}
+    assert {each.source for each in watched.found} == {"launcher:", "worker:"}
 
 
 def test_what_is_left_at_the_end_is_read_at_once(watched: Watched) -> None:

@@ -110,7 +110,7 @@ def test_the_json_schema_names_every_fault_and_its_parameters() -> None:
     """An editor completes them."""
     schema = json_schema(built_in_faults())
     entry = schema["$defs"]["Entry"]["properties"]
-    assert set(built_in_faults().names()) < set(entry)
+    assert set(built_in_faults().names) < set(entry)
     assert "signal" in json.dumps(entry["kill"])
     assert schema["properties"]["matrix"]
     assert schema["patternProperties"] == {"^x-": {}}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.scenario.engine.situation import (
     NodeRef,
-    ProcessRef,
     Situation,
     WorkerRef,
     natural_key,
@@ -31,7 +31,7 @@ def situation(nodes: int = 5, nproc: int = 2, *, seed: int = 1, gone: str = "") 
                 address=f"10.77.0.{i}",
                 incarnation=1,
                 started_at=float(100 - i),
-                launcher=None if name == gone else ProcessRef(pid=i),
+                launcher=None if name == gone else ProcessRef(node=name, pid=i),
             )
             for i, name in enumerate(names, start=1)
         ),
@@ -40,7 +40,7 @@ def situation(nodes: int = 5, nproc: int = 2, *, seed: int = 1, gone: str = "") 
                 rank=rank,
                 local_rank=rank % nproc,
                 node=names[rank // nproc],
-                process=ProcessRef(pid=1000 + rank),
+                process=ProcessRef(node=names[rank // nproc], pid=1000 + rank),
             )
             for rank in range(nodes * nproc)
         ),

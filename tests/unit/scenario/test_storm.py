@@ -17,6 +17,7 @@ from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.workers.worker import WorkerFault
 from elastic_harness.history.events import FaultIneffective
+from elastic_harness.scenario.checks.checked import CheckedScenario
 from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.model import Entry, Scenario
@@ -61,7 +62,8 @@ def test_whatever_is_drawn_can_be_said_in_a_scenario(
     catalog = built_in_faults()
     actions = [catalog.parse(each.action.name, each.action.value) for each in entries]
     told = given.model_copy(update={"timeline": tuple(entries), "storm": None})
-    found = check_scenario(told, actions, drawn=[str(each.id) for each in entries])
+    checked = CheckedScenario(spec=told, actions=actions)
+    found = check_scenario(checked, drawn=[str(each.id) for each in entries])
     assert [f for f in found if "no entry of the timeline" not in f.message] == []
     assert set(needed_capabilities(told, catalog)) <= set(needed_capabilities(given, catalog))
     for entry, action in zip(entries, actions, strict=True):
@@ -377,6 +379,6 @@ def test_a_storm_that_cannot_be_is_found_before_anything_starts(
     """With the reason, where it is one of the faults that storms leave out."""
     given = scenario(nodes=2, storm={"max": 2, **storm})
     given = given.model_copy(update={"job": given.job.model_copy(update={"max_restarts": 3})})
-    messages = [each.message for each in check_scenario(given, [])]
+    messages = [each.message for each in check_scenario(CheckedScenario(spec=given, actions=()))]
     assert len(messages) == 1
     assert message in messages[0]

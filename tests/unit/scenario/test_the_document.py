@@ -14,7 +14,7 @@ from elastic_harness.scenario.triggers import CONDITION_KEYS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
-NAMES = sorted({*built_in_faults().names(), *STANDARD.names, *CONDITION_KEYS})
+NAMES = sorted({*built_in_faults().names, *STANDARD.names, *CONDITION_KEYS})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,7 +36,7 @@ REST = {
 def shown() -> dict[str, str]:
     """Return the scenarios that pages show, by page and line, each with what it leaves out."""
     found = {}
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         for block in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             keys = re.findall(r"^(\w+):", block[1], re.MULTILINE)

@@ -12,11 +12,10 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from elastic_harness.cluster.disks import fuse_wire as wire
 from elastic_harness.cluster.disks.fuse_wire import Opcode, Request
-from elastic_harness.cluster.disks.held_writes import HeldWrites
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy, combine
 
 __all__ = ["DiskLayer"]
@@ -55,6 +54,58 @@ class _Node:
         return f"/proc/self/fd/{self.fd}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldWrite:
+    """A write of which `written` bytes are done; `rest` belongs at `offset`."""
+
+    fd: int
+    offset: int
+    written: int
+    rest: bytes
+
+
+class _HeldWrites:
+    """The writes of one overlaid path that wait, by the number of the kernel's request.
+
+    Half of the bytes are in the file, the rest is not yet; the writer waits in the kernel. A signal
+    that it gets ends its wait with a short write, as of any file: killed, it leaves its file torn,
+    and one that lives on writes the rest itself.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, _HeldWrite] = {}
+
+    def hold(self, request: Request) -> None:
+        """Write the first half and keep the rest. Raises OSError."""
+        fd, offset, size = struct.unpack_from("<QQI", request.body)
+        data = request.body[40 : 40 + size]
+        written = os.pwrite(fd, data[: size // 2], offset)
+        self._held[request.unique] = _HeldWrite(
+            fd=fd, offset=offset + written, written=written, rest=data[written:]
+        )
+
+    def interrupt(self, unique: int) -> bytes | None:
+        """Return the answer to a writer that got a signal; None if it is not held."""
+        held = self._held.pop(unique, None)
+        return None if held is None else _done(unique, held.written)
+
+    def release(self) -> list[bytes]:
+        """Write what is left, and return the answers to all that wait."""
+        waiting, self._held = self._held, {}
+        return [_finished(unique, held) for unique, held in waiting.items()]
+
+
+def _finished(unique: int, held: _HeldWrite) -> bytes:
+    try:
+        return _done(unique, held.written + os.pwrite(held.fd, held.rest, held.offset))
+    except OSError as problem:
+        return wire.error(unique, problem.errno or errno.EIO)
+
+
+def _done(unique: int, written: int) -> bytes:
+    return wire.reply(unique, struct.pack("<II", written, 0))
+
+
 class DiskLayer:
     """The file system above the directory `below` (a descriptor, which it takes over)."""
 
@@ -68,7 +119,7 @@ class DiskLayer:
         self._policies: Mapping[str, DiskPolicy] = {}
         self._policy = DiskPolicy()
         self._written = 0
-        self._held = HeldWrites()
+        self._held = _HeldWrites()
         self.counters = DiskCounters()
         self._handlers: dict[int, Callable[[Request], bytes]] = {
             Opcode.INIT: lambda request: wire.init_reply(request.body),
@@ -134,7 +185,7 @@ class DiskLayer:
         return fnmatch.fnmatch(self._name_of(node), pattern)
 
     def _name_of(self, node: _Node) -> str:
-        """Return what a file is called now, below the covered path."""
+        """Return what a file is called now, below the overlaid path."""
         return os.path.relpath(os.readlink(node.path), os.readlink(self._nodes[_ROOT].path))
 
     def _hold(self, request: Request) -> bytes | None:

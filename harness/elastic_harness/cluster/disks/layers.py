@@ -1,7 +1,7 @@
-"""The covered paths of nodes, as the cluster's server sees them: one process for each.
+"""The overlaid paths of nodes, as the cluster's server sees them: one process for each.
 
-A path is covered once, when it is first needed, and stays covered until its node ends: a file that
-is open would keep what it was opened on, and taking the cover away is a fault of its own.
+An overlay is mounted once, when it is first needed, and stays until its node ends: a file that
+is open would keep what it was opened on, and unmounting the overlay is a fault of its own.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.disks.role import DiskRole
 from elastic_harness.cluster.server.node_table import (
     STEP_LIMIT_S,
     ForkOrder,
     Node,
     NodeTable,
-    relay,
 )
-from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.conversation import Answer, Conversation
+from elastic_harness.future import Future, Steps, gather, run, settled
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
@@ -30,15 +31,14 @@ __all__ = ["DiskLayers"]
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """One covered path; `waiting` are called when it is ready, or with what is wrong."""
+    """One overlaid path; `ready` is settled once it is served, `gone` when that process is."""
 
-    node: str
-    incarnation: int
+    node: Node
     path: str
+    gone: Future[None]
+    ready: Future[Conversation]
     conversation: Conversation | None = None
     pid: int = 0
-    is_ready: bool = False
-    waiting: list[Callable[[str | None], None]] = field(default_factory=list)
 
 
 class DiskLayers:
@@ -49,44 +49,38 @@ class DiskLayers:
         self._nodes = nodes
         self._fork = fork
         self._layers: list[_Layer] = []
-        self._on_empty: Callable[[], None] | None = None
 
     @property
     def conversations(self) -> list[Conversation]:
         """The connections that a forked child has nothing to do with."""
         return [each.conversation for each in self._layers if each.conversation is not None]
 
-    def obey(self, op: str, fields: JsonObject, reply: Reply) -> None:
-        """Do what a client asks of one path: set or unset a policy, or count; covers if need be."""
-        node = self._nodes.find(fields["name"])
-        layer = self._find(node, fields["path"])
+    def obey(self, op: str, fields: JsonObject) -> Steps[Answer]:
+        """Set or unset a policy of one path, or count there; mounts the overlay if need be."""
+        node, path = self._nodes.find(fields["name"]), fields["path"]
+        layer = self._find(node, path)
+        try:
+            conversation = yield from layer.ready
+        except ClusterError as error:
+            raise ClusterError(
+                f"cannot mount an overlay on {path} of '{node.name}': {error.message}"
+            ) from error
+        return (yield from conversation.call(op, fields["fields"], timeout_s=STEP_LIMIT_S))
 
-        def on_ready(problem: str | None) -> None:
-            if problem is not None or layer.conversation is None:
-                reply.failed(f"cannot cover {layer.path} on '{layer.node}': {problem}")
-            else:
-                relay(layer.conversation, op, fields["fields"], reply)
-
-        if layer.is_ready:
-            on_ready(None)
-        else:
-            layer.waiting.append(on_ready)
-            if len(layer.waiting) == 1:
-                self._cover(node, layer)
-
-    def end(self, node: str, incarnation: int) -> None:
+    def end(self, node: Node) -> None:
         """End what serves a node that is dying: whoever waits for an answer then wakes."""
         for layer in self._layers:
-            if (layer.node, layer.incarnation) == (node, incarnation) and layer.pid:
+            if layer.node is node and layer.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(layer.pid, signal.SIGKILL)
 
-    def when_empty(self, callback: Callable[[], None]) -> None:
-        """End all, and call back when nothing is left."""
-        for layer in list(self._layers):
-            self.end(layer.node, layer.incarnation)
-        self._on_empty = callback
-        self._look_if_empty()
+    def end_all(self) -> Future[list[None]]:
+        """End all; done when nothing is left."""
+        for layer in self._layers:
+            self.end(layer.node)
+        gone = gather(layer.gone if layer.pid else settled(None) for layer in self._layers)
+        self._layers = [layer for layer in self._layers if layer.pid]
+        return gone
 
     def on_child(self, pid: int) -> None:
         """Take note of a child that was reaped."""
@@ -94,59 +88,36 @@ class DiskLayers:
             self._layers.remove(layer)
             if layer.conversation is not None:
                 layer.conversation.close()
-        self._look_if_empty()
-
-    def _look_if_empty(self) -> None:
-        if self._on_empty is not None and not any(each.pid for each in self._layers):
-            callback, self._on_empty = self._on_empty, None
-            self._layers.clear()
-            callback()
+            layer.gone.settle(None)
 
     def _find(self, node: Node, path: str) -> _Layer:
         for layer in self._layers:
-            if (layer.node, layer.incarnation, layer.path) == (node.name, node.incarnation, path):
+            if layer.node is node and layer.path == path:
                 return layer
-        layer = _Layer(node.name, node.incarnation, path)
+        layer = _Layer(node, path, gone=Future(), ready=Future())
         self._layers.append(layer)
+        run(self._loop, self._mount_overlay(layer)).add_done_callback(
+            lambda done: layer.ready.settle(done.error or done.result())
+        )
         return layer
 
-    def _cover(self, node: Node, layer: _Layer) -> None:
-        assert node.conversation is not None, "a node that runs can be talked to"
+    def _mount_overlay(self, layer: _Layer) -> Steps[Conversation]:
+        """Have a node mount a file system, and serve it in a process of its own."""
+        try:
+            mounted = yield from layer.node.call("overlay", {"path": layer.path})
+            own, theirs = socket.socketpair()
+            conversation = Conversation(self._loop, own, on_closed=lambda _: None)
+            layer.conversation = conversation
 
-        def on_mounted(answer: Answer) -> None:
-            if answer.error is not None:
-                self._give_up(layer, answer.error)
-            else:
-                self._serve(layer, answer.fds)
+            def on_forked(pid: int) -> None:
+                layer.pid = pid
 
-        order = {"path": layer.path}
-        node.conversation.call("cover", order, on_mounted, timeout_s=STEP_LIMIT_S)
-
-    def _serve(self, layer: _Layer, fds: Sequence[int]) -> None:
-        own, theirs = socket.socketpair()
-        conversation = Conversation(self._loop, own, on_closed=lambda _: None)
-        layer.conversation = conversation
-
-        def on_attached(answer: Answer) -> None:
-            if answer.error is not None:
-                self._give_up(layer, answer.error)
-                return
-            layer.is_ready = True
-            waiting, layer.waiting = layer.waiting, []
-            for callback in waiting:
-                callback(None)
-
-        def on_forked(pid: int) -> None:
-            layer.pid = pid
-
-        self._fork(ForkOrder(DiskRole(theirs), own, theirs, on_forked))
-        conversation.call("attach", {}, on_attached, timeout_s=STEP_LIMIT_S, fds=fds)
-        for fd in fds:
-            os.close(fd)
-
-    def _give_up(self, layer: _Layer, problem: str) -> None:
-        if layer in self._layers and not layer.pid:
-            self._layers.remove(layer)
-        waiting, layer.waiting = layer.waiting, []
-        for callback in waiting:
-            callback(problem)
+            self._fork(ForkOrder(DiskRole(theirs), own, theirs, on_forked))
+            attached = conversation.call("attach", {}, timeout_s=STEP_LIMIT_S, fds=mounted.fds)
+            mounted.close_fds()
+            yield from attached
+        except ClusterError:
+            if layer in self._layers and not layer.pid:
+                self._layers.remove(layer)
+            raise
+        return conversation

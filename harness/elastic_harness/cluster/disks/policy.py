@@ -32,7 +32,7 @@ class DiskPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCounters:
-    """What a path's policies have done since it was first covered; `by_owner` what each did.
+    """What a path's policies have done since its overlay was mounted; `by_owner` what each did.
 
     `held` counts writes that were held in their middle; `held_file` is the newest one's file, below
     the path.

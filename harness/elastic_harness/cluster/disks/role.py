@@ -1,4 +1,4 @@
-"""The process that serves one covered path of one node: it reads requests, and answers in time.
+"""The process that serves one overlaid path of one node: it reads requests, and answers in time.
 
 It lives outside of the node, so that it is neither paused nor killed with it nor taken for one of
 its processes; it ends with the connection to the cluster's server, or when the path is gone.

@@ -3,11 +3,11 @@
 Values in, values out: what /proc and the group's own files say is handed in as text.
 
 In version 1 each controller has a hierarchy of its own, and a group below the one that we are in
-will do. In version 2 a process is in exactly one group, whose parent must hand the controllers down
-(`cgroup.subtree_control`) and may then have no processes itself; so our groups go below the nearest
-ancestor that hands down the most, and a session's own group hands them down once more. Where none
-does, we can make one that is ours hand them down: `find_handing_down` says which, and at what
-price.
+will do. In version 2 a process is in exactly one group, whose parent must have the controllers
+enabled (`cgroup.subtree_control`) and may then have no processes itself; so our groups go below the
+nearest ancestor that has the most enabled, and a session's own group enables them once more. Where
+none has any, a person has to delegate a group (`docs/cluster.md`): no process is moved by us but
+those of nodes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from dataclasses import dataclass
 __all__ = [
     "FEATURES",
     "GroupReadings",
-    "HandingDown",
     "Hierarchy",
     "explain",
     "files_to_read",
     "find",
-    "find_handing_down",
     "limit_cpu",
     "limit_memory",
     "limit_processes",
@@ -54,24 +52,12 @@ _SWAP_BYTES = 1 << 20
 class Hierarchy:
     """A mounted hierarchy: its version, and the group below which ours are made.
 
-    `controllers` are what a version 2 group has to hand down to ours.
+    `controllers` are those of ours that a version 2 group has enabled for the groups below it.
     """
 
     version: int
     folder: str
     controllers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandingDown:
-    """A group of version 2 that can be made to hand down `controllers`.
-
-    `is_crowded`: its processes, ours among them, have to move to a group below it first.
-    """
-
-    folder: str
-    controllers: tuple[str, ...]
-    is_crowded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,45 +106,6 @@ def find(
     return found
 
 
-def find_handing_down(
-    mountinfo: str,
-    cgroup: str,
-    *,
-    read: Callable[[str], str],
-    is_writable: Callable[[str], bool],
-) -> HandingDown | None:
-    """Return what has to be done for more features than `find` finds, None where nothing helps.
-
-    Takes what `find` takes. A group that has no processes is preferred (the machine's own root may
-    have some), then the nearest. Of those that have some, only the one that we are in comes into
-    question: in the others they are somebody else's.
-    """
-    found = find(mountinfo, cgroup, read=read, is_writable=is_writable)
-    missing = [two for feature, (_, two) in FEATURES.items() if two and feature not in found]
-    own = _own_folder(mountinfo, cgroup)
-    if not missing or own is None:
-        return None
-    best: HandingDown | None = None
-    for folder in _ancestors(*own):
-        there = read(f"{folder}/cgroup.controllers").split()
-        controllers = tuple(name for name in _CONTROLLERS if name in there)
-        kind = read(f"{folder}/cgroup.type").strip()
-        # The root of the machine has no type, and is the only group that may have both.
-        is_crowded = kind != "" and read(f"{folder}/cgroup.procs").strip() != ""
-        if (
-            not set(missing) & set(controllers)
-            or kind not in {"", "domain"}
-            or not (_can_have_ours(folder, is_writable))
-            or not is_writable(f"{folder}/cgroup.subtree_control")
-            or (is_crowded and folder != own[1])
-        ):
-            continue
-        new = HandingDown(folder=folder, controllers=controllers, is_crowded=is_crowded)
-        if best is None or _worth(new) > _worth(best):
-            best = new
-    return best
-
-
 def explain(
     feature: str,
     mountinfo: str,
@@ -183,11 +130,7 @@ def explain(
         return f"{top} is mounted read-only"
     if not _can_have_ours(folder, is_writable):
         return f"we may make none below {folder} (version {version})"
-    return f"the controller '{version_2}' is not handed down to {folder}"
-
-
-def _worth(handing_down: HandingDown) -> tuple[int, bool]:
-    return len(handing_down.controllers), not handing_down.is_crowded
+    return f"the controller '{version_2}' is not enabled in a group above {folder} that is ours"
 
 
 def _can_have_ours(folder: str, is_writable: Callable[[str], bool]) -> bool:
@@ -242,14 +185,14 @@ def _mounted(mountinfo: str) -> dict[str, tuple[str, str]]:
 def _find_v2(
     top: str, folder: str, read: Callable[[str], str], is_writable: Callable[[str], bool]
 ) -> dict[str, Hierarchy]:
-    """Return the features of the nearest ancestor that hands down the most controllers."""
+    """Return the features of the nearest ancestor that has the most controllers enabled."""
     best: Hierarchy | None = None
     for above in _ancestors(top, folder):
-        # Below a group of another type, which hands down beside processes, are none that take any.
+        # A group that has controllers enabled beside processes takes threads only below it.
         is_plain = read(f"{above}/cgroup.type").strip() in {"", "domain"}
         if is_plain and _can_have_ours(above, is_writable):
-            handed_down = read(f"{above}/cgroup.subtree_control").split()
-            controllers = tuple(name for name in _CONTROLLERS if name in handed_down)
+            enabled = read(f"{above}/cgroup.subtree_control").split()
+            controllers = tuple(name for name in _CONTROLLERS if name in enabled)
             if best is None or len(controllers) > len(best.controllers):
                 best = Hierarchy(version=2, folder=above, controllers=controllers)
     if best is None:

@@ -15,16 +15,14 @@ from typing import TypeVar
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroup_layout
-from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, HandingDown, Hierarchy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, Hierarchy
 
 __all__ = [
     "NodeGroup",
-    "find_handing_down",
     "find_hierarchies",
     "is_stale",
     "is_tag",
     "owner_of",
-    "read_words",
     "remove_session",
     "session_tag",
     "stale_sessions",
@@ -39,13 +37,6 @@ _Value = TypeVar("_Value", int, float)
 def find_hierarchies() -> dict[str, Hierarchy]:
     """Return where we may make groups, by feature; absent: nowhere."""
     return cgroup_layout.find(*_tables(), read=_read_if_there, is_writable=_is_writable)
-
-
-def find_handing_down() -> HandingDown | None:
-    """Return what has to be done so that groups for more features can be made."""
-    return cgroup_layout.find_handing_down(
-        *_tables(), read=_read_if_there, is_writable=_is_writable
-    )
 
 
 def _tables() -> tuple[str, str]:
@@ -80,7 +71,7 @@ class NodeGroup:
                 raise OSError(0, f"there is no control group for {feature}: {why}")
             folder = f"{hierarchy.folder}/{self._path}"
             os.makedirs(folder, exist_ok=True)
-            _hand_down(hierarchy, os.path.dirname(folder))
+            _enable_controllers(hierarchy, os.path.dirname(folder))
             self._made[feature] = folder
         return self._made[feature]
 
@@ -207,8 +198,8 @@ def stale_sessions() -> set[str]:
     return {name for folder in folders for name in os.listdir(folder) if is_stale(name)}
 
 
-def _hand_down(hierarchy: Hierarchy, session: str) -> None:
-    """Have a session's own group give its controllers to the groups of its nodes (version 2)."""
+def _enable_controllers(hierarchy: Hierarchy, session: str) -> None:
+    """Enable the controllers of a session's own group for the groups of its nodes (version 2)."""
     if hierarchy.controllers:
         write(
             f"{session}/cgroup.subtree_control",
@@ -223,11 +214,6 @@ def write(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
-
-
-def read_words(path: str) -> list[str]:
-    """Return the words of a file of a group, none where it cannot be read."""
-    return _read_if_there(path).split()
 
 
 def _read(path: str) -> str:

@@ -11,15 +11,14 @@ import signal
 from dataclasses import asdict
 
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, Node, NodeTable, relay
-from elastic_harness.conversation import Reply
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, Node, NodeTable
+from elastic_harness.conversation import Answer
+from elastic_harness.future import Steps, Until
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
 __all__ = ["NodeLimits"]
-
-# How often a freezer is asked whether it is done: there is nothing to wait on in version 1.
-_POLL_S = 0.001
 
 
 class NodeLimits:
@@ -30,38 +29,36 @@ class NodeLimits:
         self._nodes = nodes
         self._is_isolated = is_isolated
 
-    def pause(self, name: str, reply: Reply) -> None:
+    def pause(self, name: str) -> Steps[Answer]:
         """Stop all processes of a node; answers when none of them runs any more."""
         node = self._nodes.find(name)
         if "freeze" not in self._nodes.hierarchies:
-            self._signal_all(node, signal.SIGSTOP, reply)
-            return
+            return (yield from node.call("signal_all", {"signum": signal.SIGSTOP}))
         node.group.make("freeze")
         self._join(node)
         node.group.freeze(frozen=True)
-        deadline = self._loop.now() + STEP_LIMIT_S
 
-        def look() -> None:
-            if node.group.is_frozen():
-                reply.done()
-            elif node.is_dying or self._loop.now() > deadline:
-                reply.failed(f"cannot pause node '{name}': its processes do not stand still")
-            else:
+        def is_still() -> bool:
+            # There is nothing to wait on in version 1.
+            if not node.group.is_frozen() and not node.is_dying:
                 self._join(node)
-                self._loop.call_at(self._loop.now() + _POLL_S, look)
+            return node.is_dying or node.group.is_frozen()
 
-        look()
+        refusal = f"cannot pause node '{name}': its processes do not stand still"
+        yield Until(is_still, STEP_LIMIT_S, refusal)
+        if node.is_dying:
+            raise ClusterError(refusal)
+        return Answer()
 
-    def resume(self, name: str, reply: Reply) -> None:
+    def resume(self, name: str) -> Steps[Answer]:
         """Let a node go on."""
         node = self._nodes.find(name)
         if "freeze" not in self._nodes.hierarchies:
-            self._signal_all(node, signal.SIGCONT, reply)
-            return
+            return (yield from node.call("signal_all", {"signum": signal.SIGCONT}))
         node.group.freeze(frozen=False)
-        reply.done()
+        return Answer()
 
-    def limit(self, fields: JsonObject, reply: Reply) -> None:
+    def limit(self, fields: JsonObject) -> Answer:
         """Limit what a node runs now and will run; answers with the readings before that.
 
         Memory that processes have already stays charged where it was: the limit is on what they
@@ -76,27 +73,20 @@ class NodeLimits:
         if "processes" in fields:
             node.group.limit_processes(fields["processes"])
         self._join(node)
-        reply.done(asdict(before))
+        return Answer(fields=asdict(before))
 
-    def read(self, name: str, reply: Reply) -> None:
+    def read(self, name: str) -> Answer:
         """Say what the kernel has counted in a node's groups; zeros where it has none."""
-        reply.done(asdict(self._nodes.find(name).group.read()))
-
-    def _signal_all(self, node: Node, signum: int, reply: Reply) -> None:
-        assert node.conversation is not None, "a node that runs can be talked to"
-        relay(node.conversation, "signal_all", {"signum": signum}, reply)
+        return Answer(fields=asdict(self._nodes.find(name).group.read()))
 
     def _join(self, node: Node) -> None:
         """Bring all processes of a node into its groups, and have later ones start there."""
-        assert node.conversation is not None, "a node that runs can be talked to"
         new_folders = [folder for folder in node.group.folders if folder not in node.joined]
         if new_folders:
             flags = os.O_WRONLY | os.O_CLOEXEC
             fds = [os.open(f"{folder}/cgroup.procs", flags) for folder in new_folders]
             # Orders to a node keep their sequence, so nothing is started outside after this.
-            node.conversation.call(
-                "join_cgroups", {}, lambda _: None, timeout_s=STEP_LIMIT_S, fds=fds
-            )
+            node.call("join_cgroups", {}, fds=fds)
             for fd in fds:
                 os.close(fd)
             node.joined.update(new_folders)

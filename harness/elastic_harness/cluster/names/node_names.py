@@ -28,7 +28,7 @@ class NodeNames:
     def __init__(self, loop: Loop, folder: int) -> None:
         self._loop = loop
         self._folder = folder
-        self._covered: list[str] = []
+        self._mounted: list[str] = []
         self._service: NameService | None = None
 
     @property
@@ -42,36 +42,36 @@ class NodeNames:
         Without any it is the table of all nodes again.
         """
         if served:
-            self._cover(HOSTS_FILE, "hosts")
+            self._bind_over(HOSTS_FILE, "hosts")
             if self._service is None:
                 self._service = NameService(self._loop)
             self._service.tell({name: (each[0], each[1], each[2]) for name, each in served.items()})
             self._write("resolv.conf", RESOLV_CONF)
-            self._cover(_RESOLV_FILE, "resolv.conf")
+            self._bind_over(_RESOLV_FILE, "resolv.conf")
             if (switch := _switch_of()) is not None:
                 self._write("nsswitch.conf", switch)
-                self._cover(_SWITCH_FILE, "nsswitch.conf")
+                self._bind_over(_SWITCH_FILE, "nsswitch.conf")
         elif self._service is not None:
             self._service.close()
             self._service = None
-            for path in list(self._covered):
-                self._uncover(path)
+            for path in list(self._mounted):
+                self._unbind(path)
         with open(HOSTS_FILE) as hosts:
             return hosts.read()
 
-    def _cover(self, path: str, name: str) -> None:
-        if path not in self._covered:
+    def _bind_over(self, path: str, name: str) -> None:
+        if path not in self._mounted:
             source = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=self._folder)
             try:
                 ns.bind_mount(source, path)
             finally:
                 os.close(source)
-            self._covered.append(path)
+            self._mounted.append(path)
 
-    def _uncover(self, path: str) -> None:
-        if path in self._covered:
+    def _unbind(self, path: str) -> None:
+        if path in self._mounted:
             ns.unmount(path)
-            self._covered.remove(path)
+            self._mounted.remove(path)
 
     def _write(self, name: str, text: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

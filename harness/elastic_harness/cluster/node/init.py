@@ -149,8 +149,8 @@ class NodeInit:
             case "signal_all":
                 self._signal_all(fields["signum"])
                 reply.done()
-            case "cover":
-                self._cover(fields["path"], reply)
+            case "overlay":
+                self._mount_overlay(fields["path"], reply)
             case "join_cgroups":
                 self._cgroups.extend(fds)
                 reply.done()
@@ -234,7 +234,7 @@ class NodeInit:
             self._conversation.tell("exited", {"node_pid": pid, "exit_code": exit_code})
 
     @staticmethod
-    def _cover(path: str, reply: Reply) -> None:
+    def _mount_overlay(path: str, reply: Reply) -> None:
         """Mount a file system over a directory; whoever gets its descriptor has to serve it."""
         try:
             fds = ns.mount_served(path)

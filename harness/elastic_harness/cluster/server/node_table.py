@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_harness.cluster import process_table
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.limits import cgroups
 from elastic_harness.cluster.node.init import NodeSetup
 from elastic_harness.cluster.node.world import NodePlan, disk_path
 from elastic_harness.cluster.server.leftovers import remove_clock_of
 from elastic_harness.cluster.server.scratch import Scratch
-from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.conversation import Answer, Conversation
+from elastic_harness.future import Future, Steps, gather
 from pytest_elastic.boot.role import Role
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
-__all__ = ["STEP_LIMIT_S", "ForkOrder", "Node", "NodeTable", "relay"]
+__all__ = ["STEP_LIMIT_S", "ForkOrder", "Node", "NodeTable"]
 
 # What a node may take to be built, to answer or to die. Measured: 15, 1 and 5 ms on an idle
 # machine; what is left is for one that is overloaded many times over.
@@ -38,14 +40,26 @@ class Node:
         self.incarnation = incarnation
         self.group = group
         self.joined: set[str] = set()  # the folders of groups that new processes start in
-        self.conversation: Conversation | None = None
+        self.connection: Conversation | None = None
         self.setup_pid = 0
         self.pidfd = -1
         self.pid = 0
         self.pid_namespace = 0
-        self.on_built: Callable[[str | None], None] | None = None
-        self.on_gone: list[Callable[[], None]] = []
+        self.built: Future[None] = Future()
+        self.gone: Future[None] = Future()
         self.is_dying = False
+
+    @property
+    def conversation(self) -> Conversation:
+        """The connection to its init."""
+        assert self.connection is not None, "a node that runs can be talked to"
+        return self.connection
+
+    def call(
+        self, op: str, fields: Mapping[str, Any], *, fds: Sequence[int] = ()
+    ) -> Future[Answer]:
+        """Ask its init for something."""
+        return self.conversation.call(op, fields, timeout_s=STEP_LIMIT_S, fds=fds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +112,17 @@ class NodeTable:
 
     # --- building -----------------------------------------------------------------------------
 
-    def start(self, fields: JsonObject, reply: Reply) -> None:
+    def start(self, fields: JsonObject) -> Steps[Answer]:
         """Build a node; the answer has its facts and a pidfd of its init."""
         name = fields["name"]
         if name in self._nodes:
-            reply.failed(f"cannot start node '{name}': it is running")
-            return
+            raise ClusterError(f"cannot start node '{name}': it is running")
         incarnation = self._incarnations[name] = self._incarnations.get(name, 0) + 1
         plan = self._plan(fields)
         group = cgroups.NodeGroup(self._tag, f"{name}-{incarnation}", self.hierarchies)
         node = self._nodes[name] = Node(name, incarnation, group)
-
-        def on_built(error: str | None) -> None:
-            node.on_built = None
-            if error is not None:
-                reply.failed(f"cannot start node '{name}': {error}")
-                return
-            facts = {
-                "incarnation": incarnation,
-                "pid_namespace": node.pid_namespace,
-                "address": plan.address,
-                "disk": disk_path(plan.shared) if self._is_isolated else plan.disk,
-            }
-            reply.done(facts, [node.pidfd])
-
-        node.on_built = on_built
         own, theirs = socket.socketpair()
-        node.conversation = Conversation(
+        node.connection = Conversation(
             self._loop,
             own,
             on_event=lambda event, told, fds: self._on_event(node, plan, event, told, fds),
@@ -135,6 +133,17 @@ class NodeTable:
             node.setup_pid = pid
 
         self._fork(ForkOrder(NodeSetup(theirs, plan), own, theirs, on_forked))
+        try:
+            yield from node.built
+        except ClusterError as error:
+            raise ClusterError(f"cannot start node '{name}': {error.message}") from error
+        facts = {
+            "incarnation": incarnation,
+            "pid_namespace": node.pid_namespace,
+            "address": plan.address,
+            "disk": disk_path(plan.shared) if self._is_isolated else plan.disk,
+        }
+        return Answer(fields=facts, fds=[os.dup(node.pidfd)])
 
     def _plan(self, fields: JsonObject) -> NodePlan:
         name, index = fields["name"], fields["index"]
@@ -172,78 +181,54 @@ class NodeTable:
         if node.is_dying:
             self.kill(node)
         if not fds or self.switch is None:
-            if node.on_built is not None:
-                node.on_built(None)
+            node.built.settle(None)
             return
-
-        def on_attached(answer: Answer) -> None:
-            if node.on_built is not None:
-                node.on_built(answer.error)
-
         port = {"name": node.name, "octet": plan.index}
-        self.switch.call("attach", port, on_attached, timeout_s=STEP_LIMIT_S, fds=fds)
+        attached = self.switch.call("attach", port, timeout_s=STEP_LIMIT_S, fds=fds)
+        attached.add_done_callback(lambda done: node.built.settle(done.error))
         for fd in fds:
             os.close(fd)
 
     def _on_build_failed(self, node: Node, error: str) -> None:
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
-        if node.conversation is not None:
-            node.conversation.close()
-        if node.on_built is not None:
-            node.on_built(error)
-        for callback in node.on_gone:
-            callback()
+        node.conversation.close()
+        node.built.settle(ClusterError(error))
+        node.gone.settle(None)
 
     def _on_silent(self, node: Node, reason: str) -> None:
-        if node.on_built is not None and node.pidfd < 0:
+        if not node.built.is_done and node.pidfd < 0:
             self._on_build_failed(node, reason)
 
     # --- ending -------------------------------------------------------------------------------
 
-    def end(self, name: str, how: str, reply: Reply) -> None:
+    def end(self, name: str, how: str) -> Steps[Answer]:
         """End a node: `stop` takes it off the network too, `cut` silences it before it dies."""
         node = self.find(name)
+        with contextlib.suppress(ClusterError):
+            last_word = yield from node.conversation.call(
+                "count_drops", {}, timeout_s=_LAST_WORD_LIMIT_S
+            )
+            self.drops_of_ended += last_word.fields["dropped"]
+        if how == "cut" and self.switch is not None:
+            try:
+                yield from self.switch.call("darken", {"name": name}, timeout_s=STEP_LIMIT_S)
+            except ClusterError as error:
+                raise ClusterError(f"cannot silence node '{name}': {error.message}") from error
+        self.kill(node)
+        yield from node.gone
+        if how != "crash" and self.switch is not None:
+            yield from self.switch.call("detach", {"name": name}, timeout_s=STEP_LIMIT_S)
+        return Answer()
 
-        def on_gone() -> None:
-            if how == "crash" or self.switch is None:
-                reply.done()
-            else:
-                relay(self.switch, "detach", {"name": name}, reply)
-
-        def on_silenced(answer: Answer) -> None:
-            if answer.error is not None:
-                reply.failed(f"cannot silence node '{name}': {answer.error}")
-            else:
-                self.kill(node)
-
-        def on_last_word(answer: Answer) -> None:
-            self.drops_of_ended += answer.fields.get("dropped", 0)
-            if how == "cut" and self.switch is not None:
-                order = {"name": name}
-                self.switch.call("darken", order, on_silenced, timeout_s=STEP_LIMIT_S)
-            else:
-                self.kill(node)
-
-        node.on_gone.append(on_gone)
-        assert node.conversation is not None, "a node that runs can be talked to"
-        node.conversation.call("count_drops", {}, on_last_word, timeout_s=_LAST_WORD_LIMIT_S)
-
-    def end_all(self, on_gone: Callable[[], None]) -> None:
-        """End every node; calls back when none is left."""
-
-        def on_one_gone() -> None:
-            if not self._nodes:
-                on_gone()
-
-        waiting = list(self._nodes.values())
-        for node in waiting:
-            node.on_gone.append(on_one_gone)
+    def end_all(self) -> Future[list[None]]:
+        """End every node; done when none is left."""
+        nodes = list(self._nodes.values())
+        for node in nodes:
             self.kill(node)
-        if not waiting:
-            on_gone()
+        return gather(node.gone for node in nodes)
 
-    def set_names(self, fields: JsonObject, reply: Reply) -> None:
+    def set_names(self, fields: JsonObject) -> Future[Answer]:
         """Have a node take names for something else; an empty change shows it the truth again.
 
         `changes` are (address, seconds, owner) by name: None is no address, "" the true one.
@@ -254,8 +239,7 @@ class NodeTable:
             address = self._scratch.address_of(name) if given == "" else given
             served[name] = (address, slow_s, owner)
         self._scratch.change_names(node.name, dict.fromkeys(served))
-        assert node.conversation is not None, "a node that runs can be talked to"
-        relay(node.conversation, "show_names", {"served": served}, reply)
+        return node.call("show_names", {"served": served})
 
     def forget_names(self) -> None:
         """Begin anew: the next start of any name is its first."""
@@ -282,7 +266,7 @@ class NodeTable:
         for node in self:
             if node.pid == pid:
                 self._on_gone(node)
-            elif node.setup_pid == pid and status and node.on_built is not None:
+            elif node.setup_pid == pid and status and not node.built.is_done:
                 self._on_build_failed(node, f"its first process ended with status {status}")
 
     def _on_gone(self, node: Node) -> None:
@@ -292,15 +276,12 @@ class NodeTable:
         if not self._is_isolated:
             self._kill_orphans()
         os.close(node.pidfd)
-        if node.conversation is not None:
-            node.conversation.close()
+        node.conversation.close()
         node.group.remove()
-        if node.on_built is not None:
-            node.on_built("it ended while it was being built")
+        node.built.settle(ClusterError("it ended while it was being built"))
         gone = {"node": node.name, "incarnation": node.incarnation, "asked": node.is_dying}
         self._tell("node_gone", gone)
-        for callback in node.on_gone:
-            callback()
+        node.gone.settle(None)
 
     def _kill_orphans(self) -> None:
         """End what a node without a pid namespace has left: it is ours now, as the subreaper's."""
@@ -326,19 +307,3 @@ def _kill_tree(root: int) -> None:
     for pid in [root, *(row.pid for row in process_table.descendants(root))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def relay(
-    to: Conversation, op: str, fields: Mapping[str, Any], reply: Reply, fds: Sequence[int] = ()
-) -> None:
-    """Have somebody else answer a request; the descriptors stay the caller's."""
-
-    def on_answer(answer: Answer) -> None:
-        if answer.error is not None:
-            reply.failed(answer.error)
-        else:
-            told = {key: value for key, value in answer.fields.items() if key != "re"}
-            reply.done(told, answer.fds)
-        answer.close_fds()
-
-    to.call(op, fields, on_answer, timeout_s=STEP_LIMIT_S, fds=fds)

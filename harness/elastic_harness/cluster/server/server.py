@@ -11,19 +11,21 @@ import os
 import signal
 import socket
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from elastic_harness.cluster import process_table
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.disks.layers import DiskLayers
 from elastic_harness.cluster.limits.node_limits import NodeLimits
 from elastic_harness.cluster.node import namespace as ns
 from elastic_harness.cluster.node.init import close_all_but, keep_for_ever, watch_children
 from elastic_harness.cluster.server import leftovers
-from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, ForkOrder, NodeTable, relay
+from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, ForkOrder, NodeTable
 from elastic_harness.cluster.server.precedence import FirstServed
 from elastic_harness.cluster.server.scratch import Scratch
 from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.future import Future, Steps, run
 from elastic_harness.network.switch import SwitchRole
 from pytest_elastic.boot import sharing
 from pytest_elastic.boot.role import Program, Role
@@ -87,7 +89,7 @@ class ClusterServer:
         )
         self._limits = NodeLimits(self._loop, self._nodes, is_isolated=plan.is_isolated)
         self._disks = DiskLayers(self._loop, self._nodes, fork=self._to_fork.append)
-        self._nodes.on_killed = lambda node: self._disks.end(node.name, node.incarnation)
+        self._nodes.on_killed = self._disks.end
         if plan.is_isolated:
             self._start_switch()
         # What a server has imported and made since it was warm stays for good, too.
@@ -120,7 +122,7 @@ class ClusterServer:
         return order.role
 
     def _conversations(self) -> list[Conversation]:
-        known = [self._control, self._switch, *(node.conversation for node in self._nodes)]
+        known = [self._control, self._switch, *(node.connection for node in self._nodes)]
         known += self._disks.conversations
         return [conversation for conversation in known if conversation is not None]
 
@@ -155,84 +157,77 @@ class ClusterServer:
     # --- orders -------------------------------------------------------------------------------
 
     def _obey(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
-        try:
-            self._obey_or_raise(op, fields, fds, reply)
-        except OSError as error:
-            reply.failed(f"cannot {op.replace('_', ' ')}: {error}")
+        reply.when_done(run(self._loop, self._carry_out(op, fields, fds)))
         for fd in fds:
             os.close(fd)
 
-    def _obey_or_raise(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
+    def _carry_out(self, op: str, fields: JsonObject, fds: list[int]) -> Steps[Answer]:
+        try:
+            return (yield from self._answer(op, fields, fds))
+        except OSError as error:
+            raise ClusterError(f"cannot {op.replace('_', ' ')}: {error}") from error
+
+    def _answer(self, op: str, fields: JsonObject, fds: list[int]) -> Steps[Answer]:
         match op:
             case "hello":
-                self._greet(reply)
+                return self._greet()
             case "start_node":
-                self._nodes.start(fields, reply)
+                return (yield from self._nodes.start(fields))
             case "end_node":
-                self._nodes.end(fields["name"], fields["how"], reply)
+                return (yield from self._nodes.end(fields["name"], fields["how"]))
             case "node":
-                conversation = self._nodes.find(fields["name"]).conversation
-                assert conversation is not None, "a node that runs can be talked to"
-                relay(conversation, fields["order"], fields["fields"], reply)
+                node = self._nodes.find(fields["name"])
+                return (yield from node.call(fields["order"], fields["fields"]))
             case "set_names":
-                self._nodes.set_names(fields, reply)
+                return (yield from self._nodes.set_names(fields))
             case "pause_node":
-                self._limits.pause(fields["name"], reply)
+                return (yield from self._limits.pause(fields["name"]))
             case "resume_node":
-                self._limits.resume(fields["name"], reply)
+                return (yield from self._limits.resume(fields["name"]))
             case "limit_node":
-                self._limits.limit(fields, reply)
+                return self._limits.limit(fields)
             case "read_limits":
-                self._limits.read(fields["name"], reply)
+                return self._limits.read(fields["name"])
             case "disk":
-                self._disks.obey(fields["order"], fields, reply)
+                return (yield from self._disks.obey(fields["order"], fields))
             case "network":
-                self._ask_switch(fields["order"], fields["fields"], fds, reply)
+                return (yield from self._ask_switch(fields["order"], fields["fields"], fds))
             case "drops_of_ended":
-                reply.done({"dropped": self._nodes.drops_of_ended})
+                return Answer(fields={"dropped": self._nodes.drops_of_ended})
             case "reset":
-                on_all_gone = partial(self._on_all_gone, fields["seed"], reply)
-                self._nodes.end_all(lambda: self._disks.when_empty(on_all_gone))
+                return (yield from self._reset(fields["seed"]))
             case "close":
-                reply.done()
                 self._loop.call_soon(self._end)
-            case _:
-                reply.failed(f"the cluster server does not know how to '{op}'")
+                return Answer()
+        raise ClusterError(f"the cluster server does not know how to '{op}'")
 
-    def _greet(self, reply: Reply) -> None:
+    def _greet(self) -> Answer:
         own = [os.getpid(), *([self._switch_pid] if self._switch_pid else [])]
-        fds = [os.pidfd_open(pid) for pid in own]
         scratch = leftovers.scratch_folder(self._plan.tag)
-        reply.done({"tag": self._plan.tag, "scratch": scratch}, fds)
-        for fd in fds:
-            os.close(fd)
+        told = {"tag": self._plan.tag, "scratch": scratch}
+        return Answer(fields=told, fds=[os.pidfd_open(pid) for pid in own])
 
-    def _ask_switch(self, op: str, fields: JsonObject, fds: list[int], reply: Reply) -> None:
+    def _ask_switch(self, op: str, fields: JsonObject, fds: Sequence[int] = ()) -> Future[Answer]:
         if self._switch is None:
-            reply.failed("this cluster has no network of its own")
-        else:
-            relay(self._switch, op, fields, reply, fds)
+            raise ClusterError("this cluster has no network of its own")
+        return self._switch.call(op, fields, timeout_s=STEP_LIMIT_S, fds=fds)
 
-    def _on_all_gone(self, seed: str, reply: Reply) -> None:
-        """Reset what is left when all nodes have ended, and prove that nothing else is."""
-        if self._switch is None:
-            self._prove_clean(Answer(), reply)
-            return
-        self._switch.call(
-            "reset",
-            {"seed": seed},
-            lambda answer: self._prove_clean(answer, reply),
-            timeout_s=STEP_LIMIT_S,
-        )
-
-    def _prove_clean(self, answer: Answer, reply: Reply) -> None:
+    def _reset(self, seed: str) -> Steps[Answer]:
+        """End all nodes, reset what is left, and prove that nothing else is."""
+        yield from self._nodes.end_all()
+        yield from self._disks.end_all()
+        ports: Sequence[str] = ()
+        if self._switch is not None:
+            try:
+                answer = yield from self._ask_switch("reset", {"seed": seed})
+            except ClusterError as error:
+                raise ClusterError(f"cannot reset the cluster: {error.message}") from error
+            ports = answer.fields["ports"]
         self._nodes.forget_names()
         pids = [row.pid for row in process_table.descendants(os.getpid())]
         left = [pid for pid in pids if pid != self._switch_pid]
-        ports = answer.fields.get("ports", [])
-        if answer.error is not None:
-            reply.failed(f"cannot reset the cluster: {answer.error}")
-        elif left or ports:
-            reply.failed(f"cannot reset the cluster: processes {left}, devices {ports} are left")
-        else:
-            reply.done()
+        if left or ports:
+            raise ClusterError(
+                f"cannot reset the cluster: processes {left}, devices {ports} are left"
+            )
+        return Answer()

@@ -21,7 +21,6 @@ from typing import Any
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroups
-from elastic_harness.cluster.limits.handing_down import hand_down
 from elastic_harness.cluster.node import namespace as ns
 from elastic_harness.cluster.server import leftovers
 from elastic_harness.cluster.server.server import ClusterServer, ServerPlan
@@ -52,7 +51,6 @@ class Supervisor:
         """Fork the server; returns in it only."""
         tag = cgroups.session_tag(os.getpid())
         leftovers.sweep()
-        held = hand_down()
         own_fd = os.pidfd_open(os.getpid())
         ns.become_subreaper()
         if self._is_isolated:
@@ -62,7 +60,6 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             os.close(self._owner_fd)
-            held.forget()
             return ClusterServer(
                 self._control,
                 ServerPlan(
@@ -77,7 +74,6 @@ class Supervisor:
         _let_go_of_code()
         self._wait_for_an_end(pid)
         self._leave_nothing(pid, tag)
-        held.release()
         os._exit(0)
 
     def _wait_for_an_end(self, server: int) -> None:

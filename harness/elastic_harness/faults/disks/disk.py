@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -13,14 +13,18 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
-from elastic_harness.faults.nodes.node import CLUSTER_S, NodeFault, names_of
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.disks.job_directories import outside_of_the_job
+from elastic_harness.faults.nodes.node import NodeFault, names_of
+from elastic_harness.finding import Finding
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
 
@@ -88,6 +92,10 @@ class _DiskFault(NodeFault):
 
     path: Annotated[str | None, AfterValidator(_directory)] = None
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from outside_of_the_job(scenario, "path", self.path)
+
     def policy(self) -> DiskPolicy:
         """Return what is laid over the path."""
         raise NotImplementedError
@@ -97,9 +105,7 @@ class _DiskFault(NodeFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
-            ticket = context.resources.set_disk(id, node.name, self.path, self.policy())
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"covering a path of {node.name}")
-            ticket.result()
+            yield from context.disks.set(id, node.name, self.path, self.policy())
         acted = yield from wait_for_proof(context, lambda: self._count(context, targets, id))
         if not acted:
             raise FaultImpossible(
@@ -110,20 +116,15 @@ class _DiskFault(NodeFault):
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
-            ticket = context.resources.set_disk(id, node.name, self.path, None)
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"healing a disk of {node.name}")
-            ticket.result()
+            yield from context.disks.set(id, node.name, self.path, None)
         return f"the disk of {names_of(targets.nodes)} as before"
 
-    def _count(
-        self, context: FaultContext, targets: Targets, owner: str
-    ) -> Generator[Wait, None, dict[str, int]]:
+    def _count(self, context: FaultContext, targets: Targets, owner: str) -> Waits[dict[str, int]]:
         """Return how many operations this policy has acted on, by node."""
         acted = {}
         for node in targets.nodes:
-            ticket = context.resources.count_disk(node.name, self.path)
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"asking a disk of {node.name}")
-            acted[node.name] = ticket.result().by_owner.get(owner, {}).get(self._counter, 0)
+            counters = yield from context.disks.count(node.name, self.path)
+            acted[node.name] = counters.by_owner.get(owner, {}).get(self._counter, 0)
         return {node: number for node, number in acted.items() if number}
 
 

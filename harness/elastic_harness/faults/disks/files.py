@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, Steps
+from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, FaultImpossible, Steps
+from elastic_harness.faults.disks.job_directories import outside_of_the_job
+from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.fault import Fault
+from elastic_harness.finding import Finding
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["CorruptFile"]
 
@@ -45,15 +52,25 @@ class CorruptFile(Fault):
     node: Select | None = None
     how: Literal["torn", "truncate", "flip"] = "torn"
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from outside_of_the_job(scenario, "file", self.file)
+
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         if self.node is None:
             return Targets()
         return Targets(nodes=resolve_nodes(self.node, situation, stream=stream))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        damage = context.resources.corrupt
-        done = [damage(node.name, self.file, self.how) for node in targets.nodes]
+        shared = [Place(name=folder, path=folder) for folder in context.data_folders]
+        done = []
+        for node in targets.nodes:
+            if node.name not in context.cluster.nodes:
+                raise FaultImpossible(f"{node.name} is not up any more")
+            own = context.cluster.private_folders(node.name)
+            places = [*shared, *(Place(name=name, path=path) for name, path in own.items())]
+            done.append(corrupt_newest(places, self.file, self.how))
         if not targets.nodes:
-            done.append(damage(None, self.file, self.how))
+            done.append(corrupt_newest(shared, self.file, self.how))
         yield IN_FORCE
         return Evidence(text="; ".join(done), facts={"damaged": done})

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from elastic_harness.faults.ticket import FaultImpossible
+from elastic_harness.faults.context import FaultImpossible
 
 __all__ = ["Place", "corrupt_newest"]
 

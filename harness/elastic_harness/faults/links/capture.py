@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from elastic_harness.cluster.cluster import having
 from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
-from elastic_harness.faults.links.link_fault import CLUSTER_S, SomeLinks
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.links.link_fault import SomeLinks
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.fields import Select
 
@@ -48,14 +48,17 @@ class CapturePackets(SomeLinks):
         return self
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        started = context.capture(id, targets.links)
-        yield Settled(ticket=started, within_s=CLUSTER_S, what="beginning a capture")
-        path = started.result()
+        network = having(context.cluster.network, context.cluster.capabilities["network"])
+        folder = os.path.join(context.directory, "captures")
+        path = os.path.join(folder, f"{id.replace('#', '-')}.pcapng")
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise FaultImpossible(f"cannot capture packets in {path}: {error.strerror}") from error
+        yield from network.capture(id, targets.links, path)
 
-        def look() -> Generator[Wait, None, int]:
-            counted = context.captured(id)
-            yield Settled(ticket=counted, within_s=CLUSTER_S, what="reading a capture")
-            return counted.result()
+        def look() -> Waits[int]:
+            return (yield from network.captured(id))
 
         packets = yield from wait_for_proof(context, look)
         if not packets:
@@ -65,7 +68,6 @@ class CapturePackets(SomeLinks):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ended = context.end_capture(id)
-        yield Settled(ticket=ended, within_s=CLUSTER_S, what="ending a capture")
-        ended.result()
+        network = having(context.cluster.network, context.cluster.capabilities["network"])
+        yield from network.end_capture(id)
         return "nothing is written down any more"

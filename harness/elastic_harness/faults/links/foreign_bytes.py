@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Mapping
 from random import Random
@@ -14,15 +15,16 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     HealOrdered,
-    Sleep,
     Steps,
     Until,
+    Waits,
 )
 from elastic_harness.faults.fault import with_exclude
 from elastic_harness.faults.links.store import StoreFault
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
+from pytest_elastic.errors import ElasticError
 
 __all__ = ["WORDS", "ForeignBytes"]
 
@@ -31,7 +33,6 @@ _TAKEN_S: Final = 15.0
 # first, which takes a tenth of a second. What it has done by then is the evidence, and comes before
 # the word that this is in force: what is told to come after it comes after both.
 _REACTION_S: Final = 0.5
-_LOOK_S: Final = 0.05
 _MOST_CONNECTIONS: Final = 500
 _NOISE_BYTES: Final = 3000
 
@@ -95,11 +96,11 @@ class ForeignBytes(StoreFault):
         return ()  # nothing that strangers say is a reason to end
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        self._holders(context)
+        yield from self._holders(context)
         node, port = self._endpoint(context)
         words = WORDS[self.send](context.chance(id))
         for each in targets.nodes:
-            context.send_strangers(id, each.name, (node, port), words, connections=self.connections)
+            context.strangers.send(id, each.name, (node, port), words, connections=self.connections)
         where = f"{node}:{port}"
         try:
             yield Until(
@@ -108,22 +109,20 @@ class ForeignBytes(StoreFault):
                 otherwise=f"not all of what was sent to {where} was taken within {_TAKEN_S:g} s",
             )
             _check(context, id, where)
-            until = context.now() + _REACTION_S
-            while context.visits(id).closed < context.visits(id).wanted and context.now() < until:
-                yield Sleep(seconds=_LOOK_S)
+            yield from _wait_for_reaction(context, id)
         except HealOrdered:
             _check(context, id, where)
         return self._evidence(context, targets, id, where, len(words))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.send_strangers_away(id)
+        context.strangers.send_away(id)
         yield from ()
         return "no stranger is left"
 
     def _evidence(
         self, context: FaultContext, targets: Targets, id: str, where: str, size: int
     ) -> Evidence:
-        visits = context.visits(id)
+        visits = context.strangers.visits(id)
         callers = ", ".join(node.name for node in targets.nodes)
         said = f"{size} bytes ({self.send}) on each" if size else "nothing said"
         kept = visits.wanted - visits.closed
@@ -144,13 +143,20 @@ class ForeignBytes(StoreFault):
 
 
 def _is_settled(context: FaultContext, id: str) -> bool:
-    visits = context.visits(id)
+    visits = context.strangers.visits(id)
     return visits.taken == visits.wanted or bool(visits.refusal)
+
+
+def _wait_for_reaction(context: FaultContext, id: str) -> Waits[None]:
+    """Wait until the store has closed all connections; those that it keeps are evidence as well."""
+    visits = context.strangers.visits
+    with contextlib.suppress(ElasticError):
+        yield Until(lambda: visits(id).closed == visits(id).wanted, _REACTION_S, "it keeps some")
 
 
 def _check(context: FaultContext, id: str, where: str) -> None:
     """Raise FaultImpossible unless everything that was sent has been taken."""
-    visits = context.visits(id)
+    visits = context.strangers.visits(id)
     if visits.taken < visits.wanted:
         why = f" ({visits.refusal})" if visits.refusal else ""
         raise FaultImpossible(

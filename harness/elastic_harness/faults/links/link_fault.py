@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
-from typing import Annotated, ClassVar, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from elastic_harness.cluster.cluster import GATEWAY
+from elastic_harness.cluster.cluster import GATEWAY, having
 from elastic_harness.faults.context import (
+    PROOF_S,
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.proof import PROOF_S, wait_for_proof
+from elastic_harness.finding import Finding
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.traffic import CLASSES, check_class, port_class
@@ -26,8 +27,10 @@ from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from pytest_elastic.errors import UsageError
 
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
+
 __all__ = [
-    "CLUSTER_S",
     "LinkFault",
     "SomeLinks",
     "TrafficClass",
@@ -37,7 +40,6 @@ __all__ = [
     "two_sides",
 ]
 
-CLUSTER_S: Final = 15.0
 # How far apart the looks at the counters of many links come: this costs nothing with 64 nodes.
 _SLOWEST_LOOK_S: Final = 1.0
 # Classes of traffic that are quiet while steps are taken.
@@ -66,13 +68,62 @@ TrafficClass = Annotated[
 ]
 
 
-class LinkFault(Fault):
+class _OfLinks(Fault):
+    """A fault whose selectors mean ends of links."""
+
+    knows_gateway: ClassVar[bool] = True
+    sides: ClassVar[tuple[str, ...]] = ("between", "from", "to")
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        if len(scenario.nodes) < 2 and not scenario.spec.proxies:
+            yield Finding("one node alone has no links: two or more are expected")
+            return
+        ends = [(name, each) for name, each in self.selectors() if name in self.sides]
+        if len(ends) != 2:
+            return
+        (_, left), (name, right) = ends
+        nodes = scenario.nodes
+        why = _why_nobody_opposite(left, right, nodes) or _why_nobody_opposite(right, left, nodes)
+        if name == "between":
+            why = why or _why_both(left, right) or _why_both(right, left)
+        if why is not None:
+            yield Finding(why, (name,))
+
+
+def _why_nobody_opposite(side: Selector, opposite: Selector, nodes: Names) -> str | None:
+    """Say why `others` on one side is nobody, or return None."""
+    if not any(term.kind == "others" for term in side.terms):
+        return None
+    kinds = {term.kind for term in opposite.terms}
+    if "others" in kinds:
+        return "`others` on both sides is nobody: say who one of them is"
+    is_everybody = "all" in kinds or {term.name for term in opposite.terms} >= set(nodes)
+    if is_everybody and not opposite.exclude:
+        return f"`{opposite}` is everybody: nobody is left for `others`"
+    return None
+
+
+def _why_both(one: Selector, other: Selector) -> str | None:
+    """Say why somebody is on both sides, whatever the run looks like, or return None."""
+    if one.exclude or other.exclude:
+        return None
+    across = [term for term in other.terms if term.kind != "gateway"]
+    if across and any(term.kind == "all" for term in one.terms):
+        return f"`{one}` is everybody, `{other}` too: nobody has a link to itself (try `others`)"
+    fixed = {"rank", "rank host", "newest", "store host", "majority"}  # two majorities meet
+    both = sorted({str(term) for term in one.terms if term.kind in fixed} & set(map(str, across)))
+    if both:
+        return f"{', '.join(both)} is on both sides: nobody has a link to itself"
+    return None
+
+
+class LinkFault(_OfLinks):
     """A policy laid over links for a while."""
 
     layer = "network"
     capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
-    knows_gateway: ClassVar[bool] = True
     traffic: TrafficClass | None = None
 
     def policy(self) -> LinkPolicy:
@@ -85,9 +136,7 @@ class LinkFault(Fault):
         return PROOF_S
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.impose(id, targets.links, self.policy(), traffic=self.traffic)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing links")
-        ticket.result()
+        yield from context.links.impose(id, targets.links, self.policy(), traffic=self.traffic)
         acted = yield from wait_for_proof(
             context,
             lambda: _read(context, targets.links, id),
@@ -115,19 +164,16 @@ class LinkFault(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.lift(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="healing links")
-        ticket.result()
+        yield from context.links.lift(id)
         return "links as before"
 
 
 def _read(
     context: FaultContext, links: tuple[Pair, ...], owner: str
-) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+) -> Waits[dict[str, dict[str, int]]]:
     """Read what the policy of `owner` has done to packets, by link and kind."""
-    ticket = context.counters()
-    yield Settled(ticket=ticket, within_s=CLUSTER_S, what="reading the switch's counters")
-    counts = ticket.result()
+    network = having(context.cluster.network, context.cluster.capabilities["network"])
+    counts = (yield from network.counters()).links
     found = {
         f"{source}->{target}": dict(counts[source, target].by_owner.get(owner, {}))
         for source, target in links
@@ -136,10 +182,8 @@ def _read(
     return {link: kinds for link, kinds in found.items() if kinds}
 
 
-class SomeLinks(Fault):
+class SomeLinks(_OfLinks):
     """Links by their ends: all of some nodes, those from some to others, or every link."""
-
-    knows_gateway: ClassVar[bool] = True
 
     node: Select | None = None
     from_: Select | None = None

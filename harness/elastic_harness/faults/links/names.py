@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Generator
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from elastic_harness.cluster.cluster import having
 from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.links.link_fault import CLUSTER_S, two_sides
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.links.link_fault import two_sides
 from elastic_harness.network.names import NameChange
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Seconds, Select
@@ -51,6 +50,7 @@ class ConfuseNames(Fault):
     proof = "a process of the node asked for such a name, and was given this fault's answer"
     capability: ClassVar[str | None] = "names"
     is_healable: ClassVar[bool] = True
+    sides: ClassVar[tuple[str, ...]] = ("node", "of")
 
     node: Select
     of: Select
@@ -83,9 +83,7 @@ class ConfuseNames(Fault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in dict.fromkeys(node for node, _ in targets.links):
             about = [name for other, name in targets.links if other == node]
-            ticket = context.change_names(id, node, dict.fromkeys(about, self._change()))
-            yield Settled(ticket=ticket, within_s=CLUSTER_S, what="changing names")
-            shown = ticket.result()
+            shown = yield from context.names.change(id, node, dict.fromkeys(about, self._change()))
             if still := [name for name in about if name in shown]:
                 raise FaultImpossible(f"{node} still reads {shown[still[0]]} for {still[0]}")
         asked = yield from wait_for_proof(context, lambda: _lookups(context, targets, id))
@@ -102,9 +100,7 @@ class ConfuseNames(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.restore_names(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="restoring names")
-        ticket.result()
+        yield from context.names.restore(id)
         return "names as before"
 
     @property
@@ -123,12 +119,11 @@ class ConfuseNames(Fault):
 
 def _lookups(
     context: FaultContext, targets: Targets, owner: str
-) -> Generator[Wait, None, dict[str, dict[str, int]]]:
+) -> Waits[dict[str, dict[str, int]]]:
     """Return how often processes have asked for the names that `owner` lies about, by node."""
+    service = having(context.cluster.names, context.cluster.capabilities["names"])
     asked = {}
     for node in dict.fromkeys(node for node, _ in targets.links):
-        ticket = context.names_asked(node)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="asking a name service")
-        if names := ticket.result().get(owner):
+        if names := (yield from service.asked(node)).get(owner):
             asked[node] = dict(names)
     return asked

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from elastic_harness.faults.links.link_fault import LinkFault, ends_of, ends_with, two_sides
+from elastic_harness.finding import Finding
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import (
     Flap,
@@ -19,7 +21,13 @@ from elastic_harness.scenario.fields import Listed, Seconds, Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from pytest_elastic.errors import UsageError
 
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
+
 __all__ = ["FlapLinks", "Partition"]
+
+# In a ring of three, everybody is everybody's neighbour.
+_NODES_OF_SHAPE: Final = {"ring": 4, "halves": 2}
 
 
 def _mode(value: object) -> object:
@@ -117,6 +125,20 @@ class Partition(LinkFault):
             if both := sorted(names[0] & names[1]):
                 raise ValueError(f"{', '.join(both)} is on both sides: nobody has a link to itself")
         return self
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        nodes = scenario.nodes
+        for name in (name for pair in self.pairs or () for name in pair):
+            if name not in nodes and not (name == "gateway" and scenario.spec.proxies):
+                known = ", ".join(nodes)
+                yield Finding(f"there is no node {name!r}: the nodes are {known}", ("pairs",))
+        if (needed := _NODES_OF_SHAPE.get(self.shape or "", 0)) > len(nodes):
+            yield Finding(f"of fewer than {needed} nodes, this shape cuts no link")
+        group = self.split
+        is_plain = group is not None and not group.exclude and not group.means_gateway
+        if group is not None and is_plain and {term.name for term in group.terms} >= set(nodes):
+            yield Finding(f"`{group}` is everybody: nobody is left to be split from", ("split",))
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         try:

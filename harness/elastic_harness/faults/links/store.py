@@ -13,6 +13,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from elastic_harness.cluster.cluster import having
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
@@ -20,22 +22,22 @@ from elastic_harness.faults.context import (
     FaultImpossible,
     HealOrdered,
     Proved,
-    Sleep,
     Steps,
     Until,
+    Waits,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.workers.stall import Running, run_by_turns, stop_and_see
-from elastic_harness.faults.workers.worker import name_of_end, signal_and_watch, told_end
-from elastic_harness.scenario.engine.situation import ProcessRef, Situation, Targets
+from elastic_harness.faults.workers.stall import run_by_turns, stop_and_see
+from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
+from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
 
 __all__ = ["FreezeStore", "KillStore", "SlowStore", "StoreFault"]
 
 _DEATH_S: Final = 5.0
-# How often to look whether there is anybody left to be continued.
-_LOOK_S: Final = 0.5
+# No run takes longer.
+_LONGEST_S: Final = 86_400.0
 
 
 class StoreFault(Fault):
@@ -56,32 +58,29 @@ class StoreFault(Fault):
 
     def _endpoint(self, context: FaultContext) -> tuple[str, int]:
         """Return the node and port of the store; raises FaultImpossible while none was seen."""
-        endpoint = context.store_endpoint(self.which)
+        endpoint = context.launchers.store_endpoint(self.which)
         if endpoint is None:
             raise FaultImpossible(f"no store of the {self.which} has been seen yet")
         return endpoint
 
-    def _holders(self, context: FaultContext) -> tuple[list[ProcessRef], str]:
+    def _holders(self, context: FaultContext) -> Waits[tuple[list[ProcessRef], str]]:
         """Return who serves the store now, and where; raises FaultImpossible."""
         node, port = self._endpoint(context)
-        if not context.is_node_up(node):
+        if node not in context.cluster.nodes:
             raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")
-        holders = list(context.resources.listeners(node, port))
+        sockets = having(context.cluster.sockets, context.cluster.capabilities["gateway"])
+        holders = list((yield from sockets.listeners(node, port)))
         if not holders:
             raise FaultImpossible(f"nobody listens at {node}:{port}")
         pids = ", ".join(str(each.pid) for each in holders)
         return holders, f"{pids} at {node}:{port}"
 
-    def _running(self, context: FaultContext, holders: list[ProcessRef]) -> list[Running]:
-        node, _ = self._endpoint(context)
-        return [(node, process) for process in holders]
-
 
 def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
     """Wait for the heal, or until there is nobody left to be continued."""
     try:
-        while any(context.is_alive(process) for process in processes):
-            yield Sleep(seconds=_LOOK_S)
+        for process in processes:
+            yield Until(context.ends.of(process), _LONGEST_S, "it was stopped for a whole day")
     except HealOrdered:
         pass
     return ""
@@ -101,18 +100,15 @@ class KillStore(StoreFault):
     )
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        holders, where = self._holders(context)
+        holders, where = yield from self._holders(context)
         for process in holders:
-            if not signal_and_watch(context, process, signal.SIGKILL):
+            if not (yield from signal_and_watch(context, process, signal.SIGKILL)):
                 raise FaultImpossible(f"{process.pid} had ended before SIGKILL was sent")
         yield IN_FORCE
-        yield Until(
-            condition=lambda: not any(context.is_alive(process) for process in holders),
-            within_s=_DEATH_S,
-            otherwise=f"still alive: one of {where}",
-        )
         for process in holders:
-            code = yield from told_end(context, process)
+            code = yield from see_end(
+                context, process, within_s=_DEATH_S, otherwise=f"still alive: one of {where}"
+            )
             if code not in (None, -signal.SIGKILL):
                 raise FaultImpossible(f"{process.pid} ended with {name_of_end(code)}")
         return Evidence(
@@ -135,15 +131,15 @@ class FreezeStore(StoreFault):
     pauses: ClassVar[bool] = True
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        holders, where = self._holders(context)
+        holders, where = yield from self._holders(context)
         try:
-            seen = yield from stop_and_see(context, self._running(context, holders), owner=id)
+            seen = yield from stop_and_see(context, holders, owner=id)
             facts = Evidence.of(seen).facts
             yield Proved(evidence=Evidence(text=f"state T: {where}", facts=facts))
             yield from _until_healed(context, holders)
         finally:
             # Those that were stopped are continued, wherever the store is by then.
-            context.let_go_on(id)
+            context.stops.release(id)
         return f"state T: {where}"
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -171,11 +167,11 @@ class SlowStore(FreezeStore):
         return self
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        holders, where = self._holders(context)
+        holders, where = yield from self._holders(context)
         return (
             yield from run_by_turns(
                 context,
-                self._running(context, holders),
+                holders,
                 owner=id,
                 share=self.share,
                 period_s=self.period,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import ClassVar, Final, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,19 +12,20 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.links.link_fault import CLUSTER_S
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.finding import Finding, did_you_mean
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.toxiproxy.stream import Toxic
-from elastic_harness.toxiproxy.toxics import TOXIC_TYPES
-from elastic_harness.toxiproxy.values import checked_attributes
+from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, checked_attributes
 from pytest_elastic.errors import UsageError
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
 
@@ -32,7 +33,28 @@ _BITS_PER_KILOBYTE: Final = 8000
 _MILLI, _MICRO = 1e3, 1e6
 
 
-class AddToxic(Fault):
+class _ProxyFault(Fault):
+    """A fault of one of the run's proxies."""
+
+    layer = "network"
+    is_healable: ClassVar[bool] = True
+
+    proxy: str
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        known = scenario.spec.proxies
+        if self.proxy not in known:
+            yield Finding(
+                f"the scenario has no proxy {self.proxy!r} (`proxies:`)",
+                ("proxy",),
+                suggestion=did_you_mean(self.proxy, known) if known else None,
+            )
+
+    def resolve(self, situation: Situation, *, stream: str) -> Targets:
+        return Targets(proxies=(self.proxy,))
+
+
+class AddToxic(_ProxyFault):
     """Connections through one of the run's `proxies` are harmed as a toxic of Toxiproxy harms them.
 
     `type` is latency (`latency`, `jitter`), bandwidth (`rate`), slow_close (`delay`), timeout
@@ -46,11 +68,8 @@ class AddToxic(Fault):
     """
 
     name = "toxic"
-    layer = "network"
     proof = "connections that this toxic harms had bytes (slow_close: an end) in its direction"
-    is_healable: ClassVar[bool] = True
 
-    proxy: str
     type: Literal[
         "latency",
         "bandwidth",
@@ -87,18 +106,13 @@ class AddToxic(Fault):
             raise ValueError(error.message) from error
         return self
 
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        return Targets(proxies=(self.proxy,))
-
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         toxic = self._toxic(id)
-        ticket = context.add_toxic(id, self.proxy, toxic)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="adding a toxic")
-        ticket.result()
+        yield from context.proxies.add_toxic(id, self.proxy, toxic)
 
-        def look() -> Generator[Wait, None, int]:
+        def look() -> Waits[int]:
             yield from ()
-            return context.toxic_met(self.proxy, toxic.name, toxic.direction)
+            return context.proxies.toxic_met(self.proxy, toxic.name, toxic.direction)
 
         met = yield from wait_for_proof(context, look)
         if not met:
@@ -109,9 +123,7 @@ class AddToxic(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.remove_toxics(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="removing a toxic")
-        ticket.result()
+        yield from context.proxies.remove_toxics(id)
         return "the toxic is gone"
 
     def _toxic(self, id: str) -> Toxic:
@@ -143,28 +155,19 @@ class AddToxic(Fault):
         return {name: value for name, value in said.items() if value is not None}
 
 
-class _ProxySwitch(Fault):
+class _ProxySwitch(_ProxyFault):
     """A proxy of the run that is switched on or off."""
 
-    layer = "network"
     shorthand: ClassVar[str | None] = "proxy"
-    is_healable: ClassVar[bool] = True
     _on: ClassVar[bool]
 
-    proxy: str
-
-    def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        return Targets(proxies=(self.proxy,))
-
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        if context.is_proxy_on(self.proxy) is self._on:
+        if context.proxies.is_on(self.proxy) is self._on:
             is_so = "accepts connections" if self._on else "is off"
             raise FaultImpossible(f"the proxy '{self.proxy}' {is_so} already")
-        ticket = context.switch_proxy(id, self.proxy, enabled=self._on)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy")
-        ticket.result()
+        yield from context.proxies.switch(id, self.proxy, enabled=self._on)
         yield IN_FORCE
-        if context.is_proxy_on(self.proxy) is not self._on:
+        if context.proxies.is_on(self.proxy) is not self._on:
             raise FaultImpossible(f"another fault has switched the proxy '{self.proxy}'")
         return Evidence(
             text=f"the proxy '{self.proxy}' {'listens' if self._on else 'refuses connections'}",
@@ -172,9 +175,7 @@ class _ProxySwitch(Fault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ticket = context.unswitch_proxy(id)
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what="switching a proxy back")
-        ticket.result()
+        yield from context.proxies.unswitch(id)
         return f"the proxy '{self.proxy}' as before"
 
 

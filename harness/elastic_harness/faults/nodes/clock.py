@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from elastic_harness.cluster.cluster import having
 from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
 from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.nodes.node import NodeFault, names_of
-from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.faults.workers.worker import ORDER_S, facts_of, listed, order, wait_for_answer
 from elastic_harness.scenario.engine.situation import Situation, Targets, WorkerRef
 from elastic_harness.scenario.fields import format_duration, parse_duration
@@ -91,26 +92,25 @@ class ClockSkew(NodeFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         witnesses = []
         for node in targets.nodes:
-            context.resources.set_clock(id, node.name, self.by)
+            yield from context.clocks.set(id, node.name, self.by)
             there = (worker for worker in targets.peers if worker.node == node.name)
             if (witness := next(there, None)) is None:
                 raise FaultImpossible(f"no worker runs on {node.name} that could tell its time")
             witnesses.append(witness)
         told: dict[WorkerRef, float] = {}
 
-        def look() -> Generator[Wait, None, bool]:
+        def look() -> Waits[bool]:
             """Ask the witnesses; of several skews of a node the sum is what its processes see."""
             for witness in witnesses:
                 told[witness] = yield from _ask_the_time(context, witness, id)
             return all(
-                abs(skew - context.resources.clock_offset(witness.node)) <= abs(self.by) / 2
+                abs(skew - context.clocks.offset(witness.node)) <= abs(self.by) / 2
                 for witness, skew in told.items()
             )
 
         if not (yield from wait_for_proof(context, look)):
             found = ", ".join(
-                f"{witness} is {skew:.1f} s off, and not "
-                f"{context.resources.clock_offset(witness.node):g} s"
+                f"{witness} is {skew:.1f} s off, and not {context.clocks.offset(witness.node):g} s"
                 for witness, skew in told.items()
             )
             raise FaultImpossible(f"the time of {found}")
@@ -121,17 +121,15 @@ class ClockSkew(NodeFault):
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
-            context.resources.set_clock(id, node.name, None)
-        yield from ()
+            yield from context.clocks.set(id, node.name, None)
         return f"the clock of {names_of(targets.nodes)} is right"
 
 
-def _ask_the_time(
-    context: FaultContext, witness: WorkerRef, id: str
-) -> Generator[Wait, None, float]:
+def _ask_the_time(context: FaultContext, witness: WorkerRef, id: str) -> Waits[float]:
     """Return by how many seconds the time of day that a worker sees is wrong."""
     order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time", by=id)
     told = yield from wait_for_answer(
         context, witness, "tell_time", ("ended",), by=id, within_s=ORDER_S
     )
-    return float(told) - context.resources.time_of_day()
+    clock = having(context.cluster.clock, context.cluster.capabilities["clock_skew"])
+    return float(told) - clock.time_of_day()

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
 from pydantic import Field
 
+from elastic_harness.cluster.cluster import having
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
     InForce,
-    Settled,
     Sleep,
     Steps,
-    Ticket,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
-from elastic_harness.faults.nodes.node import CLUSTER_S, NodeFault, names_of
-from elastic_harness.faults.nodes.resource_context import Limited
-from elastic_harness.faults.proof import wait_for_proof
+from elastic_harness.faults.layers import Limited
+from elastic_harness.faults.nodes.node import NodeFault, names_of
 from elastic_harness.faults.workers.worker import (
     ORDER_S,
     WorkerFault,
@@ -30,15 +29,13 @@ from elastic_harness.faults.workers.worker import (
     facts_of,
     name_of_end,
     order,
-    see_end,
+    see_worker_end,
     wait_for_answer,
 )
 from elastic_harness.scenario.engine.situation import NodeRef, Targets, WorkerRef
 from elastic_harness.scenario.fields import Fraction, Size
 
 __all__ = ["LimitCpu", "LimitMemory", "LimitProcesses", "OutOfMemory"]
-
-Readings = Generator[Wait, None, GroupReadings]
 
 # How much more than it may have a worker tries to take: the kernel first reclaims what it can.
 _GREED_BYTES: Final = 256 << 20
@@ -73,20 +70,20 @@ class _Met:
         self._seen: dict[str, int] = {}
         self._was_narrowest: dict[str, bool] = {}
 
-    def begin(self) -> Generator[Wait, None, None]:
+    def begin(self) -> Waits[None]:
         """Take note of what was counted before the limit."""
         for node in self._nodes:
             self._seen[node.name] = self._counter((yield from _read(self._context, node.name)))
-            others = self._context.resources.narrowest(node.name, self._of)
+            others = self._context.limits.narrowest(node.name, self._of)
             self._was_narrowest[node.name] = not others
 
-    def count(self) -> Generator[Wait, None, dict[str, int]]:
+    def count(self) -> Waits[dict[str, int]]:
         """Return what was counted since the look before, where this limit has held since then."""
         met = {}
         for node in self._nodes:
             now = self._counter((yield from _read(self._context, node.name)))
             more, self._seen[node.name] = now - self._seen[node.name], now
-            is_narrowest = self._by in self._context.resources.narrowest(node.name, self._of)
+            is_narrowest = self._by in self._context.limits.narrowest(node.name, self._of)
             if more > 0 and is_narrowest and self._was_narrowest[node.name]:
                 met[node.name] = more
             self._was_narrowest[node.name] = is_narrowest
@@ -103,7 +100,7 @@ class _NodeLimit(NodeFault):
         return ()
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from _settle(context.resources.unlimit(id), "lifting limits")
+        yield from context.limits.unlimit(id)
         return f"{names_of(targets.nodes)} without this limit"
 
 
@@ -128,8 +125,7 @@ class LimitCpu(_NodeLimit):
         met = _Met(context, targets.nodes, lambda each: each.throttled, of="cpu", by=id)
         yield from met.begin()
         for node in targets.nodes:
-            ticket = context.resources.limit(id, node.name, cpu=self.share)
-            yield from _settle(ticket, f"limiting {node.name}")
+            yield from context.limits.limit(id, node.name, cpu=self.share)
         counted = yield from wait_for_proof(context, met.count)
         if not counted:
             raise FaultImpossible(
@@ -197,14 +193,13 @@ class LimitProcesses(_NodeLimit):
         yield from met.begin()
         for node in targets.nodes:
             # Processes are counted once they are in a group.
-            ticket = context.resources.limit(id, node.name, processes=_MANY_PROCESSES)
-            yield from _settle(ticket, f"counting the processes of {node.name}")
+            yield from context.limits.limit(id, node.name, processes=_MANY_PROCESSES)
         there = yield from _fewest_processes(context, targets.nodes)
         for node in targets.nodes:
-            yield from self._limit(context, node.name, there[node.name], id)
+            yield from context.limits.limit(id, node.name, processes=there[node.name] + self.free)
         seen: list[Mapping[str, int]] = []
 
-        def look() -> Generator[Wait, None, dict[str, int]]:
+        def look() -> Waits[dict[str, int]]:
             """Leave no room where processes have ended that were counted."""
             if counted := (yield from met.count()):
                 return counted
@@ -213,7 +208,7 @@ class LimitProcesses(_NodeLimit):
                 for name, limit in there.items():
                     there[name] = min(limit, max(each[name] for each in seen))
                     if there[name] != limit:
-                        yield from self._limit(context, name, there[name], id)
+                        yield from context.limits.limit(id, name, processes=there[name] + self.free)
                 seen.clear()
             return {}
 
@@ -226,10 +221,6 @@ class LimitProcesses(_NodeLimit):
             text=f"refused so many processes: {_by_node(counted)}",
             facts={"processes_refused": counted},
         )
-
-    def _limit(self, context: FaultContext, node: str, there: int, id: str) -> Steps:
-        ticket = context.resources.limit(id, node, processes=there + self.free)
-        return (yield from _settle(ticket, f"limiting {node}"))
 
 
 class OutOfMemory(WorkerFault):
@@ -261,10 +252,10 @@ class OutOfMemory(WorkerFault):
             yield InForce.NEEDS_JOB
             began = ("began", "ended")
             yield from wait_for_answer(context, worker, "eat", began, by=id, within_s=ORDER_S)
-            code = ends[worker] = yield from see_end(context, worker, within_s=ORDER_S)
+            code = ends[worker] = yield from see_worker_end(context, worker, within_s=ORDER_S)
             after = yield from _read(context, worker.node)
-            is_ours = id in context.resources.narrowest(worker.node, "memory")
-            yield from _settle(context.resources.unlimit(id), f"lifting the limit of {worker.node}")
+            is_ours = id in context.limits.narrowest(worker.node, "memory")
+            yield from context.limits.unlimit(id)
             kills[worker.node] = after.memory_kills - before.memory_kills
             if not kills[worker.node]:
                 raise FaultImpossible(f"{worker} is gone, but not for lack of memory")
@@ -285,7 +276,7 @@ class OutOfMemory(WorkerFault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from _settle(context.resources.unlimit(id), "lifting limits")
+        yield from context.limits.unlimit(id)
         return "no limit left"
 
 
@@ -293,17 +284,14 @@ def _by_node(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{node} {number}" for node, number in counted.items())
 
 
-def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Readings:
+def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Waits[GroupReadings]:
     """Let a node take so much more memory; returns what was counted before."""
     before = yield from _read(context, node)
-    ticket = context.resources.limit(id, node, memory=before.memory + more)
-    yield from _settle(ticket, f"limiting {node}")
+    yield from context.limits.limit(id, node, memory=before.memory + more)
     return before
 
 
-def _fewest_processes(
-    context: FaultContext, nodes: tuple[NodeRef, ...]
-) -> Generator[Wait, None, dict[str, int]]:
+def _fewest_processes(context: FaultContext, nodes: tuple[NodeRef, ...]) -> Waits[dict[str, int]]:
     """Count the processes that stay, on nodes where others come and go."""
     fewest = dict.fromkeys((node.name for node in nodes), _MANY_PROCESSES)
     for _ in range(_LOOKS_AT_PROCESSES):
@@ -313,22 +301,15 @@ def _fewest_processes(
     return fewest
 
 
-def _processes(
-    context: FaultContext, nodes: tuple[NodeRef, ...]
-) -> Generator[Wait, None, dict[str, int]]:
+def _processes(context: FaultContext, nodes: tuple[NodeRef, ...]) -> Waits[dict[str, int]]:
     found = {}
     for node in nodes:
         found[node.name] = (yield from _read(context, node.name)).processes
     return found
 
 
-def _read(context: FaultContext, node: str) -> Readings:
-    ticket = context.resources.readings(node)
-    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"reading what {node} used")
-    return ticket.result()
-
-
-def _settle(ticket: Ticket[None], what: str) -> Steps:
-    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=what)
-    ticket.result()
-    return ""
+def _read(context: FaultContext, node: str) -> Waits[GroupReadings]:
+    if node not in context.cluster.nodes:
+        raise FaultImpossible(f"{node} is not up any more")
+    limits = having(context.cluster.limits, context.cluster.capabilities["cpu_limit"])
+    return (yield from limits.readings(node))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -12,16 +13,20 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     InForce,
-    Settled,
     Sleep,
     Steps,
-    Until,
+    within,
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.nodes.node import NodeFault, end_nodes, names_of
+from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets, natural_key
 from elastic_harness.scenario.fields import Listed, Seconds
-from elastic_harness.scenario.selectors import SelectionEmpty
+from elastic_harness.scenario.selectors import SelectionEmpty, Term
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["JoinNodes", "RebootNode", "ReplaceNode"]
 
@@ -63,6 +68,38 @@ class JoinNodes(Fault):
     ] = Field(default=1)
     stagger: Seconds = 0.0
 
+    def adds_nodes(self, there: Sequence[str]) -> tuple[str, ...]:
+        if isinstance(self.nodes, int):
+            return tuple(f"n{len(there) + number}" for number in range(1, self.nodes + 1))
+        return tuple(name for name in self.nodes if name not in there)
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        initial, earlier = scenario.spec.initial_nodes, list(scenario.before(self))
+        joins = [each for each in (*earlier, self) if isinstance(each, JoinNodes)]
+        total = len(initial) + sum(
+            each.nodes if isinstance(each.nodes, int) else len(each.nodes) for each in joins
+        )
+        if total > _MAX_NODES:
+            yield Finding(f"a run has {_MAX_NODES} nodes at most, and here it has {total}")
+        entry = scenario.entry_of(self)
+        if isinstance(self.nodes, int) or entry.optional or scenario.spec.storm is not None:
+            return
+        known = {n for each in joins[:-1] if not isinstance(each.nodes, int) for n in each.nodes}
+        for name in self.nodes:
+            why = "is there from the start" if name in initial else ""
+            if not why and name in known:
+                why = "joins in an earlier entry already"
+            if not why and entry.every is not None and entry.every.max > 1:
+                why = "would join more than once"
+            if why and not _may_end(scenario, name, nodes=True):
+                stays = "no fault takes it away: choose another name, or say how many"
+                if _may_end(scenario, name, nodes=False):
+                    stays = (
+                        f"stays up without its launcher: `reboot: {name}` starts that again, "
+                        f"`replace: {name}` with an empty disk"
+                    )
+                yield Finding(f"{name} {why}, and {stays}", ("nodes",))
+
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         up = {node.name: node for node in situation.nodes}
         if isinstance(self.nodes, int):
@@ -81,19 +118,32 @@ class JoinNodes(Fault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
-        tickets = []
+        starts = {}
         for number, name in enumerate(targets.new_nodes):
             if number:
                 yield Sleep(seconds=self.stagger)
-            tickets.append((name, context.start_node(name, keep_disk=False)))
-        for name, ticket in tickets:
-            yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name}")
-            ticket.result()
+            starts[name] = context.launchers.start_node(name, keep_disk=False)
+        for name, start in starts.items():
+            yield from within(start, _START_S, f"starting {name}")
         # Some may be gone again by now, by other faults; not all of them.
-        up = [name for name in targets.new_nodes if context.is_node_up(name)]
+        up = [name for name in targets.new_nodes if name in context.cluster.nodes]
         if not up:
             raise FaultImpossible(f"none of {', '.join(targets.new_nodes)} is up")
         return Evidence(text=f"{', '.join(up)} up", facts={"up": up})
+
+
+def _may_end(scenario: CheckedScenario, name: str, *, nodes: bool) -> bool:
+    """Tell whether some fault may end this node, or (`nodes` False) at least its launcher."""
+
+    def terms(action: PlannedAction) -> list[Term]:
+        return [term for key, each in action.selectors() if key == "node" for term in each.terms]
+
+    return any(
+        any(term.kind != "node" or term.name == name for term in terms(action))
+        for action in scenario.actions
+        if isinstance(action, Fault)
+        and (action.takes_nodes_away if nodes else action.layer == "agent")
+    )
 
 
 class ReplaceNode(NodeFault):
@@ -104,18 +154,24 @@ class ReplaceNode(NodeFault):
     """
 
     name = "replace"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and one of its name is up again"
     sometimes_needs = "network (`by: power_cut`)"
 
     by: Literal["crash", "power_cut"] = "crash"
     downtime: Seconds = 0.0
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.downtime, "downtime")
+
     @property
     def needs(self) -> str | None:
         return "network" if self.by == "power_cut" else None
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        end = context.crash_node if self.by == "crash" else context.power_cut
+        cluster = context.cluster
+        end = cluster.crash_node if self.by == "crash" else cluster.power_cut
         yield from end_nodes(context, targets.nodes, end)
         return (yield from _start_again(context, targets, self.downtime, keep_disk=False))
 
@@ -128,12 +184,17 @@ class RebootNode(NodeFault):
     """
 
     name = "reboot"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is up again"
 
     downtime: Seconds = 1.0
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.downtime, "downtime")
+
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield from end_nodes(context, targets.nodes, context.crash_node)
+        yield from end_nodes(context, targets.nodes, context.cluster.crash_node)
         return (yield from _start_again(context, targets, self.downtime, keep_disk=True))
 
 
@@ -142,21 +203,16 @@ def _start_again(
 ) -> Steps:
     yield InForce.NEEDS_JOB  # the old one is gone: what is left takes a while
     yield Sleep(seconds=downtime_s)
-    tickets = [
-        (node.name, context.start_node(node.name, keep_disk=keep_disk)) for node in targets.nodes
-    ]
-    for name, ticket in tickets:
-        yield Settled(ticket=ticket, within_s=_START_S, what=f"starting {name} again")
-        ticket.result()
-    yield Until(
-        condition=lambda: all(context.is_node_up(name) for name, _ in tickets),
-        within_s=_START_S,
-        otherwise=lambda: (
-            "did not come back: "
-            + ", ".join(name for name, _ in tickets if not context.is_node_up(name))
-        ),
-    )
+    starts = {
+        node.name: context.launchers.start_node(node.name, keep_disk=keep_disk)
+        for node in targets.nodes
+    }
+    for name, start in starts.items():
+        yield from within(start, _START_S, f"starting {name} again")
+    nodes = context.cluster.nodes
+    if missing := [name for name in starts if name not in nodes]:
+        raise FaultImpossible(f"did not come back: {', '.join(missing)}")
     return Evidence(
         text=f"{names_of(targets.nodes)} gone and back",
-        facts={"ended": [name for name, _ in tickets], "up": [name for name, _ in tickets]},
+        facts={"ended": list(starts), "up": list(starts)},
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from elastic_harness.cluster.process import ProcessRef, is_running
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
@@ -16,18 +17,22 @@ from elastic_harness.faults.context import (
     FaultImpossible,
     InForce,
     Proved,
-    Settled,
     Sleep,
     Steps,
-    Ticket,
     Until,
-    Wait,
+    Waits,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.faults.workers.worker import name_of_end, signal_and_watch, told_end
-from elastic_harness.scenario.engine.situation import NodeRef, ProcessRef, Situation, Targets
+from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
+from elastic_harness.finding import Finding
+from elastic_harness.future import Future, gather
+from elastic_harness.scenario.engine.situation import NodeRef, Situation, Targets
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
+from pytest_elastic.errors import ElasticError
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "CrashNode",
@@ -41,10 +46,7 @@ __all__ = [
     "names_of",
 ]
 
-# The cluster's own deadline for one operation is shorter: this is for a cluster that is stuck.
-CLUSTER_S: Final = 15.0
 _DEATH_S: Final = 5.0
-_LOOK_S: Final = 0.05
 
 
 class NodeFault(Fault):
@@ -76,18 +78,11 @@ class KillAgent(NodeFault):
     proof = "SIGKILL was delivered, and the launcher has ended by it"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        killed = _signal_launchers(context, targets.nodes, signal.SIGKILL)
+        killed = yield from _signal_launchers(context, targets.nodes, signal.SIGKILL)
         yield IN_FORCE
-        yield Until(
-            condition=lambda: not any(context.is_alive(each) for each in killed.values()),
-            within_s=_DEATH_S,
-            otherwise=lambda: (
-                "SIGKILL did not end the launcher on "
-                + " and ".join(name for name, each in killed.items() if context.is_alive(each))
-            ),
-        )
         for name, launcher in killed.items():
-            code = yield from told_end(context, launcher)
+            otherwise = f"SIGKILL did not end the launcher on {name}"
+            code = yield from see_end(context, launcher, within_s=_DEATH_S, otherwise=otherwise)
             if code not in (None, -signal.SIGKILL):
                 raise FaultImpossible(f"the launcher on {name} ended with {name_of_end(code)}")
         return Evidence(
@@ -104,10 +99,11 @@ class CrashNode(NodeFault):
     """
 
     name = "crash"
+    takes_nodes_away: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ended = yield from end_nodes(context, targets.nodes, context.crash_node)
+        ended = yield from end_nodes(context, targets.nodes, context.cluster.crash_node)
         yield IN_FORCE
         return Evidence(text=f"{', '.join(ended)} gone, sockets closed", facts={"ended": ended})
 
@@ -120,11 +116,12 @@ class CutPower(NodeFault):
     """
 
     name = "power_cut"
+    takes_nodes_away: ClassVar[bool] = True
     capability = "network"
     proof = "the cluster silenced its links and ended it by this order, and it is not up"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        ended = yield from end_nodes(context, targets.nodes, context.power_cut)
+        ended = yield from end_nodes(context, targets.nodes, context.cluster.power_cut)
         yield IN_FORCE
         return Evidence(text=f"{', '.join(ended)} gone, in silence", facts={"ended": ended})
 
@@ -138,6 +135,7 @@ class PreemptNode(NodeFault):
     """
 
     name = "preempt"
+    takes_nodes_away: ClassVar[bool] = True
     sometimes_needs = "network (`by: power_cut`)"
     proof = (
         "SIGTERM was delivered, and the launcher has left before the notice was over; or the node "
@@ -147,22 +145,31 @@ class PreemptNode(NodeFault):
     notice: Seconds = 30.0
     by: Literal["crash", "power_cut"] = "power_cut"
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from super().findings(scenario)
+        yield from scenario.too_late(self.notice, "notice")
+
     @property
     def needs(self) -> str | None:
         return "network" if self.by == "power_cut" else None
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        launchers = yield from _signal_launchers(context, targets.nodes, signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         over_at = context.now() + self.notice
-        while (left_s := over_at - context.now()) > 0:
-            if _have_left(context, launchers):
-                codes = yield from _how_they_left(context, launchers)
-                if None not in codes.values():
-                    # The run may end before the power goes: a launcher that left has obeyed.
-                    yield Proved(evidence=_evidence_of_leaving(codes))
-            yield Sleep(seconds=min(left_s, _LOOK_S))
-        end = context.crash_node if self.by == "crash" else context.power_cut
+
+        def is_time() -> bool:
+            return context.now() >= over_at or _have_left(context, launchers)
+
+        yield Until(is_time, self.notice + 1, "a notice is over when its time has passed")
+        if context.now() < over_at:
+            codes = yield from _how_they_left(context, launchers)
+            if None not in codes.values():
+                # The run may end before the power goes: a launcher that left has obeyed.
+                yield Proved(evidence=_evidence_of_leaving(codes))
+            yield Sleep(seconds=max(over_at - context.now(), 0.0))
+        cluster = context.cluster
+        end = cluster.crash_node if self.by == "crash" else cluster.power_cut
         ended = yield from end_nodes(context, targets.nodes, end)
         return Evidence(
             text=f"{', '.join(ended)} gone, {self.notice:g} s after SIGTERM",
@@ -190,25 +197,26 @@ class LeaveNode(NodeFault):
         return replace(found, peers=workers)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        launchers = yield from _signal_launchers(context, targets.nodes, signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
-        yield Until(
-            condition=lambda: _have_left(context, launchers),
-            within_s=self.within,
-            otherwise=lambda: self._who_stayed(context, targets),
-        )
+        try:
+            yield Until(lambda: _have_left(context, launchers), self.within, "it stayed")
+        except ElasticError as late:
+            raise FaultImpossible((yield from self._who_stayed(context, targets))) from late
         return _evidence_of_leaving((yield from _how_they_left(context, launchers)))
 
-    def _who_stayed(self, context: FaultContext, targets: Targets) -> str:
+    def _who_stayed(self, context: FaultContext, targets: Targets) -> Waits[str]:
         """Say which launchers stayed, what they seem to wait for, and what can be done."""
-        stayed = [node for node in targets.nodes if context.launcher_of(node.name) is not None]
+        stayed = [
+            node for node in targets.nodes if context.launchers.launcher_of(node.name) is not None
+        ]
         text = f"the launcher on {names_of(tuple(stayed))} had not ended {self.within:g} s after "
         names = {node.name for node in stayed}
-        busy = [
-            str(worker)
-            for worker in targets.peers
-            if worker.node in names and context.is_alive(worker.process)
-        ]
+        busy = []
+        for worker in targets.peers:
+            if worker.node in names:
+                state = yield from context.cluster.state(worker.process)
+                busy += [str(worker)] if is_running(state) else []
         if not busy:
             return f"{text}SIGTERM, though its workers had: its own log says what it waits for"
         return (
@@ -220,14 +228,17 @@ class LeaveNode(NodeFault):
 
 def _how_they_left(
     context: FaultContext, launchers: Mapping[str, ProcessRef]
-) -> Generator[Wait, None, Mapping[str, int | None]]:
+) -> Waits[Mapping[str, int | None]]:
     """Return how launchers have ended that were told to leave, by node, as far as it is known.
 
     Raises FaultImpossible for one that something else has ended.
     """
     codes: dict[str, int | None] = {}
     for name, launcher in launchers.items():
-        code = codes[name] = yield from told_end(context, launcher)
+        otherwise = f"the launcher on {name} has not ended"
+        code = codes[name] = yield from see_end(
+            context, launcher, within_s=_DEATH_S, otherwise=otherwise
+        )
         if code not in (None, -signal.SIGTERM) and code < 0:
             raise FaultImpossible(
                 f"the launcher on {name} was told to leave, but it ended with {name_of_end(code)}"
@@ -250,49 +261,48 @@ def names_of(nodes: tuple[NodeRef, ...]) -> str:
 
 def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
     """Tell whether none of the nodes runs."""
-    return not any(context.is_node_up(node.name) for node in nodes)
+    return not any(node.name in context.cluster.nodes for node in nodes)
 
 
 def end_nodes(
-    context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Ticket[None]]
-) -> Generator[Wait, None, list[str]]:
+    context: FaultContext, nodes: tuple[NodeRef, ...], end: Callable[[str], Future[None]]
+) -> Waits[list[str]]:
     """End nodes with `end`, all at once, wait until they are gone, and return their names.
 
     Raises FaultImpossible for one that something else has ended before.
     """
-    gone = tuple(node for node in nodes if not context.is_node_up(node.name))
-    tickets = [(node.name, end(node.name)) for node in nodes if node not in gone]
-    if not tickets:
+    gone = tuple(node for node in nodes if node.name not in context.cluster.nodes)
+    ends = {node.name: end(node.name) for node in nodes if node not in gone}
+    if not ends:
         raise FaultImpossible(f"{names_of(nodes)}: no such node is up any more")
-    for name, ticket in tickets:
-        yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"ending {name}")
-        ticket.result()
+    yield from gather(ends.values())
     yield Until(
         condition=lambda: is_all_down(context, nodes),
         within_s=_DEATH_S,
         otherwise=lambda: (
-            "still up: " + names_of(tuple(node for node in nodes if context.is_node_up(node.name)))
+            "still up: "
+            + names_of(tuple(node for node in nodes if node.name in context.cluster.nodes))
         ),
     )
     if gone:
         raise FaultImpossible(f"{names_of(gone)} had gone before, by something else")
-    return [name for name, _ in tickets]
+    return list(ends)
 
 
 def _signal_launchers(
     context: FaultContext, nodes: tuple[NodeRef, ...], signum: int
-) -> dict[str, ProcessRef]:
+) -> Waits[dict[str, ProcessRef]]:
     """Send a signal to the launchers of nodes, and return them."""
     told = {}
     for node in nodes:
-        launcher = context.launcher_of(node.name)
+        launcher = context.launchers.launcher_of(node.name)
         if launcher is None:
             raise FaultImpossible(f"no launcher runs on {node.name}")
-        if not signal_and_watch(context, launcher, signum):
+        if not (yield from signal_and_watch(context, launcher, signum)):
             raise FaultImpossible(f"the launcher on {node.name} had ended already")
         told[node.name] = launcher
     return told
 
 
 def _have_left(context: FaultContext, launchers: Mapping[str, ProcessRef]) -> bool:
-    return all(context.launcher_of(name) is None for name in launchers)
+    return all(context.launchers.launcher_of(name) is None for name in launchers)

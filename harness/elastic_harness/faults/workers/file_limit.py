@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -12,9 +12,9 @@ from elastic_harness.faults.context import (
     FaultContext,
     FaultImpossible,
     Steps,
-    Wait,
+    Waits,
+    wait_for_proof,
 )
-from elastic_harness.faults.proof import wait_for_proof
 from elastic_harness.faults.workers.worker import (
     ORDER_S,
     WorkerFault,
@@ -70,7 +70,7 @@ class LimitFiles(WorkerFault):
 
     def _limit(
         self, context: FaultContext, targets: Targets, id: str
-    ) -> Generator[Wait, None, dict[WorkerRef, int]]:
+    ) -> Waits[dict[WorkerRef, int]]:
         """Limit workers, each while it stands between two steps and begins to watch itself."""
         limits = {}
         given = {"do": "act", "act": "watch_files"}
@@ -81,18 +81,17 @@ class LimitFiles(WorkerFault):
                 yield from wait_for_answer(
                     context, worker, "watch_files", began, by=id, within_s=ORDER_S
                 )
-                found = context.resources.limit_files(id, worker.process, free=self.free)
+                found = yield from context.limits.limit_files(id, worker.process, free=self.free)
                 if found is None:
                     raise FaultImpossible(f"{worker} had ended before it was limited")
                 limits[worker] = found.limit
         finally:
             for worker in targets.workers:
-                context.order_worker(worker.process, {"do": "resume"})
+                context.probes.order(worker.process, {"do": "resume"})
         return limits
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.resources.unlimit_files(id)
-        yield from ()
+        yield from context.limits.unlimit_files(id)
         return f"{listed(targets.workers)} may open files as before"
 
 
@@ -100,16 +99,14 @@ def _as_text(limits: Mapping[WorkerRef, int]) -> str:
     return ", ".join(f"{worker} below {limit}" for worker, limit in limits.items())
 
 
-def _refused(
-    context: FaultContext, targets: Targets, id: str
-) -> Generator[Wait, None, dict[WorkerRef, str]]:
+def _refused(context: FaultContext, targets: Targets, id: str) -> Waits[dict[WorkerRef, str]]:
     """Return what workers wanted that met this limit; raises FaultImpossible for another's."""
     yield from ()
     refused = {}
     for worker in targets.workers:
-        said = context.answer_of(worker.process, id)
+        said = context.probes.answer_of(worker.process, id)
         if (said.get("act"), said.get("phase")) == ("watch_files", "ended"):
-            if not context.resources.is_narrowest_for_files(id, worker.process):
+            if not context.limits.is_narrowest_for_files(id, worker.process):
                 raise FaultImpossible(f"{worker} met the lower limit of another fault")
             refused[worker] = str(said["detail"])
     return refused

@@ -26,7 +26,7 @@ from elastic_harness.faults.workers.worker import (
     listed,
     name_of_end,
     order,
-    see_end,
+    see_worker_end,
     wait_for_answer,
 )
 from elastic_harness.scenario.engine.situation import Targets, WorkerRef
@@ -65,7 +65,7 @@ class DeviceAssert(GpuFault):
         yield from _have_done(context, targets, "device_assert", until="began", by=id)
         ends: dict[WorkerRef, int | None] = {}
         for worker in targets.workers:
-            code = ends[worker] = yield from see_end(context, worker, within_s=_DEVICE_S)
+            code = ends[worker] = yield from see_worker_end(context, worker, within_s=_DEVICE_S)
             if code in (0, -signal.SIGKILL, -signal.SIGTERM):
                 raise FaultImpossible(
                     f"{worker} started a kernel that asserts, but it ended with {name_of_end(code)}"

@@ -6,17 +6,17 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
     FaultContext,
     FaultImpossible,
-    Settled,
     Steps,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.faults.nodes.node import CLUSTER_S, names_of
-from elastic_harness.faults.workers.stall import Running, running_of, stop_and_see
+from elastic_harness.faults.nodes.node import names_of
+from elastic_harness.faults.workers.stall import processes_of, stop_and_see
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes, resolve_workers
@@ -75,32 +75,28 @@ class Pause(Fault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:
             for node in targets.nodes:
-                ticket = context.pause_node(id, node.name)
-                yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"pausing {node.name}")
-                ticket.result()
+                yield from context.stops.pause_node(id, node.name)
             yield IN_FORCE
             return Evidence(
                 text=f"every process of {names_of(targets.nodes)} stopped",
                 facts={"paused": [node.name for node in targets.nodes]},
             )
-        running = self._running(context, targets)
-        if not running:
+        processes = self._processes(context, targets)
+        if not processes:
             raise FaultImpossible(f"no launcher runs on {names_of(targets.nodes)}")
-        return (yield from stop_and_see(context, running, owner=id))
+        return (yield from stop_and_see(context, processes, owner=id))
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:
             for node in targets.nodes:
-                if context.is_node_up(node.name):
-                    ticket = context.resume_node(id, node.name)
-                    yield Settled(ticket=ticket, within_s=CLUSTER_S, what=f"resuming {node.name}")
-                    ticket.result()
+                if node.name in context.cluster.nodes:
+                    yield from context.stops.resume_node(id, node.name)
             return f"{names_of(targets.nodes)} goes on"
-        context.let_go_on(id)
+        yield from context.stops.release(id)
         return "continued"
 
-    def _running(self, context: FaultContext, targets: Targets) -> list[Running]:
+    def _processes(self, context: FaultContext, targets: Targets) -> list[ProcessRef]:
         if self.worker is not None:
-            return running_of(targets.workers)
-        launchers = [(node.name, context.launcher_of(node.name)) for node in targets.nodes]
-        return [(name, launcher) for name, launcher in launchers if launcher is not None]
+            return processes_of(targets.workers)
+        launchers = [context.launchers.launcher_of(node.name) for node in targets.nodes]
+        return [launcher for launcher in launchers if launcher is not None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from elastic_harness.cluster.process import ProcessRef, is_running
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
@@ -28,13 +30,11 @@ from elastic_harness.faults.workers.worker import (
     order,
     wait_for_answer,
 )
-from elastic_harness.scenario.engine.situation import ProcessRef, Situation, Targets, WorkerRef
+from elastic_harness.future import Future, gather
+from elastic_harness.scenario.engine.situation import Situation, Targets, WorkerRef
 from elastic_harness.scenario.fields import Fraction, Seconds
 
-__all__ = ["HangWorker", "Running", "SlowWorker", "run_by_turns", "running_of", "stop_and_see"]
-
-# A process, and the node that it runs on.
-Running = tuple[str, ProcessRef]
+__all__ = ["HangWorker", "SlowWorker", "processes_of", "run_by_turns", "stop_and_see"]
 
 # The kernel stops a process at its next return to user space; only one stuck in a driver is slower.
 _STOP_S: Final = 5.0
@@ -46,8 +46,6 @@ STOPPED: Final = frozenset({"T", "t"})
 # step takes longer than the first of these needs a longer `limit` anyway.
 _PEERS_STOP_S: Final = 20.0
 _PEERS_STILL_S: Final = 1.0
-# What /proc says of a process that has ended, if anything.
-_ENDED: Final = frozenset({"", "Z", "X"})
 
 
 class HangWorker(WorkerFault):
@@ -87,7 +85,7 @@ class HangWorker(WorkerFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.how == "stop":
-            return (yield from stop_and_see(context, running_of(targets.workers), owner=id))
+            return (yield from stop_and_see(context, processes_of(targets.workers), owner=id))
         if self.how == "collective" and not targets.peers:
             raise FaultImpossible(
                 f"{listed(targets.workers)} has no peer that could wait for it in a collective"
@@ -113,10 +111,9 @@ class HangWorker(WorkerFault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.let_go_on(id)
+        yield from context.stops.release(id)
         for worker in targets.workers if self.how != "stop" else ():
-            context.order_worker(worker.process, {"do": "resume"})
-        yield from ()
+            context.probes.order(worker.process, {"do": "resume"})
         return f"{listed(targets.workers)} may go on"
 
 
@@ -124,12 +121,12 @@ def _see_peers_wait(context: FaultContext, targets: Targets) -> Steps:
     """Wait until no peer has completed a step for a while, though all of them live."""
     deadline = context.now() + _PEERS_STOP_S * context.patience
     while context.now() < deadline:
-        steps = [context.steps_of(peer.process) for peer in targets.peers]
+        steps = [context.probes.steps_of(peer.process) for peer in targets.peers]
         yield Sleep(seconds=_PEERS_STILL_S)
-        states = {context.process_state(peer.process) for peer in targets.peers}
-        if not states - STOPPED - _ENDED:
+        states = yield from gather(context.cluster.state(peer.process) for peer in targets.peers)
+        if all(state in STOPPED or not is_running(state) for state in states):
             raise FaultImpossible("every peer has ended or is stopped: none waits in a collective")
-        if steps == [context.steps_of(peer.process) for peer in targets.peers]:
+        if steps == [context.probes.steps_of(peer.process) for peer in targets.peers]:
             return ""
     raise FaultImpossible(
         f"{listed(targets.workers)} stays away, and its peers go on completing steps: nothing they "
@@ -164,7 +161,7 @@ class SlowWorker(WorkerFault):
         return (
             yield from run_by_turns(
                 context,
-                running_of(targets.workers),
+                processes_of(targets.workers),
                 owner=id,
                 share=self.share,
                 period_s=self.period,
@@ -173,29 +170,33 @@ class SlowWorker(WorkerFault):
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        context.let_go_on(id)
-        yield from ()
+        yield from context.stops.release(id)
         return f"{listed(targets.workers)} runs all the time"
 
 
-def running_of(workers: tuple[WorkerRef, ...]) -> list[Running]:
-    """Return the processes of workers, with their nodes."""
-    return [(worker.node, worker.process) for worker in workers]
+def processes_of(workers: tuple[WorkerRef, ...]) -> list[ProcessRef]:
+    """Return the processes of workers."""
+    return [worker.process for worker in workers]
 
 
-def stop_and_see(context: FaultContext, running: list[Running], *, owner: str) -> Steps:
+def are_stopped(context: FaultContext, processes: Sequence[ProcessRef]) -> Future[bool]:
+    """Tell whether all of these processes stand still."""
+    states = gather(context.cluster.state(process) for process in processes)
+    return states.then(lambda found: all(state in STOPPED for state in found))
+
+
+def stop_and_see(context: FaultContext, processes: list[ProcessRef], *, owner: str) -> Steps:
     """Stop processes by SIGSTOP and wait until they stand; it is in force in between."""
-    processes = [process for _, process in running]
-    for node, process in running:
-        is_stopped = context.process_state(process) in STOPPED
-        if is_stopped and not context.stopped_by(node, process):
+    for process in processes:
+        is_stopped = (yield from context.cluster.state(process)) in STOPPED
+        if is_stopped and not context.stops.owners_of(process):
             raise FaultImpossible(f"process {process.pid} was stopped already, and by no fault")
-        if not context.stop(owner, node, process):
+        if not (yield from context.stops.stop(owner, process)):
             raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
     yield IN_FORCE
     pids = ", ".join(str(each.pid) for each in processes)
     yield Until(
-        condition=lambda: all(context.process_state(each) in STOPPED for each in processes),
+        condition=lambda: are_stopped(context, processes),
         within_s=_STOP_S,
         otherwise=f"not stopped: one of {pids}",
     )
@@ -207,7 +208,7 @@ def stop_and_see(context: FaultContext, running: list[Running], *, owner: str) -
 
 def run_by_turns(
     context: FaultContext,
-    running: list[Running],
+    processes: list[ProcessRef],
     *,
     owner: str,
     share: float,
@@ -222,14 +223,18 @@ def run_by_turns(
     turns = 0
     try:
         for tried in itertools.count(1):
-            ran = [each for _, each in running if context.process_state(each) not in STOPPED]
-            there = [each for node, each in running if context.stop(owner, node, each)]
+            states = yield from gather(context.cluster.state(each) for each in processes)
+            ran = [
+                each for each, state in zip(processes, states, strict=True) if state not in STOPPED
+            ]
+            sent = yield from gather(context.stops.stop(owner, each) for each in processes)
+            there = [each for each, is_sent in zip(processes, sent, strict=True) if is_sent]
             if not there:
                 break
             yield Sleep(seconds=period_s * (1 - share))
-            is_stopped = all(context.process_state(each) in STOPPED for each in there)
+            is_stopped = yield from are_stopped(context, there)
             turns += is_stopped and all(each in ran for each in there)
-            context.let_go_on(owner)
+            yield from context.stops.release(owner)
             if turns < _TURNS and tried == _MOST_TRIES:
                 raise FaultImpossible(
                     f"{who} was told to stop, and {turns} times it was seen to run and then to stop"
@@ -245,7 +250,7 @@ def run_by_turns(
     except HealOrdered:
         pass
     finally:
-        context.let_go_on(owner)
+        context.stops.release(owner)
     if turns < _TURNS:
         raise FaultImpossible(f"{who} was stopped in {turns} turns only before it ended")
     return f"{who} stopped {turns} times"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elastic_harness.scenario.engine.situation import ProcessRef
+from elastic_harness.cluster.process import ProcessRef
 
 __all__ = ["Stops"]
 
@@ -16,36 +16,36 @@ __all__ = ["Stops"]
 @dataclass(slots=True)
 class _Stopped:
     process: ProcessRef
-    node: str
     owners: set[str] = field(default_factory=set)
 
     def may_be(self, other: ProcessRef) -> bool:
         """Tell whether this is that process, as far as their start times are known."""
         times = {self.process.start_time, other.start_time}
-        return len(times) == 1 or 0 in times
+        return self.process.node == other.node and (len(times) == 1 or 0 in times)
 
 
 class Stops:
     """Who keeps what from running; an owner that is named twice counts once."""
 
     def __init__(self) -> None:
-        # By pid: one process may be known with its start time to one fault, without to another.
-        self._processes: dict[int, _Stopped] = {}
+        # By node and pid: some faults know the start time of a process, and some do not.
+        self._processes: dict[tuple[str, int], _Stopped] = {}
         self._nodes: dict[str, set[str]] = {}
         self._waiting: dict[str, list[ProcessRef]] = {}  # to go on with their node, in order
 
-    def stop(self, owner: str, node: str, process: ProcessRef) -> None:
-        """Take note that `owner` stops a process of a node."""
-        known = self._processes.get(process.pid)
+    def stop(self, owner: str, process: ProcessRef) -> None:
+        """Take note that `owner` stops a process."""
+        key = process.node, process.pid
+        known = self._processes.get(key)
         if known is None or not known.may_be(process):
-            known = self._processes[process.pid] = _Stopped(process, node)
+            known = self._processes[key] = _Stopped(process)
         known.owners.add(owner)
 
-    def owners_of(self, node: str, process: ProcessRef) -> tuple[str, ...]:
-        """Return who stops a process of a node, or pauses the node."""
-        known = self._processes.get(process.pid)
+    def owners_of(self, process: ProcessRef) -> tuple[str, ...]:
+        """Return who stops a process, or pauses its node."""
+        known = self._processes.get((process.node, process.pid))
         own = known.owners if known is not None and known.may_be(process) else set()
-        return tuple(sorted(own | self._nodes.get(node, set())))
+        return tuple(sorted(own | self._nodes.get(process.node, set())))
 
     def release(self, owner: str) -> tuple[ProcessRef, ...]:
         """Take back all that `owner` has stopped; return what is to go on now."""
@@ -54,9 +54,10 @@ class Stops:
             stopped.owners.remove(owner)
             if stopped.owners:
                 continue
-            del self._processes[stopped.process.pid]
-            if stopped.node in self._nodes:
-                self._waiting.setdefault(stopped.node, []).append(stopped.process)
+            node = stopped.process.node
+            del self._processes[node, stopped.process.pid]
+            if node in self._nodes:
+                self._waiting.setdefault(node, []).append(stopped.process)
             else:
                 free.append(stopped.process)
         return tuple(free)
@@ -80,12 +81,13 @@ class Stops:
         if node in self._nodes:
             return (), ()
         released = self._waiting.pop(node, [])
-        held = tuple(each.process for each in self._processes.values() if each.node == node)
-        return tuple(each for each in released if each.pid not in self._processes), held
+        held = tuple(each.process for each in self._processes.values() if each.process.node == node)
+        free = (each for each in released if (node, each.pid) not in self._processes)
+        return tuple(free), held
 
     def forget(self, node: str) -> None:
         """Take note that a node is gone, with all that was stopped there."""
         self._nodes.pop(node, None)
         self._waiting.pop(node, None)
-        for pid in [pid for pid, each in self._processes.items() if each.node == node]:
-            del self._processes[pid]
+        for key in [key for key in self._processes if key[0] == node]:
+            del self._processes[key]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from elastic_harness.cluster.process import ProcessRef, is_running
 from elastic_harness.faults.context import (
     IN_FORCE,
     Evidence,
@@ -19,10 +20,10 @@ from elastic_harness.faults.context import (
     Sleep,
     Steps,
     Until,
-    Wait,
+    Waits,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.scenario.engine.situation import ProcessRef, Situation, Targets, WorkerRef
+from elastic_harness.scenario.engine.situation import Situation, Targets, WorkerRef
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import Selector, resolve_workers
 
@@ -41,8 +42,8 @@ __all__ = [
     "name_of_end",
     "order",
     "see_end",
+    "see_worker_end",
     "signal_and_watch",
-    "told_end",
     "wait_for_answer",
 ]
 
@@ -52,9 +53,6 @@ _DEATH_S: Final = 5.0
 ORDER_S: Final = 30.0
 # A worker that dies of an act has said so right before: that is read within milliseconds.
 _LAST_WORDS_S: Final = 0.3
-# How it ended is told once its parent has taken note of it; by some launchers and kernels, never.
-_TOLD_S: Final = 1.0
-_LOOK_S: Final = 0.02
 _CANNOT_BE_REFUSED: Final = frozenset({"SIGKILL"})
 _STOPPING: Final = frozenset({"SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU"})
 
@@ -120,7 +118,7 @@ class KillWorker(WorkerFault):
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         number = signal.Signals[self.signal]
         for worker in targets.workers:
-            if not signal_and_watch(context, worker.process, number):
+            if not (yield from signal_and_watch(context, worker.process, number)):
                 raise FaultImpossible(f"{worker} had ended before {self.signal} was sent")
         yield IN_FORCE
         if self.signal not in _CANNOT_BE_REFUSED:
@@ -130,7 +128,7 @@ class KillWorker(WorkerFault):
             )
         ends: dict[WorkerRef, int | None] = {}
         for worker in targets.workers:
-            code = ends[worker] = yield from see_end(context, worker, within_s=_DEATH_S)
+            code = ends[worker] = yield from see_worker_end(context, worker, within_s=_DEATH_S)
             if code not in (None, -number):
                 raise FaultImpossible(
                     f"{worker} got {self.signal}, but it ended with {name_of_end(code)}"
@@ -256,8 +254,8 @@ def order(
     `by` is the entry that orders it: that tells its answers from those to others.
     """
     for worker in workers:
-        context.watch_end(worker.process)
-        if not context.order_worker(worker.process, {**given, "by": by}):
+        context.ends.of(worker.process)  # it is watched from now on
+        if not context.probes.order(worker.process, {**given, "by": by}):
             raise FaultImpossible(f"{worker} has no probe that could {what}")
 
 
@@ -269,7 +267,7 @@ def wait_for_answer(
     *,
     by: str,
     within_s: float,
-) -> Generator[Wait, None, str]:
+) -> Waits[str]:
     """Wait until a worker has said that it is so far with this very order; returns the detail."""
     wanted = {*phases, "refused", "unknown"}
 
@@ -277,8 +275,9 @@ def wait_for_answer(
         found = _answer(context, worker, act, by)
         return found if found.get("phase") in wanted else {}
 
+    end = context.ends.of(worker.process)
     yield Until(
-        condition=lambda: bool(answer()) or not context.is_alive(worker.process),
+        condition=lambda: bool(answer()) or end.is_done,
         within_s=within_s,
         otherwise=f"{worker} took no step within {within_s:g} s in which it could {act}",
     )
@@ -295,34 +294,35 @@ def wait_for_answer(
 
 
 def see_end(
-    context: FaultContext, worker: WorkerRef, *, within_s: float
-) -> Generator[Wait, None, int | None]:
-    """Wait until a worker is gone; returns how it ended, negative: by that signal; None: not told.
+    context: FaultContext, process: ProcessRef, *, within_s: float, otherwise: str
+) -> Waits[int | None]:
+    """Wait until a process is gone; returns how it ended, negative: by that signal; None: not told.
 
-    It has been watched since it was to end (`watch_end`).
+    It is watched since it was to end. Where it is healed before that is told, it counts if it is
+    gone.
     """
-    yield Until(
-        condition=lambda: not context.is_alive(worker.process),
-        within_s=within_s,
-        otherwise=f"still alive after {within_s:g} s: {worker}",
-    )
-    return (yield from told_end(context, worker.process))
+    end = context.ends.of(process)
+    try:
+        yield Until(end, within_s, otherwise)
+    except HealOrdered:
+        if is_running((yield from context.cluster.state(process))):
+            raise
+        return None
+    return end.result()
 
 
-def signal_and_watch(context: FaultContext, process: ProcessRef, signum: int) -> bool:
-    """Send a signal to a process, and watch how it ends (`told_end`); False when it had ended."""
-    return context.watch_end(process) and context.signal(process, signum)
+def signal_and_watch(context: FaultContext, process: ProcessRef, signum: int) -> Waits[bool]:
+    """Send a signal to a process, and watch how it ends (`see_end`); False when it had ended."""
+    context.ends.of(process)
+    return (yield from context.cluster.signal(process, signum))
 
 
-def told_end(context: FaultContext, process: ProcessRef) -> Generator[Wait, None, int | None]:
-    """Return how a process ended that was watched and is gone; waits a moment to be told."""
-    deadline = context.now() + _TOLD_S
-    while (code := context.exit_code_of(process)) is None and context.now() < deadline:
-        try:
-            yield Sleep(seconds=_LOOK_S)
-        except HealOrdered:
-            break
-    return code
+def see_worker_end(
+    context: FaultContext, worker: WorkerRef, *, within_s: float
+) -> Waits[int | None]:
+    """Wait until a worker is gone; returns how it ended."""
+    otherwise = f"still alive after {within_s:g} s: {worker}"
+    return (yield from see_end(context, worker.process, within_s=within_s, otherwise=otherwise))
 
 
 def name_of_end(code: int | None) -> str:
@@ -357,7 +357,7 @@ def ends_of(ends: Mapping[WorkerRef, int | None]) -> str:
 
 def _answer(context: FaultContext, worker: WorkerRef, act: str, by: str) -> Mapping[str, Any]:
     """Return what a worker last said, if that is about this very order."""
-    found = context.answer_of(worker.process, by)
+    found = context.probes.answer_of(worker.process, by)
     return found if found.get("act") == act else {}
 
 
@@ -381,7 +381,7 @@ def _end(
     for worker in targets.workers:
         began = ("began", "ended")
         yield from wait_for_answer(context, worker, act, began, by=id, within_s=ORDER_S)
-        code = yield from see_end(context, worker, within_s=ORDER_S)
+        code = yield from see_worker_end(context, worker, within_s=ORDER_S)
         phase = _answer(context, worker, act, id).get("phase")
         if phase == "refused":
             raise FaultImpossible(f"{worker} began to {act}, but its script caught that")

@@ -10,6 +10,7 @@ from elastic_harness.history.checkers.registry import (
     Check,
     Checker,
     NoParameters,
+    Parameters,
     Registry,
     checker,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "Check",
     "Checker",
     "NoParameters",
+    "Parameters",
     "Registry",
     "bind",
     "checker",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Discriminator, Tag
+
+from elastic_harness.finding import Finding
 from elastic_harness.history.checkers.cut_short import (
     is_stopped,
     nodes_ended_by_faults,
     not_observed,
 )
-from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.checkers.registry import Checker, NoParameters, Parameters, checker
 from elastic_harness.history.checkers.started import never_started
 from elastic_harness.history.events import (
     FaultEffective,
@@ -44,6 +46,9 @@ from pytest_elastic.events.model import (
     WorkersStopped,
 )
 
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
+
 __all__ = [
     "ends_in_time",
     "exit_codes",
@@ -61,7 +66,7 @@ __all__ = [
 _NO_END = "the history has no end: the harness was stopped before the run was over"
 
 
-@checker("no_survivors", NoParameters, is_default=True)
+@checker("no_survivors", NoParameters, is_default=True, needs_workers=False)
 def no_survivors(history: History, _: NoParameters) -> Verdict:
     """No process outlives the job."""
     survivors = history.of_kind(SurvivorFound)
@@ -98,7 +103,7 @@ def _nodes_gone(history: History, end: int) -> set[str]:
     return {node for node, up in is_up.items() if not up}
 
 
-@checker("faults_effective", NoParameters, is_default=True)
+@checker("faults_effective", NoParameters, is_default=True, needs_workers=False)
 def faults_effective(history: History, _: NoParameters) -> Verdict:
     """Every planned fault fired and had its effect; else the run proves nothing."""
     effective = {entry.event.id for entry in history.of_kind(FaultEffective)}
@@ -123,7 +128,7 @@ def faults_effective(history: History, _: NoParameters) -> Verdict:
     return valid(f"{len(effective)} faults fired and had their effect{idle_text}")
 
 
-@checker("ends_in_time", NoParameters, is_default=True)
+@checker("ends_in_time", NoParameters, is_default=True, needs_workers=False)
 def ends_in_time(history: History, _: NoParameters) -> Verdict:
     """The job ends before the scenario's limit."""
     ended = history.last(RunEnded)
@@ -204,7 +209,7 @@ def _job_and_round(
     return entry.record.run_id, job, entry.node, entry.event.round
 
 
-@checker("switch_clean", NoParameters, is_default=True)
+@checker("switch_clean", NoParameters, is_default=True, needs_workers=False)
 def switch_clean(history: History, _: NoParameters) -> Verdict:
     """The harness's own switch lost nothing by itself."""
     dropped = history.of_kind(SwitchDropped)
@@ -220,14 +225,13 @@ def switch_clean(history: History, _: NoParameters) -> Verdict:
 # --- on request ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobParameters:
+class JobParameters(Parameters):
     """`job: succeeded`."""
 
     outcome: Literal["succeeded", "failed", "drained"]
 
 
-@checker("job", JobParameters, shorthand="outcome")
+@checker("job", JobParameters, shorthand="outcome", is_said_once=True, needs_workers=False)
 def job(history: History, parameters: JobParameters) -> Verdict:
     """The job ends as expected: succeeded, failed or drained."""
     ended = history.last(RunEnded)
@@ -262,20 +266,32 @@ def _with_was(outcome: str) -> str:
     return "was drained" if outcome == "drained" else outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitCodesParameters:
+class ExitCodesParameters(Parameters):
     """`exit_codes: 0` for all launchers, `exit_codes: {n1: 0, n2: 1}` for some."""
 
-    expected: int | Mapping[str, int]
+    expected: Annotated[
+        Annotated[int, Tag("code")] | Annotated[Mapping[str, int], Tag("nodes")],
+        Discriminator(lambda value: "nodes" if isinstance(value, Mapping) else "code"),
+    ]
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         expected = self.expected
         for code in (expected,) if isinstance(expected, int) else expected.values():
             if not -64 <= code <= 255:
                 raise ValueError(f"{code} is no exit code: 0 to 255, or -9 for signal 9")
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        for name in self.expected if isinstance(self.expected, Mapping) else ():
+            yield from scenario.no_node(name, name)
 
-@checker("exit_codes", ExitCodesParameters, shorthand="expected")
+
+@checker(
+    "exit_codes",
+    ExitCodesParameters,
+    shorthand="expected",
+    is_said_once=True,
+    needs_workers=False,
+)
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     """Launchers end with the expected exit codes (negative: by that signal)."""
     ended = history.last(RunEnded)
@@ -301,7 +317,7 @@ def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     return valid("all exit codes are as expected", [entry.seq for entry in last.values()])
 
 
-@checker("no_workers", NoParameters)
+@checker("no_workers", NoParameters, needs_workers=False)
 def no_workers(history: History, _: NoParameters) -> Verdict:
     """The job ended, and no launcher ever started a worker; asked for, nothing of workers is."""
     for kind in (WorkersStarted, RoundCommitted, WorkerHello, WorkerExited):
@@ -366,21 +382,29 @@ def why_unread(history: History, pattern: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogContainsParameters:
+class LogContainsParameters(Parameters):
     """`log_contains: "regex"`, or with a node."""
 
     pattern: str
     node: str | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         try:
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(f"{self.pattern!r} is no regular expression: {error}") from error
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from scenario.no_node(self.node, "node")
 
-@checker("log_contains", LogContainsParameters, shorthand="pattern")
+
+@checker(
+    "log_contains",
+    LogContainsParameters,
+    shorthand="pattern",
+    may_be_seen=True,
+    needs_workers=False,
+)
 def log_contains(history: History, parameters: LogContainsParameters) -> Verdict:
     """A line of a launcher's or worker's output matches a regular expression."""
     regex = re.compile(parameters.pattern)

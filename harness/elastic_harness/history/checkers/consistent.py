@@ -62,7 +62,7 @@ class Contradiction:
     is_of_job: bool = False
 
 
-@checker("consistent", NoParameters, is_default=True)
+@checker("consistent", NoParameters, is_default=True, needs_workers=False)
 def consistent(history: History, _: NoParameters) -> Verdict:
     """The records of the history agree with each other."""
     found = [each for look in _LOOKS for each in look(history)]

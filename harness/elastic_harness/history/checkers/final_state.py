@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
-from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.checkers.registry import Checker, Parameters, checker
 from elastic_harness.history.events import FaultFired, ParametersHashed, ReferenceObserved
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
@@ -40,8 +40,7 @@ _NAMES = {"parameters": "parameters", "optimizer": "optimizer state"}
 _OTHER = {"parameters": "different parameters", "optimizer": "a different optimizer state"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalStateParameters:
+class FinalStateParameters(Parameters):
     """`parameters: identical`, or `same_as_uninterrupted`; `optimizer` likewise.
 
     `identical`: all ranks end with the same (data-parallel training). `same_as_uninterrupted`: each
@@ -52,15 +51,14 @@ class FinalStateParameters:
     are: Literal["identical", "same_as_uninterrupted"]
     within: float | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.within is not None and self.are == "identical":
             raise ValueError("`within` goes with same_as_uninterrupted: replicas are identical")
         if self.within is not None and not 0 <= self.within < 1:
             raise ValueError(f"a part is expected, such as 1e-6, not {self.within}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossParameters:
+class LossParameters(Parameters):
     """`loss: as_uninterrupted`: the last losses are no higher than those of the undisturbed run."""
 
     rule: Literal["as_uninterrupted"]

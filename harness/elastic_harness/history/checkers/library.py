@@ -14,8 +14,7 @@ from elastic_harness.history.checkers import (
     samples,
     training,
 )
-from elastic_harness.history.checkers.registry import Check, Registry
-from elastic_harness.history.parameters import YamlValue
+from elastic_harness.history.checkers.registry import Check, Registry, YamlValue
 
 __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from pydantic import BeforeValidator
+
+from elastic_harness.finding import Finding
+from elastic_harness.history.checkers.registry import Checker, NoParameters, Parameters, checker
 from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, RunEnded
 from elastic_harness.history.history import Entry, History
-from elastic_harness.history.parameters import Seconds
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import World
+from elastic_harness.scenario.fields import Listed, Seconds
+
+if TYPE_CHECKING:
+    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "moment",
@@ -49,15 +54,14 @@ def _hellos(worlds: Iterable[World]) -> list[int]:
     return [worker.hello_seq for world in worlds for worker in world.workers.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartsParameters:
+class RestartsParameters(Parameters):
     """`restarts: 1`, or bounds."""
 
     exactly: int | None = None
     at_least: int | None = None
     at_most: int | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if (self.exactly, self.at_least, self.at_most) == (None, None, None):
             raise ValueError("say how many: a number, at_least or at_most")
         if self.exactly is not None and (self.at_least, self.at_most) != (None, None):
@@ -70,8 +74,15 @@ class RestartsParameters:
                 f"nothing is at least {self.at_least} and at most {self.at_most}: turn them round"
             )
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        wanted, budget = self.exactly or self.at_least or 0, scenario.spec.job.max_restarts
+        if wanted > budget:
+            yield Finding(
+                f"{wanted} restarts are more than the job may have: `max_restarts` is {budget}"
+            )
 
-@checker("restarts", RestartsParameters, shorthand="exactly")
+
+@checker("restarts", RestartsParameters, shorthand="exactly", is_said_once=True)
 def restarts(history: History, parameters: RestartsParameters) -> Verdict:
     """So many restarts were charged, by the count that workers were told; jobs are added up."""
     most: dict[tuple[str, int], int] = {}
@@ -99,18 +110,21 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
     return valid(f"{found} restarts", proof)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSizesParameters:
+class WorldSizesParameters(Parameters):
     """`world_sizes: [4, 4]`."""
 
-    sizes: tuple[int, ...]
+    sizes: Listed[int]
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError("one world or more is expected, each of one rank or more")
 
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        for place, size in enumerate(self.sizes):
+            yield from scenario.no_world(size, "sizes", place)
 
-@checker("world_sizes", WorldSizesParameters, shorthand="sizes")
+
+@checker("world_sizes", WorldSizesParameters, shorthand="sizes", is_said_once=True)
 def world_sizes(history: History, parameters: WorldSizesParameters) -> Verdict:
     """The rounds that formed had these world sizes, in this order."""
     formed = formed_worlds(history)
@@ -125,12 +139,20 @@ def world_sizes(history: History, parameters: WorldSizesParameters) -> Verdict:
     return valid(f"world sizes were {list(found)}", _hellos(formed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryTimeParameters:
+def _bare_seconds(value: object) -> object:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+class RecoveryTimeParameters(Parameters):
     """`recovery_time: {at_most: 2s, after: crash}`; without `after`, every fault counts."""
 
-    at_most: Seconds
+    at_most: Annotated[Seconds, BeforeValidator(_bare_seconds)]
     after: str | None = None
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from scenario.no_firing(self.after, "after")
 
 
 @checker("recovery_time", RecoveryTimeParameters, shorthand="at_most")
@@ -171,16 +193,18 @@ def recovery_time(history: History, parameters: RecoveryTimeParameters) -> Verdi
     return valid(f"recovered in {max(times):.2f} s", proof)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressParameters:
+class ProgressParameters(Parameters):
     """`progress: {steps: 10, after: heal}`."""
 
     steps: int
     after: str | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.steps < 1:
             raise ValueError(f"{self.steps} steps are no progress")
+
+    def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
+        yield from scenario.no_firing(self.after, "after")
 
 
 @checker("progress", ProgressParameters, shorthand="steps")

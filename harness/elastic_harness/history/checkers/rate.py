@@ -9,7 +9,7 @@ from statistics import mode
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
-from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.checkers.registry import Checker, Parameters, checker
 from elastic_harness.history.events import SamplesDrawn, StepCompleted
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
@@ -21,8 +21,7 @@ __all__ = ["CHECKERS", "learning_rate"]
 _TOLERANCE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRateParameters:
+class LearningRateParameters(Parameters):
     """`learning_rate: follows_batch`: rate and global batch change by the same factor."""
 
     rule: Literal["follows_batch"]

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_type_hints
 
+from pydantic import Field, ValidationError, create_model, model_validator
+
+from elastic_harness import registry
+from elastic_harness.finding import did_you_mean
 from elastic_harness.history.history import History
-from elastic_harness.history.parameters import (
-    ClauseError,
-    YamlValue,
-    did_you_mean,
-    parse_parameters,
-)
 from elastic_harness.history.verdict import Verdict, negate, unknown
+from elastic_harness.scenario.fields import Parameters, from_shorthand
+from elastic_harness.scenario.validation import first_message
 from pytest_elastic.errors import UsageError
 
 __all__ = [
@@ -29,18 +30,23 @@ __all__ = [
     "Check",
     "Checker",
     "NoParameters",
+    "Parameters",
     "Registry",
+    "YamlValue",
+    "as_text",
     "checker",
 ]
 
-P = TypeVar("P")
+P = TypeVar("P", bound=Parameters)
+
+# What YAML gives has no useful static type.
+YamlValue: TypeAlias = Any
 
 # What workers report only where a clause asks for it, because it costs.
 OBSERVABLES = frozenset({"samples", "state", "learning_rate"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoParameters:
+class NoParameters(Parameters):
     """The parameters of a checker that has none."""
 
 
@@ -53,7 +59,10 @@ class Checker(Generic[P]):
     """One thing that can be judged.
 
     `shorthand` is the parameter that a clause gives when it does not name any (`restarts: 1`).
-    `observes` is what workers have to report for it, of `OBSERVABLES`; `needs_reference` tells
+    `is_said_once`: two such clauses in one scenario say the same, or contradict each other.
+    `is_occurrence`: it is seen or not, and stands in `never` or `sometimes`; `may_be_seen`: there
+    as well as where something has to hold. `needs_workers`: a job that starts none is not judged by
+    it. `observes` is what workers have to report for it, of `OBSERVABLES`; `needs_reference` tells
     whether it compares the run with an uninterrupted one of the same job.
     """
 
@@ -64,14 +73,29 @@ class Checker(Generic[P]):
     shorthand: str | None = None
     is_default: bool = False
     is_occurrence: bool = False
+    may_be_seen: bool = False
+    is_said_once: bool = False
+    needs_workers: bool = True
     observes: frozenset[str] = frozenset()
     needs_reference: Callable[[P], bool] = _needs_none
 
     def __post_init__(self) -> None:
-        if self.shorthand is not None:
-            names = {each.name for each in dataclasses.fields(self.parameters)}  # type: ignore[arg-type]
-            assert self.shorthand in names, f"{self.name} has no parameter {self.shorthand}"
+        fields = self.parameters.model_fields
+        assert self.shorthand in {None, *fields}, f"{self.name} has no parameter {self.shorthand}"
         assert self.observes <= OBSERVABLES, f"{self.name}: nobody can observe {self.observes}"
+
+    def read(self, value: YamlValue) -> P:
+        """Return the parameters that a clause's value stands for (None, True: a bare name).
+
+        Raises pydantic's ValidationError, or UsageError for a value that is no parameter's.
+        """
+        if value is None or value is True:
+            value = {}
+        try:
+            given = from_shorthand(self.parameters, self.shorthand, value)
+        except ValueError as error:
+            raise UsageError(f"{self.name} {error}") from error
+        return self.parameters.model_validate(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +127,31 @@ def checker(
     shorthand: str | None = None,
     is_default: bool = False,
     is_occurrence: bool = False,
+    may_be_seen: bool = False,
+    is_said_once: bool = False,
+    needs_workers: bool = True,
     observes: Iterable[str] = (),
     needs_reference: Callable[[P], bool] = _needs_none,
 ) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
     """Make the decorated function a checker; its docstring's first line is the summary."""
 
     def make(function: Callable[[History, P], Verdict]) -> Checker[P]:
+        # A user's may be a dataclass.
+        kind: type = parameters
+        model, check = parameters, function
+        if not issubclass(kind, Parameters):
+            model, check = _of_dataclass(name, kind, function)
         return Checker(
             name=name,
             summary=(function.__doc__ or name).strip().splitlines()[0],
-            parameters=parameters,
-            check=function,
+            parameters=model,
+            check=check,
             shorthand=shorthand,
             is_default=is_default,
             is_occurrence=is_occurrence,
+            may_be_seen=may_be_seen,
+            is_said_once=is_said_once,
+            needs_workers=needs_workers,
             observes=frozenset(observes),
             needs_reference=needs_reference,
         )
@@ -124,40 +159,45 @@ def checker(
     return make
 
 
-class Registry:
+# A dataclass of a user's may be of any type.
+def _of_dataclass(name: str, kind: Any, function: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return a model of the same fields, and a check that is given the dataclass as in 0.1."""
+    warnings.warn(
+        f"the parameters of the checker {name!r} are a dataclass, which is accepted up to release "
+        "0.2: derive them from elastic_harness.history.checkers.Parameters",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    hints = get_type_hints(kind)
+    fields: dict[str, Any] = {}
+    for each in dataclasses.fields(kind):
+        default: Any = ... if each.default is dataclasses.MISSING else each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = each.default_factory()
+        fields[each.name] = (hints[each.name], Field(default, strict=False))
+    fits = model_validator(mode="after")(lambda model: kind(**dict(model)) and model)
+    fields |= {"__base__": Parameters, "__validators__": {"fits": fits}}
+    model = create_model(kind.__name__, **fields)
+    return model, lambda history, asked: function(history, kind(**dict(asked)))
+
+
+class Registry(registry.Registry[Checker[Any]]):
     """The checkers that clauses can name. `standard_checkers()` makes one; users add their own."""
 
-    def __init__(self, checkers: Iterable[Checker[Any]] = ()) -> None:
-        self._checkers: dict[str, Checker[Any]] = {}
-        for each in checkers:
-            self.add(each)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names, in order of registration."""
-        return tuple(self._checkers)
-
-    def add(self, new: Checker[Any]) -> None:
-        """Make a checker known. Raises UsageError when its name is taken."""
-        if new.name in self._checkers:
-            raise UsageError(f"cannot add the checker {new.name!r}: there is one of that name")
-        self._checkers[new.name] = new
-
-    def find(self, name: str) -> Checker[Any]:
-        """Return a checker by name. Raises ClauseError with a did-you-mean."""
-        found = self._checkers.get(name)
-        if found is None:
-            raise ClauseError(f"no checker is called {name!r}: {did_you_mean(name, self.names)}")
-        return found
+    kind: ClassVar[str] = "checker"
 
     def bind(self, name: str, value: YamlValue = None, *, is_negated: bool = False) -> Check:
         """Return the check that a clause `name: value` asks for (None: a bare `name`).
 
-        `is_negated` is for clauses of `never`. Raises ClauseError (a UsageError) for a name or a
-        parameter that is not known.
+        `is_negated` is for clauses of `never`. Raises UsageError for a name or a parameter that is
+        not known.
         """
         found = self.find(name)
-        parameters = parse_parameters(name, found.parameters, found.shorthand, value)
+        try:
+            parameters = found.read(value)
+        except ValidationError as error:
+            known = found.parameters.model_fields
+            raise UsageError(f"{name}: {first_message(error, known)}") from error
         text = name if value is None or value is True else f"{name}: {as_text(value)}"
         return Check(
             name=name, text=text, checker=found, parameters=parameters, is_negated=is_negated
@@ -166,13 +206,22 @@ class Registry:
     def default_checks(self, *, without: Collection[str] = ()) -> tuple[Check, ...]:
         """Return the invariants of every scenario, less those named off.
 
-        Raises ClauseError for a name that is no invariant.
+        Raises UsageError for a name that is no invariant.
         """
-        names = [each.name for each in self._checkers.values() if each.is_default]
+        names = [each.name for each in self if each.is_default]
         for name in without:
             if name not in names:
-                raise ClauseError(f"no invariant is called {name!r}: {did_you_mean(name, names)}")
+                raise UsageError(f"no invariant is called {name!r}: {did_you_mean(name, names)}")
         return tuple(self.bind(name) for name in names if name not in without)
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """Return the JSON Schema of what may stand behind a checker's name."""
+        found = self.find(name)
+        schema = found.parameters.model_json_schema()
+        forms: list[Any] = [schema, {"type": "boolean"}, {"const": "off"}]
+        if found.shorthand is not None:
+            forms.insert(0, schema["properties"][found.shorthand])
+        return {"description": found.summary, "anyOf": forms}
 
 
 def as_text(value: YamlValue) -> str:

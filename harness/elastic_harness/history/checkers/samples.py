@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mode
 from typing import Any, Literal
 
-from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.checkers.registry import Checker, Parameters, checker
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP
 from elastic_harness.history.events import SamplesDrawn, SamplesUnseen
 from elastic_harness.history.history import Entry, History
@@ -22,8 +22,8 @@ _REPORT = (
     "says which they are"
 )
 _NOT_OBSERVED = (
-    "samples were not observed: they must be asked for, and come from a DataLoader over a dataset "
-    f"with indices, or else {_REPORT}"
+    "no samples were seen. Those that a DataLoader takes from a dataset with indices are, where a "
+    f"clause asks for them; for any other, {_REPORT}"
 )
 _UNSEEN = {
     "iterable": "an IterableDataset has no indices",
@@ -37,8 +37,7 @@ _NO_EPOCH = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesParameters:
+class SamplesParameters(Parameters):
     """`samples: {each_epoch: exactly_once}`.
 
     `padding: allowed` forgives the samples that a DistributedSampler repeats so that all ranks have
@@ -50,18 +49,17 @@ class SamplesParameters:
     """
 
     each_epoch: Literal["exactly_once", "at_least_once", "at_most_once"]
-    padding: int | Literal["allowed", "forbidden"] = "forbidden"
+    padding: Literal["allowed", "forbidden"] | int = "forbidden"
     dropped: int = 0
     last_epoch: Literal["complete", "may_be_cut"] | None = None
     loader: str | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.dropped < 0 or (isinstance(self.padding, int) and self.padding < 0):
             raise ValueError("padding and dropped are numbers of samples: 0 or more is expected")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochsParameters:
+class EpochsParameters(Parameters):
     """`epochs: 3`: so many complete epochs, and nothing beyond.
 
     `dropped` and `loader` are those of `samples`.
@@ -71,7 +69,7 @@ class EpochsParameters:
     dropped: int = 0
     loader: str | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.exactly < 1 or self.dropped < 0:
             raise ValueError("one epoch or more is expected, and 0 dropped samples or more")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from elastic_harness.history.checkers.registry import Checker, checker
+from elastic_harness.history.checkers.registry import Checker, Parameters, checker
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
@@ -24,14 +24,13 @@ _NO_START = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumedAtParameters:
+class ResumedAtParameters(Parameters):
     """`resumed_at: {round: 2, step: 20}`: round by ordinal; `step` steps were done already."""
 
     round: int
     step: int
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.round < 1 or self.step < 0:
             raise ValueError("rounds are counted from 1, and steps that are done from 0")
 
@@ -105,13 +104,12 @@ def _miscounted(history: History) -> Verdict | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepsLostParameters:
+class StepsLostParameters(Parameters):
     """`steps_lost: {at_most: 5}`, for each resume."""
 
     at_most: int
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if self.at_most < 0:
             raise ValueError(f"{self.at_most} steps cannot be lost")
 
@@ -191,8 +189,7 @@ def steps_lost(history: History, asked: StepsLostParameters) -> Verdict:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedAtParameters:
+class FinishedAtParameters(Parameters):
     """`finished_at: {step: 60}`: the global step that the job's last one is to be.
 
     `at_least: 60` in its place: a job that counts epochs makes more steps with fewer ranks.
@@ -201,7 +198,7 @@ class FinishedAtParameters:
     step: int | None = None
     at_least: int | None = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
         if (self.step is None) == (self.at_least is None):
             raise ValueError("say which step: a number, or at_least")
         if self.fewest < 1:

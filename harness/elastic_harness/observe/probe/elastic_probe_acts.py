@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from elastic_harness.observe.probe.elastic_probe import Probe
     from elastic_harness.observe.probe.elastic_probe_wire import now
+    from elastic_harness.observe.probe.elastic_probe_worker import Probe
 else:
     from elastic_probe_wire import now
 

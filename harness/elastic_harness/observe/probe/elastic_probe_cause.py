@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from elastic_harness.observe.probe.elastic_probe import Probe
     from elastic_harness.observe.probe.elastic_probe_wire import high_descriptor, now, quoted
+    from elastic_harness.observe.probe.elastic_probe_worker import Probe
 else:
     from elastic_probe_wire import high_descriptor, now, quoted
 
@@ -118,7 +118,7 @@ class CauseSide:
             message = str(error)[:_MAX_MESSAGE]
             frames = ",".join(map(quoted, _places(trace)))
             self._probe.say(
-                "raised",
+                "worker_raised",
                 f'"error":{quoted(name)},"message":{quoted(message)},"frames":[{frames}],'
                 f'"thread":{quoted(thread)}',
                 now(),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from elastic_harness.observe.probe.elastic_probe import Probe
+    from elastic_harness.observe.probe.elastic_probe_worker import Probe
+
 else:
     from _collections import deque
 

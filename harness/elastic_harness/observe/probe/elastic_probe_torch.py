@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from elastic_harness.observe.probe.elastic_probe import Probe
     from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
+    from elastic_harness.observe.probe.elastic_probe_worker import Probe
 else:
     from elastic_probe_wire import now, quoted
 
@@ -171,7 +171,7 @@ class TorchSide:
             nonce = bytes(store.compare_set(key, "", mine)).decode()
         except Exception:  # noqa: BLE001 (a store of another make, or one that is gone)
             return
-        self._probe.say("group", f'"world_size":{size},"nonce":{quoted(nonce)}', now())
+        self._probe.say("group_formed", f'"world_size":{size},"nonce":{quoted(nonce)}', now())
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -181,7 +181,9 @@ class TorchSide:
             return
         part = self._probe.load("elastic_probe_state")
         self._probe.say(
-            "hash", part.describe(*self._state, self._probe.steps.step, self._losses), now()
+            "parameters_hashed",
+            part.describe(*self._state, self._probe.steps.step, self._losses),
+            now(),
         )
 
 

@@ -1,211 +1,104 @@
-"""What `expect` asks for and no run can have: clauses that contradict each other, or the job.
+"""What `expect` and `check` ask for and no run can have.
 
-Pure. What is wrong with a clause by itself is said by its checker's parameters; here it is held
-against the scenario that it stands in.
+What is wrong with a clause by itself is said by its checker's parameters, and what is wrong with it
+in this scenario by their `findings`; here it is held against where it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
 
+from pydantic import ValidationError
+
+from elastic_harness.finding import AstPath, Finding
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.checks.finding import Finding
-from elastic_harness.scenario.engine.timeline import CHECK_ACTION
-from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.model import Clause, Scenario, read_check
-from elastic_harness.scenario.planning.planned_clauses import NEED_NO_WORKERS, NO_WORKERS
-from elastic_harness.scenario.planning.storm import STORM_ID
-from elastic_harness.scenario.reading.yaml_tree import AstPath
+from elastic_harness.scenario.actions import CHECK, CheckNow
+from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.model import Clause, Scenario
+from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
+from pytest_elastic.errors import UsageError
 
-__all__ = ["check_clauses", "why_no_world", "worlds_of"]
+__all__ = ["check_clauses", "clauses_in"]
 
-# Clauses that say one thing about the whole run: twice is once too often.
-_SAID_ONCE: Final = frozenset({"job", "restarts", "world_sizes", "exit_codes"})
-_AT_THE_END: Final = "finally"
-# Of an entry: `crash`, `crash.fired` and `crash.healed`.
-_MOMENTS: Final = ("", "fired", "healed")
-# What may be witnessed beside occurrences: lines.
-_LINES: Final = "log_contains"
+_AT_THE_END = "finally"
+_WITNESSED = frozenset({"never", "sometimes"})
 
 
-def worlds_of(scenario: Scenario, nodes: Sequence[str]) -> range:
-    """Return every world size that the job can have; `nodes` are all that there can be."""
-    per_node = scenario.job.nproc_per_node
-    most = min(scenario.nodes.max, len(nodes))
-    return range(scenario.nodes.min * per_node, most * per_node + 1, per_node)
+def clauses_in(checked: CheckedScenario) -> Iterator[tuple[str, Clause, AstPath]]:
+    """Yield every clause that a checker judges, with its bucket and its place."""
+    expect = checked.spec.expect
+    for bucket in ("always", "never", "sometimes", _AT_THE_END):
+        clauses = expect.finally_ if bucket == _AT_THE_END else getattr(expect, bucket)
+        for index, clause in enumerate(clauses):
+            if isinstance(clause, Clause):
+                yield bucket, clause, ("expect", bucket, index)
+    for index, action in enumerate(checked.actions):
+        for clause in action.clauses if isinstance(action, CheckNow) else ():
+            yield CHECK, clause, ("timeline", index, CHECK)
 
 
-def why_no_world(size: int, worlds: range) -> str | None:
-    """Say why there can be no world of this size, or return None."""
-    if size in worlds:
-        return None
-    if not worlds:
-        return f"there is no world of {size}: the job never has enough nodes"
-    if size > worlds[-1]:
-        return f"there is no world of {size}: the largest has {worlds[-1]} ranks"
-    if size < worlds[0]:
-        return f"there is no world of {size}: the smallest has {worlds[0]} ranks"
-    return f"there is no world of {size}: each node has {worlds.step} ranks"
-
-
-def check_clauses(
-    scenario: Scenario, nodes: Sequence[str], checkers: Registry
-) -> Iterator[Finding]:
-    """Yield clauses about nodes, entries, worlds and restarts that no run can have."""
-    expect = scenario.expect
-    buckets = (
-        ("always", expect.always),
-        ("never", expect.never),
-        ("sometimes", expect.sometimes),
-        (_AT_THE_END, expect.finally_),
-    )
-    are_workers_ruled_out = any(
-        clause.name == NO_WORKERS for clause in (*expect.always, *expect.finally_)
+def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Finding]:
+    """Yield clauses that stand in the wrong place, and what their checkers find in them."""
+    clauses = list(clauses_in(checked))
+    is_without_workers = any(
+        clause.name == NO_WORKERS and bucket in ("always", _AT_THE_END)
+        for bucket, clause, _ in clauses
     )
     said: dict[str, str] = {}
-    for bucket, clauses in buckets:
-        for index, clause in enumerate(clauses):
-            if not isinstance(clause, Clause):
-                continue
-            here: AstPath = ("expect", bucket, index)
-            if are_workers_ruled_out and not clause.is_off and clause.name not in NEED_NO_WORKERS:
-                message = (
-                    f"`{clause.name}` is about workers, and `{NO_WORKERS}` says: none is started"
-                )
-                yield Finding(path=here, message=message)
-                continue
-            if bucket in {"never", "sometimes"}:
-                yield from _check_witness(bucket, clause, here, checkers)
-            else:
-                yield from _check_no_occurrence(bucket, clause, here, checkers)
-            yield from _check_nodes(clause, (*here, clause.name), nodes)
-            yield from _check_time(scenario, bucket, clause, (*here, "within"))
-            if bucket in {"never", "sometimes"}:
-                continue
-            yield from _check_against_the_job(scenario, clause, (*here, clause.name), nodes)
-            if clause.name in said and clause.name in _SAID_ONCE and not clause.is_off:
-                yield Finding(
-                    path=here, message=f"`{clause.name}` stands here and in `{said[clause.name]}`"
-                )
+    for bucket, clause, here in clauses:
+        if clause.within is not None:
+            yield from _check_time(checked, bucket, clause.within, (*here, "within"))
+        if clause.name not in checkers.names or (bucket == "always" and clause.is_off):
+            continue
+        checker = checkers.find(clause.name)
+        if is_without_workers and checker.needs_workers and not clause.is_off and bucket != CHECK:
+            yield Finding(
+                f"`{clause.name}` is about workers, and `{NO_WORKERS}` says: none is started", here
+            )
+            continue
+        if bucket in _WITNESSED and not (checker.is_occurrence or checker.may_be_seen):
+            known = " and ".join(each.name for each in checkers if each.is_occurrence)
+            yield Finding(
+                f"`{clause.name}` is nothing that is seen or not: in `{bucket}` stand events, log "
+                f"lines, {known}; what must hold stands in `finally`",
+                here,
+            )
+            continue
+        if bucket not in _WITNESSED and checker.is_occurrence:
+            yield Finding(
+                f"`{clause.name}` is seen or not seen, and nothing that holds: it stands in "
+                f"`never` or `sometimes`, and not in `{bucket}`",
+                here,
+            )
+            continue
+        try:
+            parameters = checker.read(clause.expected)
+        except (UsageError, ValidationError):
+            continue  # the clause by itself is wrong, and whoever read it has said so
+        for each in parameters.findings(checked):
+            yield each.below(*here, clause.name)
+        if bucket in ("always", _AT_THE_END) and checker.is_said_once:
+            if clause.name in said:
+                yield Finding(f"`{clause.name}` stands here and in `{said[clause.name]}`", here)
             said.setdefault(clause.name, bucket)
-    for index, entry in enumerate(scenario.timeline):
-        if entry.action.name == CHECK_ACTION:
-            for clause in read_check(entry.action.value):
-                here = ("timeline", index, CHECK_ACTION)
-                yield from _check_no_occurrence("check", clause, here, checkers)
+    yield from _seen_and_not_seen(checked.spec)
+
+
+def _check_time(
+    checked: CheckedScenario, bucket: str, within: float, path: AstPath
+) -> Iterator[Finding]:
+    if bucket == _AT_THE_END:
+        yield from checked.too_late(within, *path, is_in=True)
+    else:
+        yield Finding(f"a clause of `{bucket}` has no time of its own", path, is_key=True)
+
+
+def _seen_and_not_seen(scenario: Scenario) -> Iterator[Finding]:
+    expect = scenario.expect
     both = {str(each) for each in expect.never} & {str(each) for each in expect.sometimes}
     for index, witness in enumerate(expect.never):
         if str(witness) in both:
             yield Finding(
-                path=("expect", "never", index),
-                message=f"`{witness}` stands in `sometimes` too: it cannot be seen and not be seen",
+                f"`{witness}` stands in `sometimes` too: it cannot be seen and not be seen",
+                ("expect", "never", index),
             )
-
-
-def _check_witness(
-    bucket: str, clause: Clause, here: AstPath, checkers: Registry
-) -> Iterator[Finding]:
-    """Find what is no occurrence: `never: agreement` would be a wish for the contrary."""
-    if clause.name not in checkers.names or clause.name == _LINES:
-        return
-    if not checkers.find(clause.name).is_occurrence:
-        occurrences = [name for name in checkers.names if checkers.find(name).is_occurrence]
-        yield Finding(
-            path=here,
-            message=(
-                f"`{clause.name}` is nothing that is seen or not: in `{bucket}` stand events, log "
-                f"lines, {' and '.join(occurrences)}; what must hold stands in `finally`"
-            ),
-        )
-
-
-def _check_no_occurrence(
-    bucket: str, clause: Clause, here: AstPath, checkers: Registry
-) -> Iterator[Finding]:
-    """Find what is seen or not where something has to hold: `finally` would ask for it."""
-    if clause.name in checkers.names and checkers.find(clause.name).is_occurrence:
-        yield Finding(
-            path=here,
-            message=f"`{clause.name}` is seen or not seen, and nothing that holds: it stands in "
-            f"`never` or `sometimes`, and not in `{bucket}`",
-        )
-
-
-def _check_nodes(clause: Clause, here: AstPath, nodes: Sequence[str]) -> Iterator[Finding]:
-    if not isinstance(clause.expected, Mapping):
-        return
-    named = {"node": clause.expected.get("node")}
-    if clause.name == "exit_codes":
-        named = {name: name for name in clause.expected if name != "expected"}
-    for key, name in named.items():
-        if isinstance(name, str) and name not in nodes:
-            yield Finding(
-                path=(*here, key),
-                message=f"there is no node {name!r}",
-                suggestion=did_you_mean(name, nodes),
-            )
-
-
-def _check_against_the_job(
-    scenario: Scenario, clause: Clause, here: AstPath, nodes: Sequence[str]
-) -> Iterator[Finding]:
-    """Find what the job's own numbers, or its timeline, rule out."""
-    about: dict[str, Callable[[], str | None]] = {
-        "restarts": lambda: _why_no_restarts(clause.expected, scenario.job.max_restarts),
-        "world_sizes": lambda: _why_no_worlds(clause.expected, worlds_of(scenario, nodes)),
-    }
-    if clause.name in about and (why := about[clause.name]()) is not None:
-        yield Finding(path=here, message=why)
-    after = clause.expected.get("after") if isinstance(clause.expected, Mapping) else None
-    if isinstance(after, str) and clause.name in {"recovery_time", "progress"}:
-        known = _entries_of(scenario)
-        id, _, moment = after.partition(".")
-        if id.partition("#")[0] not in known or moment not in _MOMENTS:
-            yield Finding(
-                path=(*here, "after"),
-                message=f"no entry of the timeline has the id {after!r}",
-                suggestion=did_you_mean(after, known),
-            )
-
-
-def _entries_of(scenario: Scenario) -> list[str]:
-    """Return what the entries of a run are called, those of its storm at last."""
-    names = [each.id or f"entry-{place}" for place, each in enumerate(scenario.timeline, start=1)]
-    if scenario.storm is not None:
-        names += [STORM_ID, *(f"{STORM_ID}-{n}" for n in range(1, scenario.storm.max + 1))]
-    return names
-
-
-def _check_time(
-    scenario: Scenario, bucket: str, clause: Clause, path: AstPath
-) -> Iterator[Finding]:
-    if clause.within is None:
-        return
-    if bucket != _AT_THE_END:
-        yield Finding(
-            path=path, message=f"a clause of `{bucket}` has no time of its own", is_key=True
-        )
-    elif clause.within > scenario.limit:
-        yield Finding(
-            path=path,
-            message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
-        )
-
-
-def _why_no_restarts(expected: Any, budget: int) -> str | None:  # noqa: ANN401 (as YAML has it)
-    wanted = expected if not isinstance(expected, Mapping) else None
-    if isinstance(expected, Mapping):
-        wanted = expected.get("exactly", expected.get("at_least"))
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > budget:
-        return f"{wanted} restarts are more than the job may have: `max_restarts` is {budget}"
-    return None
-
-
-def _why_no_worlds(expected: Any, worlds: range) -> str | None:  # noqa: ANN401 (as YAML has it)
-    sizes = expected.get("sizes") if isinstance(expected, Mapping) else expected
-    for size in sizes if isinstance(sizes, (list, tuple)) else ():
-        if isinstance(size, int) and (why := why_no_world(size, worlds)) is not None:
-            return why
-    return None

@@ -1,6 +1,6 @@
-"""What no launcher would take: options, settings of the rendezvous and variables that cannot be.
+"""What no launcher would take: variables and settings of the rendezvous that cannot be.
 
-Pure. Options have a file of their own (`option_checks`).
+Pure. What is asked of a launcher's own parser stands in `launcher_options`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from elastic_harness.scenario.checks.finding import Finding
-from elastic_harness.scenario.checks.option_checks import check_options
-from elastic_harness.scenario.launchers import launcher_named
+from elastic_harness.finding import AstPath, Finding
+from elastic_harness.scenario.launchers import OURS, launcher_named
 from elastic_harness.scenario.model import Job, Scenario
-from elastic_harness.scenario.reading.yaml_tree import AstPath
 from pytest_elastic.errors import UsageError
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.settings import settings_of
@@ -24,25 +22,24 @@ _TOLD_BY_LAUNCHERS: Final = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-_OURS: Final = "pytest-elastic"
-_KNOWN_LAUNCHERS: Final = frozenset({_OURS, "torchrun", "torchrun-best"})
 
 
 def check_launch(scenario: Scenario) -> Iterator[Finding]:
     """Yield what no launcher would take; one that is not pinned may be any of those known."""
     job = scenario.job
-    if job.launcher is not None:
-        try:
-            launcher_named(job.launcher)
-        except UsageError as error:
-            yield Finding(
-                path=("job", "launcher"), message=error.message, suggestion=error.hint or None
-            )
-            return
+    try:
+        launcher = launcher_named(OURS if job.launcher is None else job.launcher)
+    except UsageError as error:
+        yield Finding(error.message, ("job", "launcher"), error.hint or None)
+        return
     yield from _check_environ(job)
-    if job.launcher is None or job.launcher in _KNOWN_LAUNCHERS:
-        yield from check_options(scenario)
-        yield from _check_static(scenario)
+    # All nodes are given the same options, and would have to be told their numbers.
+    if launcher.read_options and job.rdzv.backend == "static" and scenario.nodes.max > 1:
+        yield Finding(
+            "a static rendezvous numbers its nodes, and all are given the same options here: each "
+            "would be node 0 (`c10d` needs no numbers)",
+            ("job", "rdzv", "backend"),
+        )
     if job.rdzv.backend == "c10d":  # others' settings are their own business
         yield from _check_conf(scenario)
 
@@ -51,23 +48,13 @@ def _check_environ(job: Job) -> Iterator[Finding]:
     for name, value in job.env.items():
         path: AstPath = ("job", "env", name)
         if not name or "=" in name or "\0" in name + value:
-            yield Finding(path=path, message=f"no variable can be called {name!r}, or be {value!r}")
+            yield Finding(f"no variable can be called {name!r}, or be {value!r}", path)
         elif name in _TOLD_BY_LAUNCHERS:
             yield Finding(
-                path=path,
-                message=f"{name} is what the launcher tells each worker: it cannot be given",
+                f"{name} is what the launcher tells each worker: it cannot be given",
+                path,
                 is_key=True,
             )
-
-
-def _check_static(scenario: Scenario) -> Iterator[Finding]:
-    """Find a fixed set of several nodes: each would have to be told its number."""
-    if scenario.job.rdzv.backend == "static" and scenario.nodes.max > 1:
-        yield Finding(
-            path=("job", "rdzv", "backend"),
-            message="a static rendezvous numbers its nodes, and all are given the same options "
-            "here: each would be node 0 (`c10d` needs no numbers)",
-        )
 
 
 def _check_conf(scenario: Scenario) -> Iterator[Finding]:
@@ -79,9 +66,9 @@ def _check_conf(scenario: Scenario) -> Iterator[Finding]:
         except UsageError as error:
             is_wrong = True
             yield _about_conf(("job", "rdzv", "conf", key), error)
-    if is_wrong or not job.rdzv.conf or job.launcher not in {None, _OURS}:
+    if is_wrong or not job.rdzv.conf or job.launcher not in {None, OURS}:
         return
-    conf = {**launcher_named(_OURS).conf, **job.rdzv.conf}
+    conf = {**launcher_named(OURS).conf, **job.rdzv.conf}
     try:
         settings_of(
             parse_rdzv_conf(",".join(f"{key}={conf[key]}" for key in sorted(conf))),
@@ -98,4 +85,4 @@ def _check_conf(scenario: Scenario) -> Iterator[Finding]:
 
 
 def _about_conf(path: AstPath, error: UsageError) -> Finding:
-    return Finding(path=path, message=error.message.replace("--rdzv-conf", "`conf`", 1))
+    return Finding(error.message.replace("--rdzv-conf", "`conf`", 1), path)

@@ -1,6 +1,7 @@
 """What can be known to be wrong with a scenario before it runs: names that lead nowhere.
 
-Works on the tree that YAML and Python share; each finding names the place by its path.
+Works on the tree that YAML and Python share. What is wrong with a fault or a clause by itself, or
+with its use here, they say themselves; this is about what ties them together.
 """
 
 from __future__ import annotations
@@ -8,35 +9,30 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
+from elastic_harness.finding import AstPath, Finding, did_you_mean
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.history.parameters import did_you_mean
-from elastic_harness.scenario.checks.clause_checks import check_clauses, why_no_world, worlds_of
-from elastic_harness.scenario.checks.finding import Finding
+from elastic_harness.scenario.actions import CheckNow
+from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
-from elastic_harness.scenario.checks.place_checks import check_places
-from elastic_harness.scenario.checks.target_checks import check_targets
-from elastic_harness.scenario.engine.timeline import CHECK_ACTION, HEAL_ACTION, OWN_ACTIONS
-from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.model import (
-    ActionCatalog,
-    Clause,
-    PlannedAction,
-    Scenario,
-    read_check,
-)
+from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.storm import STORM_ID, sketch_of
-from elastic_harness.scenario.reading.yaml_tree import AstPath
-from elastic_harness.scenario.stage.speakers import rank_of
+from elastic_harness.scenario.stage.log_source import rank_of
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
+from elastic_harness.toxiproxy.proxied import RENDEZVOUS, environ_name
 from pytest_elastic.events.model import EVENT_KINDS
 
-__all__ = ["check_scenario", "known_nodes", "needed_capabilities"]
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
+
+__all__ = ["check_scenario", "needed_capabilities"]
 
 assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's events registers them"
 
@@ -44,21 +40,10 @@ assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's eve
 # Fields of events whose values are compared with what YAML says.
 _PLAIN: Mapping[str, type] = {"int": int, "str": str, "bool": bool}
 _WORDS: Mapping[type, str] = {int: "a whole number", str: "text", bool: "true or false"}
+_STORE_HOST: Final = "store host"
 
 
-def known_nodes(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> tuple[str, ...]:
-    """Return every node name that a run can have: those at the start, and those that join."""
-    names = list(scenario.initial_nodes)
-    for action in actions:
-        joining = getattr(action, "nodes", None) if getattr(action, "name", "") == "join" else None
-        if isinstance(joining, int):
-            names += [f"n{len(names) + i}" for i in range(1, joining + 1)]
-        else:
-            names += [name for name in joining or () if name not in names]
-    return tuple(names)
-
-
-def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str, ...]:
+def needed_capabilities(scenario: Scenario, faults: FaultRegistry) -> tuple[str, ...]:
     """Return what a cluster must be able to do: what is asked for, and what the faults need."""
     needs = dict.fromkeys(scenario.requires)
     if scenario.job.rdzv.endpoints:
@@ -66,113 +51,55 @@ def needed_capabilities(scenario: Scenario, catalog: ActionCatalog) -> tuple[str
     for entry in scenario.timeline:
         if isinstance(entry.when, WritingCondition):
             needs["disk_faults"] = None
-        if entry.action.name not in OWN_ACTIONS:
-            need = catalog.parse(entry.action.name, entry.action.value).needs
-            if need is not None:
-                needs[need] = None
+        need = faults.read(entry.action.name, entry.action.value).needs
+        if need is not None:
+            needs[need] = None
     if scenario.storm is not None:
-        needs.update(dict.fromkeys(needs_of(catalog.recipes, scenario.storm.faults)))
+        needs.update(dict.fromkeys(needs_of(faults.recipes, scenario.storm.faults)))
     return tuple(needs)
 
 
 def check_scenario(
-    scenario: Scenario,
-    actions: Sequence[PlannedAction | None],
+    checked: CheckedScenario,
     recipes: Sequence[Recipe] = RECIPES,
     *,
-    folders: Collection[str] = (),
     drawn: Collection[str] = (),
     checkers: Registry = STANDARD,
 ) -> Iterator[Finding]:
-    """Yield what is impossible; `actions` are the timeline's, None for `heal`.
-
-    `folders` are absolute paths of what the harness shares with the nodes; `drawn` are the ids of
-    entries that a Python test's storm has drawn.
-    """
-    nodes = known_nodes(scenario, actions)
-    yield from _check_requires(scenario)
-    yield from _check_ids(scenario, drawn)
-    yield from _check_heals(scenario, actions)
-    yield from _check_waits_for_heals(scenario, actions)
-    yield from _check_conditions(scenario, nodes)
-    yield from _check_storm(scenario, recipes)
-    yield from check_targets(scenario, actions, nodes)
-    yield from check_places(scenario, actions, folders)
-    yield from check_launch(scenario)
-    yield from check_clauses(scenario, nodes, checkers)
-    rdzv = scenario.job.rdzv
-    yield from _check_host(scenario, rdzv.store_host, ("job", "rdzv", "store_host"))
-    for index, name in enumerate(rdzv.endpoints):
-        yield from _check_host(scenario, name, ("job", "rdzv", "endpoints", index))
-
-
-def _check_host(scenario: Scenario, name: str | None, path: AstPath) -> Iterator[Finding]:
-    if name is not None and name not in scenario.initial_nodes:
-        yield Finding(
-            path=path,
-            message=f"no node called {name!r} is there at the start",
-            suggestion=did_you_mean(name, scenario.initial_nodes),
-        )
-
-
-def _check_storm(scenario: Scenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:
-    storm = scenario.storm
-    if storm is None:
-        return
-    known, sketch = known_draws(recipes), sketch_of(storm, scenario)
-    for index, name in enumerate(storm.faults):
-        if name not in known:
-            why = NOT_DRAWN.get(name)
-            yield Finding(
-                path=("storm", "faults", index),
-                message=f"nobody knows how to draw {name!r}{f': {why}' if why else ''}",
-                suggestion=None if why else did_you_mean(name, known),
-            )
-        elif not usable(recipes, [name], sketch):
-            yield Finding(
-                path=("storm", "faults", index),
-                message=(
-                    f"there is nothing to draw {name!r} for: of {len(sketch.all_nodes)} nodes "
-                    f"{len(sketch.nodes)} may be hit, and there are {len(sketch.proxies)} proxies"
-                ),
-            )
-        if name in storm.faults[:index]:
-            yield Finding(path=("storm", "faults", index), message=f"{name!r} stands here twice")
-    if storm.steps is None and storm.over > scenario.limit:
-        yield Finding(
-            path=("storm", "over"),
-            message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
-        )
-    if {"over", "steps"} <= storm.model_fields_set:
-        yield Finding(
-            path=("storm", "steps"),
-            message="`over` and `steps` both say when faults come: keep one of them",
-        )
-    for index, name in enumerate(storm.exclude):
-        if name != "store host" and name not in scenario.initial_nodes:
-            yield Finding(
-                path=("storm", "exclude", index),
-                message=f"no node called {name!r} is there at the start",
-                suggestion=did_you_mean(name, ("store host", *scenario.initial_nodes)),
-            )
-    if scenario.job.max_restarts < storm.max:
-        yield Finding(
-            path=("storm",),
-            message=(
-                f"a storm of up to {storm.max} faults can use up the {scenario.job.max_restarts} "
-                f"restarts of this job: give it `max_restarts: {storm.max}` or more"
-            ),
-        )
-
-
-def _check_requires(scenario: Scenario) -> Iterator[Finding]:
+    """Yield what is impossible; `drawn` are ids of entries that a Python test's storm has drawn."""
+    scenario = checked.spec
     for index, name in enumerate(scenario.requires):
         if name not in CAPABILITIES:
             yield Finding(
-                path=("requires", index),
-                message=f"no cluster has a capability {name!r}",
+                f"no cluster has a capability {name!r}",
+                ("requires", index),
                 suggestion=did_you_mean(name, CAPABILITIES),
             )
+    yield from _check_ids(scenario, drawn)
+    yield from _check_entries(checked)
+    yield from _check_waits(checked)
+    yield from _check_conditions(checked)
+    yield from _check_storm(checked, recipes)
+    yield from _check_proxies(checked)
+    yield from check_launch(scenario)
+    yield from check_clauses(checked, checkers)
+    rdzv = scenario.job.rdzv
+    if rdzv.store_host is not None:
+        yield from _not_at_the_start(scenario, rdzv.store_host, "job", "rdzv", "store_host")
+    for index, name in enumerate(rdzv.endpoints):
+        yield from _not_at_the_start(scenario, name, "job", "rdzv", "endpoints", index)
+
+
+def _not_at_the_start(
+    scenario: Scenario, name: str, *path: str | int, others: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    known = (*others, *scenario.initial_nodes)
+    if name not in known:
+        yield Finding(
+            f"no node called {name!r} is there at the start",
+            path,
+            suggestion=did_you_mean(name, known),
+        )
 
 
 def _check_ids(scenario: Scenario, drawn: Collection[str]) -> Iterator[Finding]:
@@ -180,189 +107,175 @@ def _check_ids(scenario: Scenario, drawn: Collection[str]) -> Iterator[Finding]:
     for index, entry in enumerate(scenario.timeline):
         if entry.id is not None and entry.id in ids:
             yield Finding(
-                path=("timeline", index, "id"),
-                message=f"another entry has the id {entry.id!r} already",
+                f"another entry has the id {entry.id!r} already", ("timeline", index, "id")
             )
         why = _why_no_id(entry.id, index) if entry.id and entry.id not in drawn else None
         if why is not None:
-            yield Finding(path=("timeline", index, "id"), message=why)
+            yield Finding(f"{why}: choose another id", ("timeline", index, "id"))
         ids.append(entry.id or "")
-    known = [each for each in ids if each]
-    for index, entry in enumerate(scenario.timeline):
-        if entry.after is not None and entry.after.id not in known:
-            yield _unknown_id(("timeline", index, "after"), entry.after.id, known)
-        if entry.after is not None and entry.id == entry.after.id:
-            yield Finding(path=("timeline", index, "after"), message="it waits for itself")
-    for index, clause in enumerate(scenario.expect.eventually):
-        if clause.after is not None and clause.after.id not in known:
-            yield _unknown_id(("expect", "eventually", index, "after"), clause.after.id, known)
 
 
 def _why_no_id(id: str, index: int) -> str | None:
     """Say why an entry cannot be called so: names that mean something else."""
     if id == "all":
-        return "`all` means every entry where one is healed: choose another id"
+        return "`all` means every entry where one is healed"
     found = re.fullmatch(r"entry-(\d+)", id)
     if found is not None and int(found[1]) != index + 1:
-        return f"{id!r} is what another entry is called that has no id: choose another id"
+        return f"{id!r} is what another entry is called that has no id"
     if re.fullmatch(rf"{STORM_ID}(-\d+)?", id):
-        return f"{id!r} is what an entry of a storm is called: choose another id"
+        return f"{id!r} is what an entry of a storm is called"
     return None
 
 
-def _unknown_id(path: AstPath, id: str, known: Collection[str]) -> Finding:
-    return Finding(
-        path=path,
-        message=f"no entry of the timeline has the id {id!r}",
-        suggestion=did_you_mean(id, known),
-    )
-
-
-def _check_heals(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Iterator[Finding]:
-    ids = [entry.id for entry in scenario.timeline if entry.id]
-    final = _final(scenario, actions)
-    for index, (entry, action) in enumerate(zip(scenario.timeline, actions, strict=True)):
+def _check_entries(checked: CheckedScenario) -> Iterator[Finding]:
+    """Find what an entry's own keys, and what it does, cannot have here."""
+    for index, entry in enumerate(checked.spec.timeline):
         here: AstPath = ("timeline", index)
-        if entry.action.name == HEAL_ACTION:
-            yield from _check_heal(entry.action.value, entry.id, ids, final, (*here, HEAL_ACTION))
-        elif entry.action.name == CHECK_ACTION and not read_check(entry.action.value):
-            yield Finding(path=(*here, CHECK_ACTION), message="a check has one clause or more")
-        elif entry.for_s is None and entry.until is None:
-            continue
-        elif action is None or not action.is_healable:
-            key = "for" if entry.for_s is not None else "until"
-            yield Finding(
-                path=(*here, key),
-                message=f"`{entry.action.name}` cannot be undone, so it cannot have `{key}`",
-                is_key=True,
-            )
+        action = checked.actions[index]
+        for each in action.findings(checked):
+            yield each.below(*here, entry.action.name)
+        if isinstance(entry.at, float):
+            yield from checked.too_late(entry.at, *here, "at")
+        elif entry.at is not None:
+            yield from checked.no_rank(entry.at.rank, *here, "at", "rank")
+        for key, value in (("for", entry.for_s), ("until", entry.until)):
+            if value is not None and not action.is_healable and not isinstance(action, CheckNow):
+                yield Finding(
+                    f"`{entry.action.name}` cannot be undone, so it cannot have `{key}`",
+                    (*here, key),
+                    is_key=True,
+                )
 
 
-def _check_heal(
-    wanted: object,
-    own_id: str | None,
-    ids: Sequence[str],
-    final: Mapping[str | None, str],
-    path: AstPath,
-) -> Iterator[Finding]:
-    """Find what an entry cannot heal."""
-    names = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
-    if not names or not all(isinstance(name, str) for name in names):
-        yield Finding(
-            path=path, message=f"`heal` takes ids of entries, or `all`, and not {wanted!r}"
-        )
-        return
-    for name in map(str, names):
-        if name == own_id:
-            yield Finding(path=path, message="it heals itself")
-        elif name in final:
-            yield Finding(path=path, message=f"`{final[name]}` cannot be undone")
-        elif name != "all" and name not in ids:
-            yield _unknown_id(path, str(name), ids)
-
-
-def _final(scenario: Scenario, actions: Sequence[PlannedAction | None]) -> Mapping[str | None, str]:
-    """Return the entries that cannot be undone, by id, with what they do."""
-    return {
-        entry.id: entry.action.name
-        for entry, action in zip(scenario.timeline, actions, strict=True)
-        if action is not None and not action.is_healable
-    }
-
-
-def _check_waits_for_heals(
-    scenario: Scenario, actions: Sequence[PlannedAction | None]
-) -> Iterator[Finding]:
-    """Find what waits for the heal of something that cannot be undone."""
-    final = _final(scenario, actions)
-    waiting: list[tuple[AstPath, AfterEntry | None]] = [
-        (("timeline", index, "after"), entry.after) for index, entry in enumerate(scenario.timeline)
+def _check_waits(checked: CheckedScenario) -> Iterator[Finding]:
+    """Find what waits for an entry that there is not, or for the heal of one that has none."""
+    waiting: list[tuple[AstPath, str | None, AfterEntry | None]] = [
+        (("timeline", index, "after"), entry.id, entry.after)
+        for index, entry in enumerate(checked.spec.timeline)
     ]
     waiting += [
-        (("expect", "eventually", index, "after"), clause.after)
-        for index, clause in enumerate(scenario.expect.eventually)
+        (("expect", "eventually", index, "after"), None, clause.after)
+        for index, clause in enumerate(checked.spec.expect.eventually)
     ]
-    for path, after in waiting:
-        if after is not None and after.healed and after.id in final:
-            yield Finding(
-                path=path,
-                message=f"`{final[after.id]}` cannot be undone, so `{after.id}.healed` never comes",
-            )
+    for path, own_id, after in waiting:
+        if after is None:
+            continue
+        yield from checked.no_entry(after.id, *path)
+        if after.id == own_id:
+            yield Finding("it waits for itself", path)
+        if after.healed and (final := checked.final_entries.get(after.id)) is not None:
+            yield Finding(f"`{final}` cannot be undone, so `{after.id}.healed` never comes", path)
 
 
-def _check_conditions(scenario: Scenario, nodes: tuple[str, ...]) -> Iterator[Finding]:
-    largest = min(scenario.nodes.max, len(nodes)) * scenario.job.nproc_per_node
-    worlds = worlds_of(scenario, nodes)
-    for path, condition in _conditions(scenario):
-        node = getattr(condition, "node", None)
-        if node is not None and node not in nodes:
-            yield Finding(
-                path=(*path, "node"),
-                message=f"there is no node {node!r}",
-                suggestion=did_you_mean(node, nodes),
-            )
+def _check_conditions(checked: CheckedScenario) -> Iterator[Finding]:
+    for path, condition in checked.spec.conditions:
+        yield from checked.no_node(getattr(condition, "node", None), *path, "node")
         if isinstance(condition, EventCondition):
             yield from _check_event(path, condition)
             continue
-        rank = rank_of(getattr(condition, "by", None))
-        if rank is not None and rank >= largest:
-            yield Finding(
-                path=(*path, "by"),
-                message=f"there is no rank {rank}: the largest world has {largest} ranks",
-            )
-        size = getattr(getattr(condition, "stable", condition), "world_size", None)
-        why = why_no_world(size, worlds) if isinstance(size, int) else None
-        if why is not None:
-            inner = ("stable",) if hasattr(condition, "stable") else ()
-            yield Finding(path=(*path, *inner, "world_size"), message=why)
-    for index, clause in enumerate(scenario.expect.eventually):
-        if clause.within > scenario.limit:
-            yield Finding(
-                path=("expect", "eventually", index, "within"),
-                message=f"the run is over by then: `limit` is {format_duration(scenario.limit)}",
-            )
+        yield from checked.no_rank(rank_of(getattr(condition, "by", None)), *path, "by")
+        stable = getattr(condition, "stable", None)
+        inner = ("stable",) if stable is not None else ()
+        size = getattr(stable or condition, "world_size", None)
+        yield from checked.no_world(size, *path, *inner, "world_size")
+    for index, clause in enumerate(checked.spec.expect.eventually):
+        path = ("expect", "eventually", index, "within")
+        yield from checked.too_late(clause.within, *path, is_in=True)
 
 
 def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
     kind = EVENT_KINDS.get(condition.event)
     if kind is None:
         yield Finding(
-            path=(*path, "event"),
-            message=f"there is no event {condition.event!r}",
+            f"there is no event {condition.event!r}",
+            (*path, "event"),
             suggestion=did_you_mean(condition.event, EVENT_KINDS),
         )
         return
     types = {each.name: str(each.type) for each in dataclasses.fields(kind)}
-    fields = list(types)
     for name, value in condition.fields.items():
         wanted = _PLAIN.get(types.get(name, ""))
         if wanted is not None and type(value) is not wanted:
             yield Finding(
-                path=(*path, name),
-                message=f"{name!r} of the event {condition.event} is never {value!r}: "
+                f"{name!r} of the event {condition.event} is never {value!r}: "
                 f"{_WORDS[wanted]} is expected",
+                (*path, name),
             )
-        if name not in fields:
+        if name not in types:
             yield Finding(
-                path=(*path, name),
-                message=f"the event {condition.event} has no field {name!r}",
-                suggestion=did_you_mean(name, [*fields, "node", "count"]),
+                f"the event {condition.event} has no field {name!r}",
+                (*path, name),
+                suggestion=did_you_mean(name, [*types, "node", "count"]),
                 is_key=True,
             )
 
 
-def _conditions(scenario: Scenario) -> Iterator[tuple[AstPath, object]]:
-    for index, entry in enumerate(scenario.timeline):
-        if entry.when is not None:
-            yield ("timeline", index, "when"), entry.when
-        if entry.until is not None and not isinstance(entry.until, str):
-            yield ("timeline", index, "until"), entry.until
-    for index, clause in enumerate(scenario.expect.eventually):
-        yield ("expect", "eventually", index), clause.condition
-    for bucket, witnesses in (
-        ("sometimes", scenario.expect.sometimes),
-        ("never", scenario.expect.never),
-    ):
-        for index, witness in enumerate(witnesses):
-            if not isinstance(witness, Clause):
-                yield ("expect", bucket, index), witness
+def _check_storm(checked: CheckedScenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:
+    scenario, storm = checked.spec, checked.spec.storm
+    if storm is None:
+        return
+    known, sketch = known_draws(recipes), sketch_of(storm, scenario)
+    for index, name in enumerate(storm.faults):
+        here: AstPath = ("storm", "faults", index)
+        if name not in known:
+            why = NOT_DRAWN.get(name)
+            yield Finding(
+                f"nobody knows how to draw {name!r}{f': {why}' if why else ''}",
+                here,
+                suggestion=None if why else did_you_mean(name, known),
+            )
+        elif not usable(recipes, [name], sketch):
+            yield Finding(
+                f"there is nothing to draw {name!r} for: of {len(sketch.all_nodes)} nodes "
+                f"{len(sketch.nodes)} may be hit, and there are {len(sketch.proxies)} proxies",
+                here,
+            )
+        if name in storm.faults[:index]:
+            yield Finding(f"{name!r} stands here twice", here)
+    if storm.steps is None:
+        yield from checked.too_late(storm.over, "storm", "over", is_in=True)
+    if {"over", "steps"} <= storm.model_fields_set:
+        yield Finding(
+            "`over` and `steps` both say when faults come: keep one of them", ("storm", "steps")
+        )
+    for index, name in enumerate(storm.exclude):
+        yield from _not_at_the_start(
+            scenario, name, "storm", "exclude", index, others=(_STORE_HOST,)
+        )
+    if scenario.job.max_restarts < storm.max:
+        yield Finding(
+            f"a storm of up to {storm.max} faults can use up the {scenario.job.max_restarts} "
+            f"restarts of this job: give it `max_restarts: {storm.max}` or more",
+            ("storm",),
+        )
+
+
+def _check_proxies(checked: CheckedScenario) -> Iterator[Finding]:
+    """Find proxies that lead to no node, or that are in each other's way."""
+    ports: dict[int, str] = {}
+    variables: dict[str, str] = {}
+    proxies = checked.spec.proxies
+    through = [name for name, spec in proxies.items() if spec.upstream == RENDEZVOUS]
+    if len(through) > 1:
+        yield Finding(
+            "the rendezvous endpoint is reached through one proxy, not several",
+            ("proxies", through[1]),
+        )
+    for name, spec in proxies.items():
+        host = spec.upstream.rpartition(":")[0]
+        if re.fullmatch(r"n[1-9]\d*", host):
+            yield from checked.no_node(host, "proxies", name)
+        if spec.listen and spec.listen in ports:
+            yield Finding(
+                f"proxy {ports[spec.listen]!r} listens at port {spec.listen} already",
+                ("proxies", name, "listen"),
+            )
+        ports.setdefault(spec.listen, name)
+        variable = environ_name(name)
+        if variable in variables:
+            yield Finding(
+                f"jobs would find it as {variable}, as {variables[variable]!r} already",
+                ("proxies", name),
+                is_key=True,
+            )
+        variables.setdefault(variable, name)

@@ -14,7 +14,7 @@ from typing_extensions import assert_never
 from elastic_harness.history.events import LogMatched, WriterHeld
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.engine.observed import ObservedRun
-from elastic_harness.scenario.stage.speakers import is_by
+from elastic_harness.scenario.stage.log_source import is_by
 from elastic_harness.scenario.triggers import (
     EventCondition,
     LogCondition,

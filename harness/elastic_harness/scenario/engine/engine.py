@@ -3,11 +3,11 @@
 A pure machine. The runner feeds it every record of the history, the time, and what became of the
 faults it ordered; it answers with commands. It owns no process and reads no clock.
 
-The run has three phases. STORM: entries fire and heal; clauses of `eventually` are open. CALM:
-nothing is left to come, everything that can be healed is being (save what is `until: end`), and the
-job is let go to its end; clauses of `finally` with a `within` count from here. ENDED: a verdict on
-every clause is in. The run ends when all launchers that count have ended (one that a fault ended
-does not), when a clause can no longer be met, or at the limit.
+The run has three phases. INJECTING: entries fire and heal; clauses of `eventually` are open.
+QUIESCENT: nothing is left to come, everything that can be healed is being (save what is `until:
+end`), and the job is let go to its end; clauses of `finally` with a `within` count from here.
+ENDED: a verdict on every clause is in. The run ends when all launchers that count have ended (one
+that a fault ended does not), when a clause can no longer be met, or at the limit.
 
 An entry pinned to a step holds its rank there: `ArmHold` at the start, `ReleaseHold` once the fault
 has been proven, or is known to have done nothing, or only the running job can show that it acts.
@@ -18,10 +18,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import assert_never
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
@@ -32,6 +33,7 @@ from elastic_harness.history.events import (
     WorkerGone,
 )
 from elastic_harness.history.verdict import Verdict, invalid
+from elastic_harness.scenario.actions import CheckNow
 from elastic_harness.scenario.engine.clauses import (
     Bucket,
     ClauseState,
@@ -67,15 +69,12 @@ from elastic_harness.scenario.engine.messages import (
     WatchLog,
 )
 from elastic_harness.scenario.engine.observed import LauncherView, ObservedRun
-from elastic_harness.scenario.engine.situation import ProcessRef
 from elastic_harness.scenario.engine.timeline import (
-    CHECK_ACTION,
-    OWN_ACTIONS,
     EntryPhase,
     EntryState,
 )
 from elastic_harness.scenario.fields import format_duration
-from elastic_harness.scenario.model import ActionCatalog, Entry
+from elastic_harness.scenario.model import Entry
 from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import (
     planned_checks,
@@ -87,6 +86,9 @@ from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
 
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
+
 __all__ = ["Decision", "EngineMachine", "RunPhase"]
 
 # After the last launcher that counts has ended, what is still on its way (lines of output are read
@@ -97,15 +99,15 @@ END_GRACE_S: Final = 0.3
 class RunPhase(enum.Enum):
     """Where the run is."""
 
-    STORM = "storm"
-    CALM = "calm"
+    INJECTING = "injecting"
+    QUIESCENT = "quiescent"
     ENDED = "ended"
 
 
 _ALLOWED: Final[Mapping[RunPhase, frozenset[RunPhase]]] = {
-    RunPhase.STORM: frozenset({RunPhase.CALM, RunPhase.ENDED}),
+    RunPhase.INJECTING: frozenset({RunPhase.QUIESCENT, RunPhase.ENDED}),
     # A test may add to a timeline that seemed to be over.
-    RunPhase.CALM: frozenset({RunPhase.STORM, RunPhase.ENDED}),
+    RunPhase.QUIESCENT: frozenset({RunPhase.INJECTING, RunPhase.ENDED}),
     RunPhase.ENDED: frozenset(),
 }
 
@@ -123,15 +125,15 @@ class EngineMachine:
     """One run of one plan. The first input of any kind starts its clock.
 
     With `is_open` the timeline may still grow (a Python test): nothing is healed automatically that
-    has no time of its own, and the run is not calm until `TimelineClosed`. `patience` multiplies
-    the times that something is waited for, and nothing else; `checkers` are those that a `check` or
-    a clause may name.
+    has no time of its own, and the run is not quiescent until `TimelineClosed`. `patience`
+    multiplies the times that something is waited for, and nothing else; `checkers` are those that
+    a `check` or a clause may name.
     """
 
     def __init__(
         self,
         plan: Plan,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         *,
         is_open: bool = False,
         patience: float = 1.0,
@@ -145,9 +147,9 @@ class EngineMachine:
         self._run = ObservedRun(store_host=plan.scenario.store_host)
         self._clauses = from_expect(plan.scenario.expect, patience=patience)
         self._holds = Holds()
-        self._phase = RunPhase.STORM
+        self._phase = RunPhase.INJECTING
         self._started_at: float | None = None
-        self._calm_at: float | None = None
+        self._quiescent_at: float | None = None
         self._end_at: float | None = None
         self._are_launchers_gone = False
         self._woken_at: float | None = None
@@ -259,8 +261,8 @@ class EngineMachine:
         planned = plan_entry(entry, default_id, self._plan.seed)
         if any(state.name == planned.id for state in self._flow.entries):
             raise UsageError(f"the timeline has an entry {planned.id!r} already: choose another id")
-        if self._phase is RunPhase.CALM:
-            self._become(RunPhase.STORM)
+        if self._phase is RunPhase.QUIESCENT:
+            self._become(RunPhase.INJECTING)
         self._add_entry(planned, now)
 
     def _add_entry(self, planned: PlannedEntry, now: float) -> None:
@@ -273,10 +275,10 @@ class EngineMachine:
 
     def _record_planned(self, state: EntryState) -> None:
         name = state.entry.action.name
-        if name == CHECK_ACTION:
+        if isinstance(state.action, CheckNow):
             for clause in planned_checks(state.id, state.entry, self._checkers):
                 self._put(RecordEvent(source="engine", event=clause))
-        elif name not in OWN_ACTIONS:
+        elif not state.action.is_own:
             planned = FaultPlanned(id=state.id, fault=name, is_optional=state.is_optional)
             self._put(RecordEvent(source="engine", event=planned))
 
@@ -331,7 +333,7 @@ class EngineMachine:
         self._hold_writers(now)
         if self._end_if_over(now):
             return
-        self._calm_down(now)
+        self._become_quiescent(now)
         self._ask_to_be_woken(now)
 
     def _follow_entries(self) -> None:
@@ -394,11 +396,11 @@ class EngineMachine:
                 self._decide(f"release rank {held.rank}", why, now)
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
 
-    def _calm_down(self, now: float) -> None:
+    def _become_quiescent(self, now: float) -> None:
         """Once nothing is left to come, heal what can be healed and let the job go to its end."""
-        if self._phase is RunPhase.CALM:
-            if self._calm_at is None and not self._flow.is_healing:
-                self._calm_at = now
+        if self._phase is RunPhase.QUIESCENT:
+            if self._quiescent_at is None and not self._flow.is_healing:
+                self._quiescent_at = now
             return
         are_open = any(
             clause.bucket is Bucket.EVENTUALLY and clause.verdict is None
@@ -407,18 +409,18 @@ class EngineMachine:
         )
         if self._is_open or are_open or not all(entry.is_settled for entry in self._flow.entries):
             return
-        self._become(RunPhase.CALM)
+        self._become(RunPhase.QUIESCENT)
         self._flow.heal_everything("nothing is left to come", now)
         if not self._flow.is_healing:
-            self._calm_at = now
+            self._quiescent_at = now
 
     def _may_still_open(self, clause: ClauseState) -> bool:
-        """Tell whether the entry that a clause waits for can still get there before the calm."""
+        """Tell whether the entry that a clause waits for can still get there before quiescence."""
         if clause.after is None:
             return True
         leaders = self._flow.named(clause.after.id)
         if clause.after.healed:
-            # The automatic heal of the calm is what such a clause may be waiting for.
+            # The automatic heal at quiescence is what such a clause may be waiting for.
             return any(not entry.is_settled for entry in leaders)
         return any(entry.in_force_at is None and not entry.is_over for entry in leaders)
 
@@ -426,7 +428,9 @@ class EngineMachine:
 
     def _on_launchers_exited(self, exit_codes: Mapping[str, int], now: float) -> None:
         for node, exit_code in exit_codes.items():
-            launcher = self._run.launchers.setdefault(node, LauncherView(process=ProcessRef(pid=0)))
+            launcher = self._run.launchers.setdefault(
+                node, LauncherView(process=ProcessRef(node=node, pid=0))
+            )
             if launcher.exit_code is None:
                 launcher.exit_code = exit_code
         self._are_launchers_gone = True
@@ -476,12 +480,12 @@ class EngineMachine:
 
     def _late_clauses(self, now: float) -> str | None:
         """Judge what the job should have ended for by now; return what is wrong, if it has not."""
-        if self._calm_at is None:
+        if self._quiescent_at is None:
             return None
         late: list[str] = []
         for index, clause in enumerate(self._plan.scenario.expect.finally_):
             allowed_s = None if clause.within is None else clause.within * self._patience
-            if allowed_s is not None and now >= self._calm_at + allowed_s:
+            if allowed_s is not None and now >= self._quiescent_at + allowed_s:
                 within = format_duration(allowed_s)
                 why = f"the job had not ended {within} after the last heal"
                 late.append(f"finally {clause}: {why}")
@@ -512,7 +516,7 @@ class EngineMachine:
         """Move every moment that a deadline is counted from, or that is waited for."""
         assert self._started_at is not None, "an engine that steps has started"
         self._started_at += seconds
-        self._calm_at = None if self._calm_at is None else self._calm_at + seconds
+        self._quiescent_at = None if self._quiescent_at is None else self._quiescent_at + seconds
         self._woken_at = None
         self._flow.shift(seconds)
         self._holds.shift(seconds)
@@ -525,7 +529,7 @@ class EngineMachine:
     def _become(self, phase: RunPhase) -> None:
         assert phase in _ALLOWED[self._phase], f"{self._phase} does not become {phase}"
         self._phase = phase
-        self._calm_at = None
+        self._quiescent_at = None
 
     def _ask_to_be_woken(self, now: float) -> None:
         assert self._started_at is not None, "an engine that steps has started"
@@ -533,10 +537,10 @@ class EngineMachine:
         times += [e.due_at for e in self._flow.entries if e.phase is EntryPhase.WAITING]
         times += [e.heal_at for e in self._flow.entries if e.phase is EntryPhase.IN_FORCE]
         times += [clause.watched_until for clause in self._clauses]
-        if self._calm_at is not None:
+        if self._quiescent_at is not None:
             finals = self._plan.scenario.expect.finally_
             withins = [each.within * self._patience for each in finals if each.within is not None]
-            times += [self._calm_at + within for within in withins]
+            times += [self._quiescent_at + within for within in withins]
         earliest = max(min(at for at in times if at is not None), now)
         if earliest != self._woken_at:
             self._woken_at = earliest

@@ -7,6 +7,7 @@ knows nothing of clauses, of ranks that are held, or of when a run is over.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from elastic_harness.faults.evidence import Evidence
 from elastic_harness.history.events import (
@@ -14,6 +15,7 @@ from elastic_harness.history.events import (
     FaultHealed,
     FaultIneffective,
 )
+from elastic_harness.scenario.actions import CheckNow, HealEntries
 from elastic_harness.scenario.engine.conditions import watch
 from elastic_harness.scenario.engine.holds import why_past
 from elastic_harness.scenario.engine.messages import (
@@ -27,18 +29,17 @@ from elastic_harness.scenario.engine.messages import (
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.engine.timeline import (
-    CHECK_ACTION,
-    HEAL_ACTION,
-    OWN_ACTIONS,
     EntryPhase,
     EntryState,
     expand,
 )
-from elastic_harness.scenario.model import ActionCatalog, read_check
 from elastic_harness.scenario.planning.pins import PinnedTargets, has_choice
 from elastic_harness.scenario.planning.planner import Plan, PlannedEntry
 from elastic_harness.scenario.selectors import SelectionEmpty
 from pytest_elastic.events.model import Event, Record
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["FaultFlow"]
 
@@ -54,7 +55,7 @@ class FaultFlow:
     def __init__(
         self,
         plan: Plan,
-        catalog: ActionCatalog,
+        catalog: FaultRegistry,
         run: ObservedRun,
         *,
         put: Callable[[EngineCommand], None],
@@ -76,7 +77,7 @@ class FaultFlow:
     def add(self, planned: PlannedEntry, now: float) -> Sequence[EntryState]:
         """Take an entry in; returns its firings."""
         spec = planned.entry.action
-        action = None if spec.name in OWN_ACTIONS else self._catalog.parse(spec.name, spec.value)
+        action = self._catalog.read(spec.name, spec.value)
         states = expand(planned, action, now)
         for state in states:
             if state.step is not None:
@@ -246,7 +247,7 @@ class FaultFlow:
 
     def _fire(self, entry: EntryState, why: str, now: float) -> None:
         entry.fired_at = now
-        if entry.action is None:
+        if entry.action.is_own:
             self._do_own(entry, why, now)
             return
         try:
@@ -292,7 +293,6 @@ class FaultFlow:
 
     def _targets(self, entry: EntryState) -> Targets:
         """Return whom an entry hits: whom the plan says if it is a replay's, else by its words."""
-        assert entry.action is not None, "only faults have targets"
         situation = self._run.situation(self._plan.seed)
         pinned = self._plan.targets.get(entry.id)
         if pinned is not None:
@@ -301,15 +301,15 @@ class FaultFlow:
 
     def _do_own(self, entry: EntryState, why: str, now: float) -> None:
         """Do what is the engine's own business: a check, or healing others."""
-        wanted = entry.entry.action.value
-        if entry.entry.action.name == CHECK_ACTION:
+        if isinstance(entry.action, CheckNow):
             self._decide(f"{entry.id} checks", why, now)
             entry.become(EntryPhase.FIRED)
-            self._put(Judge(entry_id=entry.id, clauses=read_check(wanted)))
+            self._put(Judge(entry_id=entry.id, clauses=entry.action.clauses))
             return
         self._decide(f"{entry.id} heals", why, now)
         chosen = self._chosen_by(entry)
         if not any(other.can_be_healed or other.was_undone for other in chosen):
+            wanted = entry.entry.action.value
             self._fail(entry, f"heal: {wanted}: nothing of that was ever in force")
             return
         for other in reversed(chosen):
@@ -319,10 +319,9 @@ class FaultFlow:
 
     def _chosen_by(self, entry: EntryState) -> list[EntryState]:
         """Return the entries that an entry is to heal; none if it does something else."""
-        if entry.entry.action.name != HEAL_ACTION:
+        if not isinstance(entry.action, HealEntries):
             return []
-        wanted = entry.entry.action.value
-        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+        names = entry.action.ids
         return [
             other
             for other in self.entries
@@ -399,7 +398,7 @@ class FaultFlow:
             self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
 
     def _say_ineffective(self, entry: EntryState, reason: str) -> None:
-        """Record that a fault did nothing; of an optional one that is a fact and no complaint."""
+        """Record that a fault did nothing; of an optional one that is a fact and no error."""
         self._put_fact(FaultIneffective(id=entry.id, reason=reason, is_optional=entry.is_optional))
 
     def _put_fact(self, event: Event) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.events import NodeStarted, NodeStopped, ProcessExited, ProcessStarted
 from elastic_harness.history.worlds import World, Worlds
 from elastic_harness.scenario.engine.situation import (
     NodeRef,
-    ProcessRef,
     Situation,
     WorkerRef,
     natural_key,
@@ -60,7 +60,9 @@ class ObservedRun:
             case NodeStopped():
                 self.nodes.pop(record.node, None)
             case ProcessStarted(role="launcher", pid=pid):
-                self.launchers[record.node] = LauncherView(process=ProcessRef(pid=pid))
+                self.launchers[record.node] = LauncherView(
+                    process=ProcessRef(node=record.node, pid=pid)
+                )
             case ProcessExited(role="launcher", pid=pid, exit_code=exit_code):
                 launcher = self.launchers.get(record.node)
                 if launcher is not None and launcher.process.pid == pid:
@@ -167,7 +169,9 @@ class ObservedRun:
                 rank=rank,
                 local_rank=worker.local_rank,
                 node=worker.node,
-                process=ProcessRef(pid=worker.pid, start_time=worker.hello.start_time),
+                process=ProcessRef(
+                    node=worker.node, pid=worker.pid, start_time=worker.hello.start_time
+                ),
             )
             for rank, worker in sorted(self.world.workers.items())
             if worker.is_alive

@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.scenario.planning.seed import Seed
 
-__all__ = ["NodeRef", "ProcessRef", "Situation", "Targets", "WorkerRef", "natural_key"]
+__all__ = ["NodeRef", "Situation", "Targets", "WorkerRef", "natural_key"]
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     parts = re.findall(r"\d+|\D+", name)
     return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRef:
-    """One process for good: a pid may be given out again, a pid with its start time may not.
-
-    `start_time` is the kernel's, in clock ticks since boot; 0 where it is not known.
-    """
-
-    pid: int
-    start_time: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,27 +18,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from elastic_harness.history.events import FaultFired
+from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.conditions import Watcher
 from elastic_harness.scenario.engine.situation import Targets
-from elastic_harness.scenario.model import Entry, PlannedAction
+from elastic_harness.scenario.model import Entry
 from elastic_harness.scenario.planning.planner import PlannedEntry
 from elastic_harness.scenario.triggers import AtStep
 
 __all__ = [
     "ALLOWED",
-    "CHECK_ACTION",
-    "HEAL_ACTION",
-    "OWN_ACTIONS",
     "EntryPhase",
     "EntryState",
     "expand",
 ]
-
-# The actions that are the engine's own, and no faults: `heal: crash`, `heal: all`; and `check:`
-# with clauses that must hold at that moment.
-HEAL_ACTION: Final = "heal"
-CHECK_ACTION: Final = "check"
-OWN_ACTIONS: Final = (HEAL_ACTION, CHECK_ACTION)
 
 
 class EntryPhase(enum.Enum):
@@ -77,14 +69,13 @@ class EntryState:
     an `until` is waited for. `hit` are the nodes whose launcher's end it may be to blame for.
     `writers_held_on` are the nodes on which writers are held for it, since `writer_held_at`.
     `is_armed`: a rank is, or would be, held for it; `asked_at` is the worker (pid) that had the
-    rank then, and the step that it had done. `action` is None for the engine's own `heal` and
-    `check`.
+    rank then, and the step that it had done.
     """
 
     id: str
     name: str
     entry: Entry
-    action: PlannedAction | None
+    action: PlannedAction
     is_optional: bool
     is_armed: bool = False
     asked_at: tuple[int, int] | None = None
@@ -111,7 +102,6 @@ class EntryState:
 
     def fact_of_firing(self, targets: Targets) -> FaultFired:
         """Return what is recorded of a fault that fires, and of what its class declares."""
-        assert self.action is not None, "the engine's own actions are no faults"
         return FaultFired(
             id=self.id,
             fault=self.entry.action.name,
@@ -155,13 +145,13 @@ class EntryState:
     def can_be_healed(self) -> bool:
         """Tell whether there is, or may be, something to undo."""
         is_out = self.phase in {EntryPhase.FIRED, EntryPhase.IN_FORCE}
-        return is_out and self.action is not None and self.action.is_healable
+        return is_out and self.action.is_healable
 
     @property
     def was_undone(self) -> bool:
         """Tell whether it was in force and is healed, or about to be: once more is harmless."""
         is_gone = self.phase in {EntryPhase.HEALING, EntryPhase.HEALED}
-        return is_gone and self.action is not None and self.action.is_healable
+        return is_gone and self.action.is_healable
 
     def become(self, phase: EntryPhase) -> None:
         """Change the phase; what the table does not list is a bug."""
@@ -169,9 +159,7 @@ class EntryState:
         self.phase = phase
 
 
-def expand(
-    planned: PlannedEntry, action: PlannedAction | None, started_at: float
-) -> list[EntryState]:
+def expand(planned: PlannedEntry, action: PlannedAction, started_at: float) -> list[EntryState]:
     """Return the firings of an entry: one, or one for each draw of `every`.
 
     Of a repeated entry only the first must happen: the job may be over before the others.

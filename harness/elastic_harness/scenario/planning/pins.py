@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets
-from elastic_harness.scenario.model import PlannedAction
 from elastic_harness.scenario.selectors import SelectionEmpty
 
 __all__ = ["PinnedTargets", "has_choice"]

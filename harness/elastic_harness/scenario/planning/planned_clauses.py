@@ -7,12 +7,11 @@ from typing import Final
 
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned
-from elastic_harness.scenario.engine.timeline import CHECK_ACTION
-from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario, read_check
+from elastic_harness.scenario.actions import CHECK, read_check
+from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario
 from elastic_harness.scenario.triggers import LogCondition
 
 __all__ = [
-    "NEED_NO_WORKERS",
     "NO_WORKERS",
     "clauses_of",
     "planned_checks",
@@ -22,11 +21,6 @@ __all__ = [
 
 # Asked for, there is nothing that a clause about workers could be judged by, and nothing to miss.
 NO_WORKERS: Final = "no_workers"
-# What is judged in any case.
-NEED_NO_WORKERS: Final = frozenset({
-    NO_WORKERS, "no_survivors", "faults_effective", "ends_in_time", "switch_clean", "job",
-    "exit_codes", "log_contains", "consistent",
-})  # fmt: skip
 # One of these says how the job is to end; without any, it has to succeed.
 _SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})
 
@@ -38,7 +32,7 @@ def clauses_of(scenario: Scenario) -> list[Clause]:
     checks = [
         clause
         for entry in scenario.timeline
-        if entry.action.name == CHECK_ACTION
+        if entry.action.name == CHECK
         for clause in read_check(entry.action.value)
     ]
     return [*expect.always, *expect.finally_, *witnesses, *checks]
@@ -55,7 +49,7 @@ def planned_clauses(
     off = [clause.name for clause in expect.always if clause.is_off]
     asked = {clause.name for clause in (*expect.always, *expect.finally_) if not clause.is_off}
     for number, check in enumerate(registry.default_checks(without=off)):
-        if NO_WORKERS not in asked or check.name in NEED_NO_WORKERS:
+        if NO_WORKERS not in asked or not check.checker.needs_workers:
             yield ClausePlanned(
                 key=f"default[{number}]", bucket="default", text=check.text, checker=check.name
             )

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from elastic_harness.scenario.reading.problems import Problem, ScenarioError
-from elastic_harness.scenario.reading.yaml_tree import AstPath, Tree
+from elastic_harness.finding import AstPath, Finding, ScenarioError
+from elastic_harness.scenario.reading.yaml_tree import Tree
 
 __all__ = ["expand_matrix"]
 
@@ -30,15 +30,15 @@ def expand_matrix(tree: Tree) -> Iterator[Tree]:
     if not axes or not all(isinstance(values, list) and values for _, values in axes):
         at = tree.value_at(("matrix",))
         message = "a matrix is keys with lists: `matrix: {seed: [1, 2]}`"
-        raise ScenarioError([Problem(at=at, message=message)])
+        raise ScenarioError([Finding(message, at=at)])
     if "id" in matrix:
         at = tree.key_at(("matrix", "id"))
         message = "ids are made of the matrix's values: `id` is none of its axes"
-        raise ScenarioError([Problem(at=at, message=message)])
+        raise ScenarioError([Finding(message, at=at)])
     if (count := math.prod(len(values) for _, values in axes)) > _MOST:
         at = tree.value_at(("matrix",))
         message = f"{count} scenarios are more than {_MOST}"
-        raise ScenarioError([Problem(at=at, message=message)])
+        raise ScenarioError([Finding(message, at=at)])
     for picked in itertools.product(*(enumerate(values) for _, values in axes)):
         chosen = {axis: pick for (axis, _), pick in zip(axes, picked, strict=True)}
         variant = copy.deepcopy({key: item for key, item in data.items() if key != "matrix"})
@@ -58,14 +58,14 @@ def _set(data: dict[str, Any], axis: str, value: object, tree: Tree) -> None:
         place = place.setdefault(parent, {}) if isinstance(place, dict) else None
     if not isinstance(place, dict):
         at = tree.key_at(("matrix", axis))
-        raise ScenarioError([Problem(at=at, message=f"the matrix's {axis!r} leads nowhere")])
+        raise ScenarioError([Finding(f"the matrix's {axis!r} leads nowhere", at=at)])
     place[last] = value
 
 
 def _place(
     tree: Tree, axis: str, index: int, keys: dict[AstPath, Where], values: dict[AstPath, Where]
 ) -> None:
-    """Let complaints about what an axis has set point at the axis, and at the value chosen."""
+    """Let findings about what an axis has set point at the axis, and at the value chosen."""
     path: AstPath = tuple(axis.split("."))
     source: AstPath = ("matrix", axis, index)
     for table in (keys, values):

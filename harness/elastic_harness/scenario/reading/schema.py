@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any
 
 from elastic_harness.history.checkers.library import STANDARD
-from elastic_harness.history.checkers.registry import Checker, Registry
-from elastic_harness.history.parameters import Seconds
-from elastic_harness.scenario.engine.timeline import CHECK_ACTION
-from elastic_harness.scenario.model import TRIGGER_KEYS, ActionCatalog, Scenario
+from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.scenario.actions import CHECK
+from elastic_harness.scenario.model import TRIGGER_KEYS, Scenario
+
+if TYPE_CHECKING:
+    from elastic_harness.faults.registry import FaultRegistry
 
 __all__ = ["json_schema"]
 
 
-def json_schema(catalog: ActionCatalog, checkers: Registry = STANDARD) -> dict[str, Any]:
+def json_schema(faults: FaultRegistry, checkers: Registry = STANDARD) -> dict[str, Any]:
     """Return the JSON Schema of a scenario file, for editors and for `pytest-elastic schema`."""
     schema = Scenario.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    actions = {name: dict(catalog.schema(name)) for name in sorted(catalog.names())}
+    actions = {name: dict(faults.schema(name)) for name in sorted(faults.names)}
     for action in actions.values():
         for part in (action, *action.get("anyOf", ())):
             definitions.update(part.pop("$defs", {}))
     clause = {"$ref": "#/$defs/Clause"}
-    if CHECK_ACTION in actions:
-        several = {"type": "array", "items": clause}
-        actions[CHECK_ACTION] = {
-            "description": actions[CHECK_ACTION]["description"],
-            "anyOf": [clause, several],
-        }
+    several = {"type": "array", "items": clause}
+    actions[CHECK] = {"description": actions[CHECK]["description"], "anyOf": [clause, several]}
     definitions["Entry"] = _entry_schema(definitions["Entry"], actions)
     definitions["Eventually"] = _eventually_schema(definitions["Eventually"], definitions)
     definitions["Clause"] = _clause_schema(checkers, definitions["Clause"]["description"])
@@ -94,7 +90,7 @@ _DURATION: Mapping[str, Any] = {"type": ["number", "string"], "description": "10
 
 def _clause_schema(checkers: Registry, description: str) -> dict[str, Any]:
     """Describe a clause as it is written: a checker's name, alone or with what is expected."""
-    known = {name: _checker_schema(checkers.find(name)) for name in sorted(checkers.names)}
+    known = {name: checkers.schema(name) for name in sorted(checkers.names)}
     return {
         "description": description,
         "anyOf": [
@@ -106,17 +102,3 @@ def _clause_schema(checkers: Registry, description: str) -> dict[str, Any]:
             },
         ],
     }
-
-
-# Checkers are of as many types as there are kinds of parameters.
-def _checker_schema(checker: Checker[Any]) -> dict[str, Any]:
-    """Describe what may stand behind a checker's name: its shorthand, its parameters, or `off`."""
-    schema = TypeAdapter(checker.parameters).json_schema()
-    for name, hint in get_type_hints(checker.parameters).items():
-        if hint is Seconds:
-            schema["properties"][name] = _DURATION
-    schema["additionalProperties"] = False
-    forms: list[Any] = [schema, {"type": "boolean"}, {"const": "off"}]
-    if checker.shorthand is not None:
-        forms.insert(0, schema["properties"][checker.shorthand])
-    return {"description": checker.summary, "anyOf": forms}

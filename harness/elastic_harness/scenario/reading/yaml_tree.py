@@ -15,12 +15,9 @@ from typing import Any, Final
 import yaml
 from yaml.resolver import BaseResolver
 
-from elastic_harness.scenario.reading.problems import Position, Problem, ScenarioError
+from elastic_harness.finding import AstPath, Finding, Position, ScenarioError
 
-__all__ = ["AstPath", "Tree", "parse_documents"]
-
-# The way to a part of a document: keys and indices from its top.
-AstPath = tuple[str | int, ...]
+__all__ = ["Tree", "dump", "parse_documents"]
 
 # Aliases of aliases can make a small file into a huge tree.
 _MAX_NODES: Final = 100_000
@@ -108,9 +105,7 @@ def _is_null(node: yaml.Node) -> bool:
 def _error(
     path: str, lines: list[str], where: tuple[int, int], message: str, hint: str | None = None
 ) -> ScenarioError:
-    return ScenarioError(
-        [Problem(at=position(path, lines, *where), message=message, suggestion=hint)]
-    )
+    return ScenarioError([Finding(message, suggestion=hint, at=position(path, lines, *where))])
 
 
 class _CoreResolver(BaseResolver):
@@ -220,3 +215,21 @@ def _float(text: str) -> float:
     if lower.endswith(".inf"):
         return -math.inf if lower.startswith("-") else math.inf
     return math.nan if lower == ".nan" else float(text)
+
+
+def dump(value: object) -> str:
+    """Return plain values as YAML; a collection that holds no other one stands on one line."""
+    text: str = yaml.dump(
+        value,
+        Dumper=_WithoutAliases,
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=1000,
+    )
+    return text
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True

@@ -30,7 +30,7 @@ _CHUNK = 256 * 1024
 # A few hundred megabytes, on a machine that is busy with something else.
 _CATCH_UP_S = 10.0
 # A pattern that every line matches shall not make a history of every line. A line is left out only
-# behind others of the same pattern, node and speaker: no clause that asks for one misses it.
+# behind others of the same pattern, node and source: no clause that asks for one misses it.
 _MOST_PER_LOOK = 20
 # A progress bar of an hour is one line; what is longer than this is no line, and is cut.
 _LONGEST_LINE = 4 * 1024 * 1024
@@ -48,7 +48,7 @@ class FoundLine:
     file: str
     pattern: str
     line: str
-    speaker: str | int | None
+    source: str | int | None
     was_there: bool
 
 
@@ -91,7 +91,7 @@ class _File:
 class LogWatch:
     """Follows every `*.log` below `folder/<node>/` and reports lines that match.
 
-    `speaker_of(file, line)` says whose line it is: no speaker's lines hide another's.
+    `log_source_of(file, line)` says whose line it is: no source's lines hide another's.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class LogWatch:
         folder: str,
         on_line: Callable[[FoundLine], None],
         *,
-        speaker_of: Callable[[str, str], str | int | None],
+        log_source_of: Callable[[str, str], str | int | None],
     ) -> None:
         self._loop = loop
         self._folder = folder
         self._on_line = on_line
-        self._speaker_of = speaker_of
+        self._log_source_of = log_source_of
         self._patterns: dict[tuple[str, str | None], re.Pattern[str]] = {}
         self._files: dict[str, _File] = {}
         self._left_out: Counter[str] = Counter()
@@ -323,9 +323,9 @@ class LogWatch:
             for text, start in zip(texts, starts, strict=True):
                 if not wanted.regex.search(text):
                     continue
-                speaker = self._speaker_of(file.name, text)
-                reported[speaker] += 1
-                if reported[speaker] > _MOST_PER_LOOK:
+                source = self._log_source_of(file.name, text)
+                reported[source] += 1
+                if reported[source] > _MOST_PER_LOOK:
                     self._left_out[pattern] += 1
                     continue
                 self._on_line(
@@ -334,7 +334,7 @@ class LogWatch:
                         file=file.name,
                         pattern=pattern,
                         line=text[:1000],
-                        speaker=speaker,
+                        source=source,
                         was_there=start < wanted.was_there_until,
                     )
                 )

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastic_harness.cluster.cluster import ProcessSpec
+from elastic_harness.cluster.process import ProcessSpec
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
-from elastic_harness.scenario.stage.speakers import speaker_of
+from elastic_harness.scenario.stage.log_source import log_source_of
 from elastic_harness.toxiproxy.proxied import ProxyPlan, environ_name
 
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
@@ -54,10 +54,14 @@ class StagePlan:
         """Return the folder for what a node says."""
         return os.path.join(self.log_dir, node)
 
-    def speaker_of(self, file: str, line: str) -> str | int | None:
-        """Return whose line of a node's log it is (see `speakers`)."""
+    def clock_file_of(self, node: str) -> str:
+        """Return the file that a node's processes have for a clock, where faults need one."""
+        return os.path.join(self.log_dir_of(node), "clock")
+
+    def log_source_of(self, file: str, line: str) -> str | int | None:
+        """Return whose line of a node's log it is (see `log_source`)."""
         own = self.launcher.own_lines
-        return speaker_of(
+        return log_source_of(
             file,
             line,
             own_lines=re.compile(own) if own else None,
@@ -107,6 +111,7 @@ def launcher_spec(
         cwd=plan.cwd,
         stdout=log,
         stderr=log,
+        logs=plan.log_dir_of(node),
         preloaded_entry=launcher.preloaded_entry if plan.preloaded else None,
         preloaded_role=launcher.preloaded_role if plan.preloaded else None,
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from elastic_harness.cluster.cluster import Cluster, ClusterError
-from elastic_harness.cluster.server.gateway import Gateway
-from elastic_harness.faults.context import Ticket
+from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError
+from elastic_harness.future import Future, Steps, Until, run, settled
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.toxiproxy.address import Dial, MakeDial
 from elastic_harness.toxiproxy.proxied import RENDEZVOUS, ProxyPlan, Upstream, parse_upstream
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from elastic_harness.toxiproxy.client import ToxiproxyClient
 
 __all__ = ["StageProxies"]
+
+T = TypeVar("T")
+
+# A call of another Toxiproxy server is bounded by its client's own time-outs.
+_EARLY_S: Final = 60.0
+_GATEWAY_ADDRESS: Final = "10.77.0.254"
+_LOOPBACK: Final = "127.0.0.1"
+_BACKLOG: Final = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,18 +65,18 @@ class StageProxies:
     ) -> None:
         self._loop = loop
         self._cluster = cluster
-        self._gateway = Gateway(cluster)
+        self._gateway = _Gateway(cluster)
         self._plans = plans
         self._seed = Seed(value=seed)
         self._run_id = run_id
         self._remote = remote
         self._routes: dict[str, _Route] = {}
         self._owned: dict[str, list[tuple[str, str]]] = {}
-        self._is_open = False
         # Who has switched which proxy on or off, in order.
         self._switched: dict[str, dict[str, bool]] = {plan.name: {} for plan in plans}
-        # Toxics for proxies that are not open yet: `at: 0s` means before anything connects.
-        self._early: list[tuple[str, str, Toxic, Ticket[None]]] = []
+        # `at: 0s` means before anything connects: such a toxic waits for its proxy.
+        self._opened: Future[None] = Future()
+        self._early: list[Future[None]] = []
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -82,24 +90,21 @@ class StageProxies:
             (each.address for each in self._routes.values() if each.plan.upstream == RENDEZVOUS), ""
         )
 
-    def open(
-        self, *, store_host: str, endpoint_port: int, on_done: Callable[[ElasticError | None], None]
-    ) -> None:
+    def open(self, *, store_host: str, endpoint_port: int) -> Steps[None]:
         """Open all proxies, one after the other, now that the first nodes are up."""
-        waiting = list(self._plans)
-
-        def open_next(problem: ElasticError | None) -> None:
-            if problem is not None or not waiting:
-                self._is_open = True
-                self._add_early(problem, on_done)
-                return
-            plan = waiting.pop(0)
-            upstream = parse_upstream(plan.upstream, self._cluster.nodes)
-            if upstream.is_rendezvous:
-                upstream = Upstream(node=store_host, port=endpoint_port)
-            self._open(plan, upstream, open_next)
-
-        open_next(None)
+        try:
+            for plan in self._plans:
+                upstream = parse_upstream(plan.upstream, self._cluster.nodes)
+                if upstream.is_rendezvous:
+                    upstream = Upstream(node=store_host, port=endpoint_port)
+                yield from self._open(plan, upstream)
+        except ElasticError as error:
+            self._opened.settle(error)
+            raise
+        self._opened.settle(None)
+        for early in self._early:
+            if not early.is_done:
+                yield Until(early, _EARLY_S, "toxics were not added in time")
 
     def close(self) -> None:
         """Close every proxy and its connections; harmless twice."""
@@ -109,108 +114,59 @@ class StageProxies:
             if route.back is not None:
                 route.back.stop()
             if self._remote is not None and route.remote_name:
-                self._remote.call(_destroy(route.remote_name), lambda _: None)
+                self._ask(_destroy(route.remote_name))
 
     # FaultContext: proxies
 
-    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Ticket[None]:
-        """Add a toxic to a proxy, for the fault `owner`."""
-        ticket: Ticket[None] = Ticket()
-        self._add(owner, proxy, toxic, ticket)
-        return ticket
+    def add_toxic(self, owner: str, proxy: str, toxic: Toxic) -> Future[None]:
+        """Add a toxic to a proxy, for the fault `owner`; to one that is not open yet, then."""
+        self._owned.setdefault(owner, []).append((proxy, toxic.name))
+        added = run(self._loop, self._add(owner, proxy, toxic))
+        if not added.is_done:
+            self._early.append(added)
+        return added
 
-    def _add_early(
-        self, problem: ElasticError | None, on_done: Callable[[ElasticError | None], None]
-    ) -> None:
-        """Add what has waited for the proxies; done when all of it is there."""
-        early, self._early = self._early, []
-        if problem is not None or not early:
-            for _, _, _, ticket in early:
-                ticket.settle(problem)
-            on_done(problem)
-            return
-        waiting = len(early)
-
-        def on_added() -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting:
-                on_done(None)
-
-        for owner, proxy, toxic, ticket in early:
-            self._add(owner, proxy, toxic, ticket, on_added)
-
-    def _add(
-        self,
-        owner: str,
-        proxy: str,
-        toxic: Toxic,
-        ticket: Ticket[None],
-        on_added: Callable[[], None] = lambda: None,
-    ) -> None:
-        if not self._is_open and any(plan.name == proxy for plan in self._plans):
-            self._early.append((owner, proxy, toxic, ticket))
-            return
+    def _add(self, owner: str, proxy: str, toxic: Toxic) -> Steps[None]:
+        if any(plan.name == proxy for plan in self._plans):
+            yield from self._opened
+        if (proxy, toxic.name) not in self._owned.get(owner, ()):
+            return  # it has been removed meanwhile
         route = self._routes.get(proxy)
         if route is None:
-            ticket.settle(self._no_such(proxy))
-            on_added()
-            return
-        self._owned.setdefault(owner, []).append((proxy, toxic.name))
+            raise self._no_such(proxy)
         if self._remote is None:
             route.front.add_toxic(toxic)
-            ticket.settle(None)
-            on_added()
             return
+        yield from self._ask(_add(route.remote_name, toxic))
+        # What passed before it was there did not meet it; of a share of connections nothing tells
+        # which had it.
+        if toxic.toxicity >= 1.0:
+            route.read_before[toxic.name] = route.front.read(toxic.direction)
 
-        def on_answer(outcome: ElasticError | None) -> None:
-            # What passed before it was there did not meet it; of a share of connections nothing
-            # tells which had it.
-            if outcome is None and toxic.toxicity >= 1.0:
-                route.read_before[toxic.name] = route.front.read(toxic.direction)
-            ticket.settle(outcome)
-            on_added()
-
-        self._remote.call(_add(route.remote_name, toxic), on_answer)
-
-    def remove_toxics(self, owner: str) -> Ticket[None]:
-        """Remove the toxics of a fault; harmless when there are none."""
-        for early in [each for each in self._early if each[0] == owner]:
-            self._early.remove(early)
-            early[3].settle(None)
+    def remove_toxics(self, owner: str) -> Future[None]:
         owned = [each for each in self._owned.pop(owner, []) if each[0] in self._routes]
-        ticket: Ticket[None] = Ticket()
-        if self._remote is None or not owned:
-            for proxy, name in owned:
-                front = self._routes[proxy].front
-                found = front.find_toxic(name)
-                front.remove_toxics([found] if found is not None else [])
-            ticket.settle(None)
-            return ticket
-        names = [(self._routes[proxy].remote_name, name) for proxy, name in owned]
-        self._remote.call(_remove(names), ticket.settle)
-        return ticket
+        if self._remote is not None and owned:
+            names = [(self._routes[proxy].remote_name, name) for proxy, name in owned]
+            return self._ask(_remove(names))
+        for proxy, name in owned:
+            front = self._routes[proxy].front
+            found = front.find_toxic(name)
+            front.remove_toxics([found] if found is not None else [])
+        return settled(None)
 
-    def switch(self, owner: str, proxy: str, *, enabled: bool) -> Ticket[None]:
-        """Have a proxy accept connections, or refuse them and close those it has."""
+    def switch(self, owner: str, proxy: str, *, enabled: bool) -> Future[None]:
         if proxy not in self._switched:
-            ticket: Ticket[None] = Ticket()
-            ticket.settle(self._no_such(proxy))
-            return ticket
+            return settled(self._no_such(proxy))
         self._switched[proxy][owner] = enabled
-        return self._obey_switch(proxy)
+        return run(self._loop, self._obey_switch(proxy))
 
-    def unswitch(self, owner: str) -> Ticket[None]:
-        """Take back what a fault did to a proxy; harmless when that is nothing."""
+    def unswitch(self, owner: str) -> Future[None]:
         for proxy, switched in self._switched.items():
             if switched.pop(owner, None) is not None:
-                return self._obey_switch(proxy)
-        ticket: Ticket[None] = Ticket()
-        ticket.settle(None)
-        return ticket
+                return run(self._loop, self._obey_switch(proxy))
+        return settled(None)
 
     def is_on(self, proxy: str) -> bool:
-        """Tell whether a proxy accepts connections."""
         if proxy in self._routes:
             return self._routes[proxy].front.is_enabled
         return any(self._is_meant_to_be_on(plan) for plan in self._plans if plan.name == proxy)
@@ -218,29 +174,18 @@ class StageProxies:
     def _is_meant_to_be_on(self, plan: ProxyPlan) -> bool:
         return next(reversed(self._switched[plan.name].values()), plan.is_enabled)
 
-    def _obey_switch(self, proxy: str) -> Ticket[None]:
-        ticket: Ticket[None] = Ticket()
+    def _obey_switch(self, proxy: str) -> Steps[None]:
         route = self._routes.get(proxy)
         if route is None or route.front.is_enabled == self._is_meant_to_be_on(route.plan):
-            ticket.settle(None)  # it will be opened as it is meant to be
-        elif route.front.is_enabled:
+            return  # it will be opened as it is meant to be
+        if route.front.is_enabled:
             route.front.stop()
-            ticket.settle(None)
+            return
+        listener = yield from self._gateway.listen(int(route.address.rpartition(":")[2]))
+        if self.is_on(proxy) or not self._is_meant_to_be_on(route.plan):
+            listener.close()  # another order has come in between
         else:
-
-            def on_listening(listener: socket.socket | ClusterError) -> None:
-                if isinstance(listener, ClusterError):
-                    ticket.settle(listener)
-                    return
-                if route.front.is_enabled or not self._is_meant_to_be_on(route.plan):
-                    listener.close()  # another order has come in between
-                else:
-                    route.front.start_at(listener)
-                ticket.settle(None)
-
-            port = int(route.address.rpartition(":")[2])
-            self._gateway.listen(port, on_listening)
-        return ticket
+            route.front.start_at(listener)
 
     def toxic_met(self, proxy: str, toxic: str, way: Direction) -> int:
         """Return how often connections had something for a toxic since it was added.
@@ -261,28 +206,20 @@ class StageProxies:
         known = ", ".join(self._switched) or "none"
         return UsageError(f"there is no proxy '{proxy}': the run has {known}")
 
-    def _open(
-        self,
-        plan: ProxyPlan,
-        upstream: Upstream,
-        on_done: Callable[[ElasticError | None], None],
-    ) -> None:
+    def _open(self, plan: ProxyPlan, upstream: Upstream) -> Steps[None]:
         dial: MakeDial = Dial
         address = upstream.address
         if upstream.node:
             dial = self._gateway.dial_nodes
             address = f"{self._cluster.nodes[upstream.node].address}:{upstream.port}"
-
-        def on_listening(listener: socket.socket | ClusterError) -> None:
-            if isinstance(listener, ClusterError):
-                on_done(ElasticError(f"cannot open proxy '{plan.name}': {listener.message}"))
-            elif self._remote is None:
-                self._begin(plan, listener, self._proxy(plan, address, dial))
-                on_done(None)
-            else:
-                self._begin_remote(plan, listener, upstream, address, on_done)
-
-        self._gateway.listen(plan.listen, on_listening)
+        try:
+            listener = yield from self._gateway.listen(plan.listen)
+        except ClusterError as error:
+            raise ElasticError(f"cannot open proxy '{plan.name}': {error.message}") from error
+        if self._remote is None:
+            self._begin(plan, listener, self._proxy(plan, address, dial))
+        else:
+            yield from self._open_remote(plan, listener, upstream, address)
 
     def _begin(self, plan: ProxyPlan, listener: socket.socket, front: Proxy) -> _Route:
         host, port = listener.getsockname()
@@ -293,15 +230,9 @@ class StageProxies:
         route = self._routes[plan.name] = _Route(plan=plan, front=front, address=f"{host}:{port}")
         return route
 
-    def _begin_remote(
-        self,
-        plan: ProxyPlan,
-        listener: socket.socket,
-        upstream: Upstream,
-        address: str,
-        on_done: Callable[[ElasticError | None], None],
-    ) -> None:
-        assert self._remote is not None, "there is another server"
+    def _open_remote(
+        self, plan: ProxyPlan, listener: socket.socket, upstream: Upstream, address: str
+    ) -> Steps[None]:
         back: Proxy | None = None
         if upstream.node:
             back = self._proxy(plan, address, self._gateway.dial_nodes)
@@ -309,23 +240,79 @@ class StageProxies:
             back.start()
             address = back.listen
         name = f"{self._run_id}-{plan.name}"
+        try:
+            created = yield from self._ask(_create(name, address))
+        except ElasticError:
+            listener.close()
+            if back is not None:
+                back.stop()
+            raise
+        route = self._begin(plan, listener, self._proxy(plan, created, Dial))
+        route.back, route.remote_name = back, name
 
-        def on_created(outcome: str | ElasticError) -> None:
-            if isinstance(outcome, ElasticError):
-                listener.close()
-                if back is not None:
-                    back.stop()
-                on_done(outcome)
-                return
-            route = self._begin(plan, listener, self._proxy(plan, outcome, Dial))
-            route.back, route.remote_name = back, name
-            on_done(None)
-
-        self._remote.call(_create(name, address), on_created)
+    def _ask(self, work: Callable[[ToxiproxyClient], T]) -> Future[T]:
+        """Do something with the other server, in its thread."""
+        assert self._remote is not None, "there is another server"
+        answer: Future[T] = Future()
+        self._remote.call(work, answer.settle)
+        return answer
 
     def _proxy(self, plan: ProxyPlan, upstream: str, dial: MakeDial) -> Proxy:
         return Proxy(
             self._loop, self._seed, name=plan.name, listen="", upstream=upstream, make_dial=dial
+        )
+
+
+class _Gateway:
+    """The cluster's edge: listens where nodes can connect to, connects to what listens on nodes.
+
+    In a namespace cluster it is a place in the cluster's network, whose sockets belong to this
+    process. Without networks of their own nodes share the host's loopback, and so does it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._is_isolated = cluster.capabilities.has("gateway")
+
+    @property
+    def address(self) -> str:
+        """Where nodes find what listens here."""
+        return _GATEWAY_ADDRESS if self._is_isolated else _LOOPBACK
+
+    def listen(self, port: int) -> Future[socket.socket]:
+        """Open a socket that listens at a port of the gateway (0: any that is free)."""
+
+        def listen(opened: socket.socket) -> socket.socket:
+            try:
+                opened.setblocking(False)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                opened.bind((self.address, port))
+                opened.listen(_BACKLOG)
+            except OSError as error:
+                opened.close()
+                where = f"{self.address}:{port}"
+                raise ClusterError(
+                    f"cannot listen at the gateway, {where}: {error.strerror}"
+                ) from error
+            return opened
+
+        return self._open().then(listen)
+
+    @property
+    def dial_nodes(self) -> MakeDial:
+        """How to connect to an address inside the cluster."""
+        if not self._is_isolated:
+            return Dial
+        return partial(Dial, open_socket=self._open_for)
+
+    def _open(self) -> Future[socket.socket]:
+        if self._cluster.sockets is None:
+            return settled(ClusterError("nodes on other machines do not share our sockets"))
+        return self._cluster.sockets.open(GATEWAY)
+
+    def _open_for(self, on_opened: Callable[[socket.socket | None], None]) -> None:
+        self._open().add_done_callback(
+            lambda done: on_opened(None if done.error is not None else done.result())
         )
 
 

@@ -1,16 +1,16 @@
-"""The real world of one run: its nodes, their launchers, and everything that can be done to them.
+"""The real world of one run: its nodes, what runs on them, and what faults need of both.
 
-The stage turns what happens on a cluster into events, and gives faults their `FaultContext`. It
-decides nothing: the engine says what is to be done, and when.
+The stage turns what happens on a cluster into events, and makes the `FaultContext`. It decides
+nothing: the engine says what is to be done, and when.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from elastic_harness.cluster.cluster import (
     Cluster,
@@ -20,43 +20,35 @@ from elastic_harness.cluster.cluster import (
     NodeGone,
     NodeSpec,
     ProcessExited,
-    ProcessHandle,
     ServerLost,
 )
-from elastic_harness.faults.nodes.node_resources import NodeResources
-from elastic_harness.faults.ticket import Ticket
+from elastic_harness.cluster.process import ProcessHandle, ProcessRef
+from elastic_harness.faults.context import FaultContext, Probes
+from elastic_harness.faults.layers import (
+    ClockLayers,
+    DiskLayers,
+    LimitLayers,
+    LinkLayers,
+    NameLayers,
+    StopLayers,
+)
+from elastic_harness.future import Future, Sleep, Steps, gather, run
 from elastic_harness.history import events
-from elastic_harness.observe.proc import read_process
-from elastic_harness.scenario.engine.situation import ProcessRef
-from elastic_harness.scenario.stage.network import StageNetwork
-from elastic_harness.scenario.stage.node_commands import NodeCommands
+from elastic_harness.observe.ends import ProcessEnds
+from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.scenario.stage.plan import StagePlan, command_spec, launcher_spec
 from elastic_harness.scenario.stage.proxies import StageProxies
-from elastic_harness.scenario.stage.stops import StageStops
+from elastic_harness.scenario.stage.strangers import Strangers
 from elastic_harness.toxiproxy.remote import RemoteToxiproxy
-from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
-__all__ = ["Orders", "Stage"]
+__all__ = ["Stage"]
 
 # How long a node may take to end what it runs after its launcher has ended: the keeper of a
 # launcher that was killed shows its tombstone for a lease, and a machine under test is busy.
-SURVIVOR_GRACE_S = 5.0
-_SURVIVOR_LOOK_S = 0.1
-
-
-class Orders(Protocol):
-    """What the stage needs of the observer: a word to a worker's probe."""
-
-    def order(self, pid: int, order: Mapping[str, Any]) -> bool:
-        """Send an order to the probe of a worker; False when it has none."""
-
-    def answer_of(self, pid: int, by: str) -> Mapping[str, Any]:
-        """Return what a worker's probe has said of an order by that entry."""
-
-    def steps_of(self, pid: int) -> int:
-        """Return how many steps a worker has completed."""
+SURVIVOR_GRACE_S: Final = 5.0
+_SURVIVOR_LOOK_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -65,11 +57,19 @@ class _Actor:
 
     index: int
     launcher: ProcessHandle | None = None
-    cause: str = ""  # why the node will be gone, when that is our doing
 
 
-class Stage(StageStops, StageNetwork):
-    """One run's nodes on a cluster (`FaultContext`). Everything happens in the loop's thread."""
+@dataclass(slots=True)
+class _Command:
+    """What an entry of the timeline runs on a node, beside its launcher."""
+
+    entry: str
+    process: ProcessHandle | None = None
+    ended: Future[int] = field(default_factory=Future)
+
+
+class Stage:
+    """One run's nodes on a cluster, and its `Launchers`; all of it in the loop's thread."""
 
     def __init__(
         self,
@@ -77,118 +77,80 @@ class Stage(StageStops, StageNetwork):
         cluster: Cluster,
         plan: StagePlan,
         *,
-        orders: Orders,
+        probes: Probes,
         on_fact: Callable[[str, str, Event], None],
         on_lost: Callable[[str], None],
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
-        StageStops.__init__(self, pause=cluster.pause_node, resume=cluster.resume_node)
-        StageNetwork.__init__(
-            self,
-            loop,
-            cluster,
-            seed=plan.seed,
-            capture_dir=os.path.join(os.path.dirname(plan.log_dir), "captures"),
-            proxies=StageProxies(
-                loop,
-                cluster,
-                plan.proxies,
-                seed=plan.seed,
-                run_id=plan.job.run_id,
-                remote=toxiproxy,
-            ),
-        )
         self._loop = loop
+        self._cluster = cluster
         self._plan = plan
-        self._orders = orders
         self._on_fact = on_fact
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
-        self._commands = NodeCommands(cluster)
-        self._resources = NodeResources(
-            cluster,
-            plan.data_folders,
-            clock_folders=plan.log_dir_of if plan.launch_environs else None,
-        )
+        self._commands: list[_Command] = []
         # Known once their nodes are up; newcomers get the same.
         self._endpoint_hosts: Sequence[str] = ()
         self._exit_codes: dict[str, int] = {}
+        self._ends = ProcessEnds(cluster, loop)
+        self._strangers = Strangers(loop, cluster)
+        self._proxies = StageProxies(
+            loop,
+            cluster,
+            plan.proxies,
+            seed=plan.seed,
+            run_id=plan.job.run_id,
+            remote=toxiproxy,
+        )
+        has_clocks = bool(plan.launch_environs)
+        self.context = FaultContext(
+            cluster=cluster,
+            scheduler=loop,
+            seed=Seed(value=plan.seed),
+            launchers=self,
+            probes=probes,
+            ends=self._ends,
+            proxies=self._proxies,
+            strangers=self._strangers,
+            links=LinkLayers(cluster),
+            names=NameLayers(cluster),
+            limits=LimitLayers(cluster),
+            disks=DiskLayers(
+                cluster, next(iter(plan.data_folders), ""), on_overlay=probes.enter_again
+            ),
+            clocks=ClockLayers(cluster, plan.clock_file_of if has_clocks else None),
+            stops=StopLayers(cluster),
+            directory=os.path.dirname(plan.log_dir),
+            data_folders=plan.data_folders,
+            patience=plan.patience,
+        )
 
     # The run's own business
 
     def learn(self, record: Record) -> None:
         """Take note of what a record tells of endpoints, and of how processes ended."""
-        StageNetwork.learn(self, record)
+        self.context.links.learn(record)
         self._ends.learn(record)
 
     def close(self) -> None:
         """Close what is open; harmless twice."""
-        StageNetwork.close(self)
-        self._ends.close()
+        self._strangers.close()
+        self._proxies.close()
 
-    def begin(self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]) -> None:
+    def begin(self, names: Sequence[str]) -> Steps[None]:
         """Start the first nodes, and when all are up, their launchers at once."""
-        waiting = set(names)
-        failed = False
-
-        def on_up(name: str, outcome: ClusterNode | ClusterError) -> None:
-            nonlocal failed
-            if failed:
-                return
-            if isinstance(outcome, ClusterError):
-                failed = True
-                on_done(outcome)
-                return
-            waiting.discard(name)
-            if not waiting:
-                self._open_proxies(names, on_done)
-
-        for name in names:
-            self._start(name, keep_disk=False, on_done=partial(on_up, name))
-
-    def _open_proxies(
-        self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
-    ) -> None:
-        def on_open(problem: ElasticError | None) -> None:
-            if problem is not None:
-                on_done(problem)
-            else:
-                self._begin_launchers(names, on_done)
-
-        self._proxies.open(
-            store_host=self._plan.store_host,
-            endpoint_port=self._plan.job.endpoint_port,
-            on_done=on_open,
-        )
-
-    def _begin_launchers(
-        self, names: Sequence[str], on_done: Callable[[ElasticError | None], None]
-    ) -> None:
+        yield from gather(self._start(name, keep_disk=False) for name in names)
+        port = self._plan.job.endpoint_port
+        yield from self._proxies.open(store_host=self._plan.store_host, endpoint_port=port)
         hosts = self._plan.endpoints
-        self._endpoint_hosts = tuple(self._cluster.nodes[name].hostname for name in hosts)
-        self._endpoints.meet_at(hosts, self._plan.job.endpoint_port)
-        waiting = set(names)
-
-        def on_spawned(name: str, outcome: ElasticError | None) -> None:
-            if outcome is not None:
-                waiting.clear()
-                on_done(outcome)
-            elif name in waiting:
-                waiting.discard(name)
-                if not waiting:
-                    on_done(None)
-
-        for name in names:
-            self._launch(name, partial(on_spawned, name))
+        self._endpoint_hosts = tuple(self._running(name).hostname for name in hosts)
+        self.context.links.endpoints.meet_at(hosts, port)
+        yield from gather(self._launch(name) for name in names)
 
     @property
     def running_launchers(self) -> list[str]:
         """Names of the nodes whose launcher has not ended."""
-        return [
-            name
-            for name, actor in self._actors.items()
-            if actor.launcher is not None and actor.launcher.exit_code is None
-        ]
+        return [name for name in self._actors if self.launcher_of(name) is not None]
 
     @property
     def exit_codes(self) -> Mapping[str, int]:
@@ -199,169 +161,106 @@ class Stage(StageStops, StageNetwork):
         """Take note of what happens on the cluster by itself."""
         match event:
             case ProcessExited(process=process):
-                self._commands.on_exit(process)
-                actor = self._actors.get(process.node)
-                if actor is None or actor.launcher is not process:
-                    return
-                assert process.exit_code is not None, "a process that exited has an exit code"
-                self._exit_codes[process.node] = process.exit_code
-                code = process.exit_code
-                gone = events.ProcessExited(pid=process.pid, role="launcher", exit_code=code)
-                self._fact("cluster", process.node, gone)
-            case NodeGone():
-                self._strangers.on_node_gone(event.node)
-                self._stops.forget(event.node)
-                actor = self._actors.get(event.node)
-                cause = (actor.cause if actor else "") or ("teardown" if event.asked else "lost")
-                self._fact("cluster", event.node, events.NodeStopped(cause=cause))
+                self._on_exit(process)
+            case NodeGone(node=node, cause=cause):
+                self._strangers.on_node_gone(node)
+                self.context.stops.forget(node)
+                self._fact(node, events.NodeStopped(cause=cause))
             case ServerLost(reason=reason):
                 self._on_lost(reason)
 
-    def find_survivors(self, on_done: Callable[[], None]) -> None:
+    def _on_exit(self, process: ProcessHandle) -> None:
+        code = process.exit_code
+        assert code is not None, "a process that exited has an exit code"
+        for command in self._commands:
+            if command.process is process:
+                command.ended.settle(code)
+        actor = self._actors.get(process.node)
+        if actor is not None and actor.launcher is process:
+            self._exit_codes[process.node] = code
+            gone = events.ProcessExited(pid=process.pid, role="launcher", exit_code=code)
+            self._fact(process.node, gone)
+
+    def find_survivors(self) -> Steps[None]:
         """Look, on every node whose launcher has ended, for what outlived it (bounded)."""
         deadline = self._loop.now() + SURVIVOR_GRACE_S * self._plan.patience
-
-        def look() -> None:
-            left = {
-                name: self._cluster.processes(name)
-                for name in self._cluster.nodes
-                if self._has_ended(name)
-            }
-            left = {name: found for name, found in left.items() if found}
-            if left and self._loop.now() < deadline:
-                self._loop.call_at(self._loop.now() + _SURVIVOR_LOOK_S, look)
-                return
+        while True:
             over = [name for name in self._cluster.nodes if self._has_ended(name)]
-            self._fact("cluster", "", events.SurvivorsSought(nodes=tuple(over)))
-            for name, found in left.items():
-                for process in found:
-                    command = " ".join(process.command)[:200]
-                    self._fact(
-                        "cluster", name, events.SurvivorFound(pid=process.pid, command=command)
-                    )
-            on_done()
-
-        look()
+            found = yield from gather(self._cluster.processes(name) for name in over)
+            if not any(found) or self._loop.now() >= deadline:
+                break
+            yield Sleep(seconds=_SURVIVOR_LOOK_S)
+        self._fact("", events.SurvivorsSought(nodes=tuple(over)))
+        for name, processes in zip(over, found, strict=True):
+            for process in processes:
+                command = " ".join(process.command)[:200]
+                self._fact(name, events.SurvivorFound(pid=process.pid, command=command))
 
     def _has_ended(self, name: str) -> bool:
         """Tell whether a node has had a launcher, and none runs there any more."""
-        return name in self._actors and name not in self.running_launchers
+        return name in self._actors and self.launcher_of(name) is None
 
-    # FaultContext: processes
-
-    @property
-    def patience(self) -> float:
-        """What multiplies every time that is waited for something to be seen."""
-        return self._plan.patience
-
-    def now(self) -> float:
-        """Return the loop's time."""
-        return self._loop.now()
-
-    def signal(self, process: ProcessRef, signum: int) -> bool:
-        """Send a signal to that very process."""
-        if not self.is_alive(process):
-            return False
-        try:
-            os.kill(process.pid, signum)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def is_alive(self, process: ProcessRef) -> bool:
-        """Tell whether that very process runs."""
-        return self.process_state(process) not in ("", "Z", "X")
-
-    def process_state(self, process: ProcessRef) -> str:
-        """Return the letter of /proc/PID/stat, "" once it has ended."""
-        found = read_process(process.pid)
-        if found is None or process.start_time not in (0, found.start_time):
-            return ""
-        return found.state
-
-    def order_worker(self, process: ProcessRef, order: Mapping[str, Any]) -> bool:
-        """Send an order to a worker's probe."""
-        return self._orders.order(process.pid, order)
-
-    def answer_of(self, process: ProcessRef, by: str) -> Mapping[str, Any]:
-        """Return what a worker's probe has said of an order by that entry."""
-        return self._orders.answer_of(process.pid, by)
-
-    def steps_of(self, process: ProcessRef) -> int:
-        """Return how many steps a worker has completed."""
-        return self._orders.steps_of(process.pid)
+    # Launchers, for faults
 
     def launcher_of(self, node: str) -> ProcessRef | None:
-        """Return the node's launcher while it runs."""
         actor = self._actors.get(node)
         if actor is None or actor.launcher is None or actor.launcher.exit_code is not None:
             return None
-        return ProcessRef(pid=actor.launcher.pid)
+        return actor.launcher.ref
 
-    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Ticket[int]:
-        """Run a command on a node, for the entry `name`."""
+    def start_node(self, node: str, *, keep_disk: bool) -> Future[None]:
+        return run(self._loop, self._start_and_launch(node, keep_disk=keep_disk))
+
+    def store_endpoint(self, which: str) -> tuple[str, int] | None:
+        """Return where a store is: that of the "rendezvous", or of the newest round's "workers".
+
+        Of several rendezvous endpoints, it is the first.
+        """
+        known = self.context.links.endpoints.by_class
+        if which == "rendezvous":
+            return next(iter(known["rendezvous"]), None)
+        return next(reversed(known["store"]), None)
+
+    def run_command(self, node: str, argv: Sequence[str], *, name: str) -> Future[int]:
+        command = _Command(name)
+        self._commands.append(command)
         spec = command_spec(self._plan, node, argv, name=name)
-        return self._commands.run(node, spec, name=name)
+
+        def on_spawned(done: Future[ProcessHandle]) -> None:
+            if done.error is not None:
+                command.ended.settle(done.error)
+                return
+            command.process = done.result()
+            if command.process.exit_code is not None:
+                command.ended.settle(command.process.exit_code)
+
+        self._cluster.spawn(node, spec).add_done_callback(on_spawned)
+        return command.ended
 
     def end_commands(self, name: str) -> None:
-        """Kill what still runs for the entry `name`."""
-        self._commands.end(name)
-
-    # FaultContext: resources
-
-    @property
-    def resources(self) -> NodeResources:
-        """Processor, memory, files and disks of nodes."""
-        return self._resources
-
-    # FaultContext: nodes
-
-    def is_node_up(self, node: str) -> bool:
-        """Tell whether a node runs."""
-        return node in self._cluster.nodes
-
-    def crash_node(self, node: str) -> Ticket[None]:
-        """End all processes of a node; its sockets close."""
-        return self._end_node(node, "crash", self._cluster.crash_node)
-
-    def power_cut(self, node: str) -> Ticket[None]:
-        """End a node in silence."""
-        return self._end_node(node, "power_cut", self._cluster.power_cut)
-
-    def start_node(self, node: str, *, keep_disk: bool) -> Ticket[None]:
-        """Start a node and its launcher."""
-        ticket: Ticket[None] = Ticket()
-
-        def on_up(outcome: ClusterNode | ClusterError) -> None:
-            if isinstance(outcome, ClusterError):
-                ticket.settle(outcome)
-            else:
-                self._launch(node, ticket.settle)
-
-        self._start(node, keep_disk=keep_disk, on_done=on_up)
-        return ticket
+        for command in self._commands:
+            process = command.process
+            if command.entry == name and process is not None and process.exit_code is None:
+                self._cluster.signal(process.ref, signal.SIGKILL)
 
     # How it is done
 
-    def _start(
-        self, name: str, *, keep_disk: bool, on_done: Callable[[ClusterNode | ClusterError], None]
-    ) -> None:
+    def _start_and_launch(self, name: str, *, keep_disk: bool) -> Steps[None]:
+        yield from self._start(name, keep_disk=keep_disk)
+        yield from self._launch(name)
+
+    def _start(self, name: str, *, keep_disk: bool) -> Future[ClusterNode]:
         actor = self._actors.get(name)
         if actor is None:
             taken = {other.index for other in self._actors.values()}
             index = next(number for number in range(1, len(taken) + 2) if number not in taken)
             actor = self._actors[name] = _Actor(index)
-        actor.cause = ""
 
-        def on_up(outcome: ClusterNode | ClusterError) -> None:
-            if isinstance(outcome, ClusterNode):
-                self._fact(
-                    "cluster",
-                    name,
-                    events.NodeStarted(address=outcome.address, incarnation=outcome.incarnation),
-                )
-                self._rename_again(name)
-            on_done(outcome)
+        def on_up(node: ClusterNode) -> ClusterNode:
+            started = events.NodeStarted(address=node.address, incarnation=node.incarnation)
+            self._fact(name, started)
+            self.context.names.change_again(name)
+            return node
 
         spec = NodeSpec(
             name=name,
@@ -370,14 +269,14 @@ class Stage(StageStops, StageNetwork):
             keep_disk=keep_disk,
             sysctls=self._plan.sysctls,
         )
-        self._cluster.start_node(spec, on_up)
+        return self._cluster.start_node(spec).then(on_up)
 
-    def _launch(self, name: str, on_done: Callable[[ElasticError | None], None]) -> None:
+    def _launch(self, name: str) -> Future[None]:
         actor = self._actors[name]
         spec = launcher_spec(
             self._plan,
             name,
-            address=self._cluster.nodes[name].address,
+            address=self._running(name).address,
             index=actor.index - 1,
             endpoint_hosts=self._endpoint_hosts,
             has_names=self._cluster.capabilities.has("names"),
@@ -385,30 +284,22 @@ class Stage(StageStops, StageNetwork):
             rendezvous_proxy=self._proxies.rendezvous,
         )
 
-        def on_spawned(outcome: ProcessHandle | ClusterError) -> None:
-            if isinstance(outcome, ClusterError):
-                on_done(outcome)
-                return
-            actor.launcher = outcome
+        def on_spawned(process: ProcessHandle) -> None:
+            actor.launcher = process
             self._exit_codes.pop(name, None)
             self._fact(
-                "cluster",
                 name,
-                events.ProcessStarted(pid=outcome.pid, role="launcher", argv=tuple(spec.argv)),
+                events.ProcessStarted(pid=process.pid, role="launcher", argv=tuple(spec.argv)),
             )
-            on_done(None)
 
         os.makedirs(self._plan.log_dir_of(name), exist_ok=True)
-        self._cluster.spawn(name, spec, on_spawned)
+        return self._cluster.spawn(name, spec).then(on_spawned)
 
-    def _end_node(
-        self, node: str, cause: str, operation: Callable[[str, Callable[..., None]], None]
-    ) -> Ticket[None]:
-        ticket: Ticket[None] = Ticket()
-        if node in self._actors:
-            self._actors[node].cause = cause
-        operation(node, ticket.settle)
-        return ticket
+    def _running(self, name: str) -> ClusterNode:
+        """Return a node; raises ClusterError for one that was taken away meanwhile."""
+        if name not in self._cluster.nodes:
+            raise ClusterError(f"{name} is not up any more")
+        return self._cluster.nodes[name]
 
-    def _fact(self, source: str, node: str, event: Event) -> None:
-        self._on_fact(source, node, event)
+    def _fact(self, node: str, event: Event) -> None:
+        self._on_fact("cluster", node, event)

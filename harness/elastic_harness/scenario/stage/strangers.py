@@ -17,8 +17,9 @@ import termios
 from dataclasses import dataclass
 from functools import partial
 
-from elastic_harness.cluster.cluster import Cluster, ClusterError
-from elastic_harness.faults.links.visits import Visits
+from elastic_harness.cluster.cluster import Cluster, having
+from elastic_harness.faults.context import Visits
+from elastic_harness.future import Future
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
@@ -62,17 +63,19 @@ class Strangers:
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        """Open connections from a node to the address and port `at`; each says `words`."""
+        sockets = having(self._cluster.sockets, self._cluster.capabilities["gateway"])
+        address = (self._cluster.nodes[at[0]].address, at[1])
         for _ in range(connections):
             stranger = _Stranger(owner=owner, node=node, unsaid=words)
             self._strangers.append(stranger)
             try:
-                self._cluster.open_socket(node, partial(self._on_opened, stranger, at))
+                opening = sockets.open(node)
             except UsageError as error:
                 stranger.refusal = error.message
+            else:
+                opening.add_done_callback(partial(self._on_opened, stranger, address))
 
     def visits(self, owner: str) -> Visits:
-        """Return what has become of them so far."""
         mine = [each for each in self._strangers if each.owner == owner]
         refusals = [each.refusal for each in mine if each.refusal]
         return Visits(
@@ -84,7 +87,6 @@ class Strangers:
         )
 
     def send_away(self, owner: str) -> None:
-        """Close what is open of an owner's connections, in order; harmless twice."""
         self._end([each for each in self._strangers if each.owner == owner])
 
     def on_node_gone(self, node: str) -> None:
@@ -107,11 +109,12 @@ class Strangers:
             stranger.sock = None
 
     def _on_opened(
-        self, stranger: _Stranger, at: tuple[str, int], opened: socket.socket | ClusterError
+        self, stranger: _Stranger, at: tuple[str, int], done: Future[socket.socket]
     ) -> None:
-        if isinstance(opened, ClusterError):
-            stranger.refusal = opened.message
+        if done.error is not None:
+            stranger.refusal = done.error.message
             return
+        opened = done.result()
         running = self._cluster.nodes.get(stranger.node)
         if stranger.is_sent_away or running is None:
             opened.close()

@@ -1,0 +1,168 @@
+"""What some clusters can do beside running nodes: each facet a small interface of its own.
+
+A cluster that lacks a facet has None in its place, and a `Capability` that says why. What the
+surroundings may refuse comes as the error of a future.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.future import Future
+from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.names import NameChange
+
+__all__ = [
+    "Clock",
+    "Disks",
+    "FileLimit",
+    "Limits",
+    "Names",
+    "Network",
+    "NetworkCounters",
+    "Sockets",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCounters:
+    """What the network did.
+
+    `own_drops` are packets that were lost by no policy of the caller's, by reason: where it is not
+    empty, nothing may be concluded from a run.
+    """
+
+    links: Mapping[Pair, LinkCounters]
+    own_drops: Mapping[str, int]
+
+
+class Network(Protocol):
+    """Links between nodes (and the gateway), each one way."""
+
+    def set_policy(
+        self,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+        layers: Layers = (),
+    ) -> Future[None]:
+        """Apply a policy to (source, destination) links; done when it is in force.
+
+        With `traffic` it is for one class of what passes there, which then meets both policies.
+        `layers` are those of several owners that make it; what each did is counted for itself.
+        """
+
+    def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
+        """Say which (node, port) belongs to which class of traffic, in place of what was said."""
+
+    def counters(self) -> Future[NetworkCounters]:
+        """Read what the network has done since the last reset."""
+
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
+        """Write what passes over links into a new pcapng file."""
+
+    def captured(self, id: str) -> Future[int]:
+        """Return how many packets a capture has, all of them in its file."""
+
+    def end_capture(self, id: str) -> Future[int]:
+        """End a capture and return how many packets it has; harmless when there is none."""
+
+
+class Sockets(Protocol):
+    """Sockets of this process that live in the network of a node: nodes on this machine only."""
+
+    def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
+        """Open a TCP (or UDP) socket in the network of a node, or of the gateway.
+
+        The caller binds, listens, connects and closes it, as one of its own. It hears nothing any
+        more after the next reset.
+        """
+
+    def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
+        """Return the processes of a node that listen at a TCP port of it."""
+
+
+class Disks(Protocol):
+    """What a node reads and writes below a directory."""
+
+    def set_policy(
+        self, node: str, path: str, owner: str, policy: DiskPolicy | None
+    ) -> Future[None]:
+        """Lay a policy over a directory of a node (None: take it away), beside those of others."""
+
+    def counters(self, node: str, path: str) -> Future[DiskCounters]:
+        """Read what the policies over a directory have done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimit:
+    """A limit on descriptors that is in force: `lowest_free` is the number the next one needs.
+
+    `asked` is what was asked for; where that is more than `at_most`, it is not the `limit`.
+    """
+
+    limit: int
+    lowest_free: int
+    asked: int
+
+
+class Limits(Protocol):
+    """What a node, or one process, may use. Which limits there are, the capabilities say."""
+
+    def limit_node(
+        self,
+        node: str,
+        *,
+        cpu: float | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+    ) -> Future[None]:
+        """Limit a node to a share of one processor, bytes of memory, processes (None: no limit).
+
+        The limit on memory is on what its processes take from then on.
+        """
+
+    def readings(self, node: str) -> Future[GroupReadings]:
+        """Read what the kernel has counted in a node's control groups."""
+
+    def limit_files(
+        self, process: ProcessRef, *, free: int, at_most: int | None = None
+    ) -> Future[FileLimit | None]:
+        """Let a process open `free` more files than it has (no number from `at_most` on).
+
+        None when it has ended.
+        """
+
+    def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
+        """Give a process its own limit back, or `at_most`; harmless when it has ended."""
+
+
+class Names(Protocol):
+    """What nodes find under a host's name."""
+
+    def set_names(self, node: str, changes: Mapping[str, NameChange]) -> Future[Mapping[str, str]]:
+        """Have a node take names for something else, in place of what it was told before.
+
+        No changes show it the truth again. Done with its table of hosts now, where none of the
+        names stands that it is to take for something else: it must ask for those.
+        """
+
+    def asked(self, node: str) -> Future[Mapping[str, Mapping[str, int]]]:
+        """Return how often a node asked for which changed name, by whose change it is."""
+
+
+class Clock(Protocol):
+    """The time of day on nodes."""
+
+    def set_offset(self, file: str, offset_s: float) -> Future[None]:
+        """Put off the time of day of all processes that were started with this file for a clock."""
+
+    def time_of_day(self) -> float:
+        """Return the right time, in seconds since the epoch."""

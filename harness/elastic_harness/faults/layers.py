@@ -1,0 +1,380 @@
+"""What several faults have laid over one run, each in a layer of its own.
+
+A fault takes away its own layer and no other, in whichever order faults are healed; what is in
+force is what the layers make together. How that is done to a node, a facet of the cluster knows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+from elastic_harness.cluster.cluster import Cluster, ClusterError, having
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
+from elastic_harness.cluster.facets import FileLimit
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.faults.workers.stops import Stops
+from elastic_harness.future import Future, gather, settled
+from elastic_harness.network.endpoints import Endpoints
+from elastic_harness.network.link_model import HEALTHY, Layers, LinkPolicy, Pair
+from elastic_harness.network.names import NameChange, NameOverlay
+from elastic_harness.network.overlay import Overlay, Place
+from pytest_elastic.errors import ElasticError
+from pytest_elastic.events.model import Record
+
+__all__ = [
+    "ClockLayers",
+    "DiskLayers",
+    "LimitLayers",
+    "Limited",
+    "LinkLayers",
+    "NameLayers",
+    "StopLayers",
+]
+
+# What a node can have too little of.
+Limited = Literal["cpu", "memory", "processes"]
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+class LinkLayers:
+    """Policies over links; `endpoints` tell which traffic is of which class."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._overlay = Overlay()
+        self._tells_apart = False
+        self.endpoints = Endpoints()
+
+    def learn(self, record: Record) -> None:
+        """Take note of what a record tells about endpoints."""
+        if self.endpoints.learn(record) and self._tells_apart:
+            self._tell_apart()
+
+    def impose(
+        self,
+        owner: str,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+    ) -> Future[None]:
+        """Lay a policy over links, on top of what others have laid there.
+
+        With `traffic` it is for one class of what passes there (`network.traffic`).
+        """
+        if traffic is not None and not self._tells_apart:
+            self._tells_apart = True
+            self._tell_apart()
+        return self._apply(self._overlay.impose(owner, pairs, policy, traffic=traffic))
+
+    def lift(self, owner: str) -> Future[None]:
+        """Take away what `owner` has laid over links; harmless when that is nothing."""
+        return self._apply(self._overlay.lift(owner))
+
+    def _tell_apart(self) -> None:
+        if self._cluster.network is not None:
+            self._cluster.network.learn_traffic(self.endpoints.by_class)
+
+    def _apply(self, changed: Mapping[Place, Layers]) -> Future[None]:
+        # Links with the same layers are changed in one order to the switch.
+        groups: dict[tuple[Layers, str | None], list[Pair]] = {}
+        for (pair, traffic), layers in changed.items():
+            groups.setdefault((layers, traffic), []).append(pair)
+        if not groups:
+            return settled(None)
+        network = having(self._cluster.network, self._cluster.capabilities["network"])
+        return gather(
+            network.set_policy(pairs, HEALTHY, traffic=traffic, layers=layers)
+            for (layers, traffic), pairs in groups.items()
+        ).then(_nothing)
+
+
+class NameLayers:
+    """Names that nodes take for something else."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._overlay = NameOverlay()
+
+    def change(
+        self, owner: str, node: str, changes: Mapping[str, NameChange]
+    ) -> Future[Mapping[str, str]]:
+        """Have a node take names for something else; done with its table of hosts."""
+        self._overlay.impose(owner, node, changes)
+        return self._show(node)
+
+    def restore(self, owner: str) -> Future[None]:
+        """Undo what `owner` did to names, on every node that is up; harmless twice."""
+        nodes = [node for node in self._overlay.lift(owner) if node in self._cluster.nodes]
+        return gather(self._show(node) for node in nodes).then(_nothing)
+
+    def change_again(self, node: str) -> None:
+        """Have a new incarnation of a node take names for what its predecessor did."""
+        if self._overlay.of(node):
+            self._show(node)
+
+    def _show(self, node: str) -> Future[Mapping[str, str]]:
+        names = having(self._cluster.names, self._cluster.capabilities["names"])
+        return names.set_names(node, self._overlay.of(node))
+
+
+class _Limit(NamedTuple):
+    """What one owner has limited on one node, in one incarnation of it."""
+
+    incarnation: int
+    cpu: float | None
+    memory: int | None
+    processes: int | None
+
+
+class LimitLayers:
+    """Limits on nodes, and on the files of processes: the narrowest holds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._layers: dict[tuple[str, str], _Limit] = {}  # by owner and node
+        self._files: dict[tuple[str, ProcessRef], int] = {}  # by owner
+
+    def limit(
+        self,
+        owner: str,
+        node: str,
+        *,
+        cpu: float | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+    ) -> Future[None]:
+        """Limit a node, beside what others have limited."""
+        running = self._cluster.nodes.get(node)
+        if running is not None:
+            self._layers[owner, node] = _Limit(running.incarnation, cpu, memory, processes)
+        return self._apply([node])
+
+    def unlimit(self, owner: str) -> Future[None]:
+        """Take away the limits that `owner` has set; harmless when there are none."""
+        mine = [key for key in self._layers if key[0] == owner]
+        for key in mine:
+            del self._layers[key]
+        return self._apply([node for _, node in mine if node in self._cluster.nodes])
+
+    def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
+        """Return whose limit of this kind holds on a node: of several owners the narrowest."""
+        given = {
+            owner: value
+            for owner, layer in self._layers_of(node).items()
+            if (value := getattr(layer, of)) is not None
+        }
+        return tuple(owner for owner, value in given.items() if value == min(given.values()))
+
+    def _apply(self, nodes: Sequence[str]) -> Future[None]:
+        return gather(map(self._apply_to, nodes)).then(_nothing)
+
+    def _apply_to(self, node: str) -> Future[None]:
+        if node not in self._cluster.nodes:
+            return settled(ClusterError(f"{node} is not up any more"))
+        limits = having(self._cluster.limits, self._cluster.capabilities["cpu_limit"])
+        layers = list(self._layers_of(node).values())
+        return limits.limit_node(
+            node,
+            cpu=_narrowest(layers, lambda each: each.cpu),
+            memory=_narrowest(layers, lambda each: each.memory),
+            processes=_narrowest(layers, lambda each: each.processes),
+        )
+
+    def _layers_of(self, node: str) -> dict[str, _Limit]:
+        running = self._cluster.nodes.get(node)
+        return {
+            owner: layer
+            for (owner, name), layer in self._layers.items()
+            if running is not None and (name, layer.incarnation) == (node, running.incarnation)
+        }
+
+    def limit_files(
+        self, owner: str, process: ProcessRef, *, free: int
+    ) -> Future[FileLimit | None]:
+        """Let a process open `free` more files than it has; None when it has ended."""
+
+        def note(limit: FileLimit | None) -> FileLimit | None:
+            if limit is not None:
+                self._files[owner, process] = limit.asked
+            return limit
+
+        limits = having(self._cluster.limits, self._cluster.capabilities["process_limit"])
+        lowest = min(self._limits_on(process, apart_from=owner), default=None)
+        return limits.limit_files(process, free=free, at_most=lowest).then(note)
+
+    def unlimit_files(self, owner: str) -> Future[None]:
+        """Give processes back the limits they had, as far as no other owner limits them."""
+        mine = [process for name, process in self._files if name == owner]
+        for process in mine:
+            del self._files[owner, process]
+        if self._cluster.limits is None:
+            return settled(None)
+        limits = self._cluster.limits
+        return gather(
+            limits.restore_files(
+                process, at_most=min(self._limits_on(process, apart_from=owner), default=None)
+            )
+            for process in mine
+        ).then(_nothing)
+
+    def is_narrowest_for_files(self, owner: str, process: ProcessRef) -> bool:
+        """Tell whether no other owner lets a process open fewer files."""
+        mine = self._files.get((owner, process))
+        return mine is not None and mine <= min(
+            self._limits_on(process, apart_from=owner), default=mine
+        )
+
+    def _limits_on(self, process: ProcessRef, *, apart_from: str) -> list[int]:
+        return [
+            limit
+            for (owner, limited), limit in self._files.items()
+            if limited == process and owner != apart_from
+        ]
+
+
+def _narrowest(layers: list[_Limit], choose: Callable[[_Limit], _Number | None]) -> _Number | None:
+    return min((value for each in layers if (value := choose(each)) is not None), default=None)
+
+
+class DiskLayers:
+    """Policies over directories of nodes; no path means `checkpoints`.
+
+    `on_overlay` is called with the name of a node when it has got an overlay on a directory.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checkpoints: str = "",
+        *,
+        on_overlay: Callable[[str], None] = _nothing,
+    ) -> None:
+        self._cluster = cluster
+        self._checkpoints = checkpoints
+        self._on_overlay = on_overlay
+        # By owner, node and path: the node's incarnation.
+        self._overlaid: dict[tuple[str, str, str | None], int] = {}
+
+    def set(
+        self, owner: str, node: str, path: str | None, policy: DiskPolicy | None
+    ) -> Future[None]:
+        """Lay a policy over a directory of a node, beside those of others; None takes it away.
+
+        Taking away twice is harmless.
+        """
+        running = self._cluster.nodes.get(node)
+        incarnation = running.incarnation if running is not None else 0
+        laid_on = self._overlaid.pop((owner, node, path), 0)
+        if policy is None and (not laid_on or laid_on != incarnation):
+            return settled(None)  # never laid there, or gone with the node that it was laid on
+        if running is None:
+            return settled(ClusterError(f"{node} is not up any more"))
+        if policy is not None:
+            self._overlaid[owner, node, path] = incarnation
+        disks = having(self._cluster.disks, self._cluster.capabilities["disk_faults"])
+        laid = disks.set_policy(node, self._directory(path), owner, policy)
+        return laid.then(lambda _: self._on_overlay(node))
+
+    def count(self, node: str, path: str | None) -> Future[DiskCounters]:
+        """Read what policies over a directory have done."""
+        if node not in self._cluster.nodes:
+            return settled(ClusterError(f"{node} is not up any more"))
+        disks = having(self._cluster.disks, self._cluster.capabilities["disk_faults"])
+        return disks.counters(node, self._directory(path))
+
+    def _directory(self, path: str | None) -> str:
+        return os.path.normpath(os.path.join(self._checkpoints, path or ""))
+
+
+class ClockLayers:
+    """How wrong the time of day is on nodes, by all faults together.
+
+    `file_of` says which file a node's processes have for a clock; None: they were started without.
+    """
+
+    def __init__(self, cluster: Cluster, file_of: Callable[[str], str] | None = None) -> None:
+        self._cluster = cluster
+        self._file_of = file_of
+        self._offsets: dict[tuple[str, str], float] = {}  # by owner and node
+
+    def set(self, owner: str, node: str, offset_s: float | None) -> Future[None]:
+        """Put a node's time of day off, beside what others did; None takes that away."""
+        if offset_s is None and self._offsets.pop((owner, node), None) is None:
+            return settled(None)
+        if self._file_of is None:
+            return settled(
+                ElasticError(
+                    "the job was started without libfaketime: put the fault on the timeline before "
+                    "it"
+                )
+            )
+        if offset_s is not None:
+            self._offsets[owner, node] = offset_s
+        clock = having(self._cluster.clock, self._cluster.capabilities["clock_skew"])
+        return clock.set_offset(self._file_of(node), self.offset(node))
+
+    def offset(self, node: str) -> float:
+        """Return by how much a node's time of day is to be wrong."""
+        return sum(each for (_, name), each in self._offsets.items() if name == node)
+
+
+class StopLayers:
+    """Processes that are stopped and nodes that are paused, until nobody wants them so any more."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stops = Stops()
+
+    def stop(self, owner: str, process: ProcessRef) -> Future[bool]:
+        """Stop a process by SIGSTOP; False when that very process has ended."""
+
+        def note(is_sent: bool) -> bool:  # noqa: FBT001 (the value of a future)
+            if is_sent:
+                self._stops.stop(owner, process)
+            return is_sent
+
+        return self._cluster.signal(process, signal.SIGSTOP).then(note)
+
+    def owners_of(self, process: ProcessRef) -> tuple[str, ...]:
+        """Return which faults stop a process, or pause its node."""
+        return self._stops.owners_of(process)
+
+    def release(self, owner: str) -> Future[None]:
+        """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
+        return self._send(self._stops.release(owner), signal.SIGCONT)
+
+    def pause_node(self, owner: str, node: str) -> Future[None]:
+        """Freeze every process of a node."""
+        self._stops.pause(owner, node)
+        return self._cluster.pause_node(node)
+
+    def resume_node(self, owner: str, node: str) -> Future[None]:
+        """Let a frozen node go on, unless another owner has paused it too; harmless twice."""
+        if not self._stops.resume(owner, node):
+            return settled(None)
+
+        def on_done(_: Future[None]) -> None:
+            # Where there is no freezer, all of its processes were stopped and continued.
+            released, held = self._stops.after_resume(node)
+            self._send(released, signal.SIGCONT)
+            self._send(held, signal.SIGSTOP)
+
+        resumed = self._cluster.resume_node(node)
+        resumed.add_done_callback(on_done)
+        return resumed
+
+    def forget(self, node: str) -> None:
+        """Take note that a node is gone, with all that was stopped there."""
+        self._stops.forget(node)
+
+    def _send(self, processes: Sequence[ProcessRef], signum: int) -> Future[None]:
+        return gather(self._cluster.signal(each, signum) for each in processes).then(_nothing)
