@@ -7,14 +7,12 @@ that the judge is fast and shares no code with what it judges.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterator
 
 from elastic_simulation.process import Process
 from elastic_simulation.world import World
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous.coordinator_phases import Phase
 from pytest_elastic.rendezvous.model import Assignment
 
 __all__ = ["Violation", "Watch"]
@@ -95,7 +93,7 @@ class Watch:
         if not isinstance(said, events.CoordinatorStarted) or not self.world.config.is_granted:
             return
         for process in self.world.every_process:
-            if process is not named and process.is_alive and _may_decide(process):
+            if process is not named and process.is_alive and self.world.may_decide(process):
                 raise Violation(
                     f"at {self.world.time:.3f} {named.name} is named, and {process.name} may decide"
                 )
@@ -307,14 +305,6 @@ class Watch:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
             raise Violation(f"nobody decided the end: {ends}")
-
-
-def _may_decide(process: Process) -> bool:
-    """Tell whether a coordinator has a grant that is not over, and no written end to tell."""
-    coordinator, now = process.coordinator, process.now()
-    if coordinator is None or coordinator.phase is Phase.DEPOSED:
-        return False
-    return now < coordinator._mandate.until(now) < math.inf  # noqa: SLF001 (only a judge asks)
 
 
 def _common(assignment: Assignment) -> tuple[object, ...]:

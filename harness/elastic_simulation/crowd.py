@@ -6,8 +6,8 @@ import gc
 from collections import Counter
 from dataclasses import dataclass
 
-from elastic_simulation.world import World, settings
-from pytest_elastic.rendezvous import messages as m
+from elastic_simulation.cores import world_class
+from elastic_simulation.world import settings
 
 __all__ = ["Crowd", "form_crowd"]
 
@@ -29,7 +29,8 @@ class Crowd:
 
 def form_crowd(nodes: int) -> Crowd:
     """Let so many nodes arrive at once; return when the workers of a round run on all of them."""
-    world = World(settings(f"{nodes}:{nodes}"), checks_wire=False)
+    config = settings(f"{nodes}:{nodes}")
+    world = world_class(config)(config, checks_wire=False)
     names = [f"n{number + 1}" for number in range(nodes)]
     was_collecting = gc.isenabled()
     gc.disable()  # nothing becomes garbage so soon, and looking for it takes a third of the time
@@ -39,7 +40,11 @@ def form_crowd(nodes: int) -> Crowd:
     finally:
         if was_collecting:
             gc.enable()
-    targets = [target for _, _, target, what in world.sent if not isinstance(what, m.Beat)]
+    targets = [
+        target
+        for _, _, target, what in world.sent
+        if type(what).__name__ not in {"Beat", "Heartbeat"}
+    ]
     to_members = Counter(target for target in targets if target != names[0])
     return Crowd(
         messages=len(targets),

@@ -20,12 +20,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from types import FunctionType, MethodType
+from typing import Any
 
 from elastic_simulation.checks import Violation, Watch
+from elastic_simulation.cores import health_of, world_class
 from elastic_simulation.process import Direction, Pipe, Process
-from elastic_simulation.random_faults.health import health_of, seems_over
+from elastic_simulation.random_faults.health import seems_over
 from elastic_simulation.random_faults.plan_run import finish_what_is_done
 from elastic_simulation.world import World, settings
+from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
 
@@ -50,7 +53,7 @@ class Situation:
     """
 
     what: str
-    begin: Callable[[_Chosen], None]
+    begin: Callable[[_Choosing], None]
     nodes: str = "2:3"
     quorum: str = "coordinator"
     faults: Sequence[tuple[str, str]] = ()
@@ -75,8 +78,8 @@ class Exploration:
     found: list[Found] = field(default_factory=list)
 
 
-class _Chosen(World):
-    """A world in which somebody chooses what comes next."""
+class _Choosing(World):
+    """What a world needs in which somebody chooses what comes next; of either core."""
 
     def __init__(
         self,
@@ -85,10 +88,10 @@ class _Chosen(World):
         *,
         depth: int,
         keeps: bool,
-        is_new: Callable[[_Chosen, int], bool] = lambda *_: True,
+        is_new: Callable[[_Choosing, int], bool] = lambda *_: True,
     ) -> None:
         super().__init__(
-            settings(situation.nodes, last_call_s=0.2, min_round_s=0.2, quorum=situation.quorum),
+            _settings_of(situation),
             checks_wire=False,
             keeps_messages=keeps,
         )
@@ -158,38 +161,38 @@ class _Chosen(World):
 # --- situations ----------------------------------------------------------------------------------
 
 
-def _started(world: _Chosen, names: Iterable[str]) -> None:
+def _started(world: _Choosing, names: Iterable[str]) -> None:
     for number, name in enumerate(names):
         world.run(0.07 * number)  # beats of different nodes fall apart
         world.start(name)
 
 
-def _form(world: _Chosen, *names: str) -> None:
+def _form(world: _Choosing, *names: str) -> None:
     _started(world, names)
     world.run_until(lambda: world.all_run(*names), within_s=5.0)
     world.run(0.5)
 
 
-def _forming(world: _Chosen) -> None:
+def _forming(world: _Choosing) -> None:
     world.start("n1")
     world.run(0.07)
     world.is_choosing = True
     world.start("n2", "n3")
 
 
-def _restarting(world: _Chosen) -> None:
+def _restarting(world: _Choosing) -> None:
     _form(world, "n1", "n2", "n3")
     world.is_choosing = True
     world.fail("n2")
 
 
-def _losing(world: _Chosen) -> None:
+def _losing(world: _Choosing) -> None:
     _form(world, "n1", "n2", "n3")
     world.is_choosing = True
     world.crash("n3")
 
 
-def _joining(world: _Chosen) -> None:
+def _joining(world: _Choosing) -> None:
     _form(world, "n1", "n2")
     world.start("n3")
     world.run(0.15)
@@ -197,21 +200,21 @@ def _joining(world: _Chosen) -> None:
     world.fail("n2")
 
 
-def _leaving(world: _Chosen) -> None:
+def _leaving(world: _Choosing) -> None:
     _form(world, "n1", "n2", "n3")
     world.is_choosing = True
     world.agent("n3").drain(grace_s=1.0, takes_s=0.02)
     world.fail("n2")
 
 
-def _ending(world: _Chosen) -> None:
+def _ending(world: _Choosing) -> None:
     _form(world, "n1", "n2", "n3")
     world.is_choosing = True
     for name in ("n1", "n2", "n3"):
         world.agent(name).succeed()
 
 
-def _following(world: _Chosen) -> None:
+def _following(world: _Choosing) -> None:
     _form(world, "n1", "n2", "n3")
     world.is_choosing = True
     world.crash("n1")
@@ -241,15 +244,28 @@ SITUATIONS: dict[str, Situation] = {
 # --- exploring -----------------------------------------------------------------------------------
 
 
+def _chosen(situation: Situation, choices: Sequence[int], **named: Any) -> _Choosing:  # noqa: ANN401
+    """Return a world of the core that was chosen, in which somebody chooses what comes next."""
+    config = _settings_of(situation)
+    kind = type("_Chosen", (_Choosing, world_class(config)), {})
+    world = kind(situation, choices, **named)
+    assert isinstance(world, _Choosing), "it was made to be one"
+    return world
+
+
+def _settings_of(situation: Situation) -> Settings:
+    return settings(situation.nodes, last_call_s=0.2, min_round_s=0.2, quorum=situation.quorum)
+
+
 def play(
     situation: Situation, choices: Sequence[int]
 ) -> tuple[World, Sequence[tuple[float, str]], str]:
     """Make these choices, and go on by time; return the world, its faults, what is wrong or ""."""
-    world = _Chosen(situation, choices, depth=len(choices), keeps=True)
+    world = _chosen(situation, choices, depth=len(choices), keeps=True)
     return world, world.said, _execute(world, situation)
 
 
-def _execute(world: _Chosen, situation: Situation) -> str:
+def _execute(world: _Choosing, situation: Situation) -> str:
     """Run to the end and judge; return what is wrong, or ""."""
     watch = Watch(world)
     watch.worker_failures = 8  # as many as any situation could have
@@ -288,7 +304,7 @@ def explore(
     result = Exploration()
     seen: set[tuple[int, int]] = set()
 
-    def is_new(world: _Chosen, made: int) -> bool:
+    def is_new(world: _Choosing, made: int) -> bool:
         state = (_state_of(world), made if deviations is not None else 0)
         is_so = state not in seen
         seen.add(state)
@@ -301,7 +317,7 @@ def explore(
             break
         choices = frontier.pop()
         result.executions += 1
-        world = _Chosen(situation, choices, depth=depth, keeps=False, is_new=is_new)
+        world = _chosen(situation, choices, depth=depth, keeps=False, is_new=is_new)
         message = _execute(world, situation)
         if message:
             result.found.append(Found(choices=choices, message=message))
@@ -317,7 +333,7 @@ def explore(
 # --- states --------------------------------------------------------------------------------------
 
 
-def _state_of(world: _Chosen) -> int:
+def _state_of(world: _Choosing) -> int:
     """Return a number that is the same, to 10 ms, for worlds in which the same can happen."""
     seen: dict[int, int] = {}
     queue = sorted(

@@ -29,7 +29,7 @@ from pytest_elastic.rendezvous.model import Node
 if TYPE_CHECKING:
     from pytest_elastic.loop import Loop
 
-__all__ = ["ETCD", "Etcd", "GrantedWorld"]
+__all__ = ["ETCD", "Etcd", "EtcdTimer", "GrantedWorld"]
 
 ETCD = "etcd"
 # A loop that stands still looks again so often, in the world's time.
@@ -132,7 +132,7 @@ class Etcd:
             self.key = None
 
 
-class _Timer:
+class EtcdTimer:
     """One call to come; see `pytest_elastic.loop.Timer`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -167,8 +167,8 @@ class _Agent:
     def now(self) -> float:
         return self._process.now()
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(callback)
+    def call_at(self, when: float, callback: Callable[[], None]) -> EtcdTimer:
+        timer = EtcdTimer(callback)
         self._soon(self._process.until(when), timer.ring)
         return timer
 
@@ -225,7 +225,8 @@ class _Agent:
 
     @property
     def member(self) -> MemberMachine:
-        return self._process.member
+        member: MemberMachine = self._process.member
+        return member
 
     @property
     def node(self) -> Node:

@@ -119,9 +119,13 @@ class Inquiries:
             world.later(patience_s, self._arrive, number, question, 0.0)
         elif outcome is v.Outcome.ALIVE or (target.is_alive and target.is_frozen):
             if outcome is v.Outcome.ALIVE or not world.is_apart(call.caller, target):
-                target.feed("member", v.Asked(connection=number, question=question))
+                target.feed("member", self.question_of(number, question))
         elif outcome is not v.Outcome.SILENT:
             self._end(number, None, outcome)
+
+    def question_of(self, number: int, question: m.VoteRequest | m.PlaceRequest) -> v.MemberInput:
+        """Return a question as the machine of a node is asked it."""
+        return v.Asked(connection=number, question=question)
 
     def _answer(self, process: Process, number: int, message: m.Answer) -> None:
         call = self._calls.get(number)

@@ -37,7 +37,15 @@ class Marks:
             return None
         job, at = self._left[process.name]
         self._found[process.node.incarnation] = job
-        return Mark(job=job, renewed_at=process.moment(at))
+        return self.mark_of(job, process.moment(at))
+
+    def mark_of(self, job: KnownJob, renewed_at: float) -> Mark:
+        """Return what a host is told of a job that was here."""
+        return Mark(job=job, renewed_at=renewed_at)
+
+    def is_in_contact(self, process: Process) -> bool:
+        """Tell whether a node is a member of its job now."""
+        return bool(process.member.link is Link.JOINED)
 
     def remember(self, process: Process) -> None:
         """Leave a mark, if this is the host and knows of a job; the process is about to promise."""
@@ -65,6 +73,6 @@ class Marks:
     def _renew(self, process: Process) -> None:
         if not process.is_alive or process.agent.over is not None:
             return
-        if not process.is_frozen and process.member.link is Link.JOINED:
+        if not process.is_frozen and self.is_in_contact(process):
             self.remember(process)
         self._world.later(self._world.config.beat_interval_s, self._renew, process)

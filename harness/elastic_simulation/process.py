@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_elastic.agent.messages import AgentInput
 from pytest_elastic.events.model import CoordinatorStarted, Event
@@ -25,7 +25,6 @@ from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, Found
 from pytest_elastic.rendezvous.heritage import Heritage
 from pytest_elastic.rendezvous.mandate import Mandate
 from pytest_elastic.rendezvous.mark import Mark
-from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, Settings
 
 __all__ = ["Direction", "Pipe", "PlayedAgent", "Process", "Surroundings"]
@@ -88,6 +87,10 @@ class Surroundings(ABC):
     @abstractmethod
     def later(self, delay_s: float, act: Callable[..., None], *arguments: object) -> None:
         """Do something after a while: `act(*arguments)`."""
+
+    @abstractmethod
+    def new_member(self, node: Node, config: Settings) -> object:
+        """Return the machine of a node that takes part in rounds."""
 
     @abstractmethod
     def next_id(self) -> int:
@@ -505,8 +508,8 @@ class Process:
         self.name = node.name
         self._offset_s = offset_s
         self._rate = rate
-        self.member = MemberMachine(node=node, settings=config)
-        self.coordinator: CoordinatorMachine | None = None
+        self.member: Any = world.new_member(node, config)  # of either core
+        self.coordinator: Any = None  # of either core
         self.founding: FoundingMachine | None = None
         self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None
@@ -641,10 +644,11 @@ class Process:
             self._set_alarm(which, wake)
 
     def _wake_at(self, which: str) -> float | None:
-        if which == "member":
-            return self.member.wake_at()
-        machine = self.founding if which == "founding" else self.coordinator
-        return machine.wake_at() if machine is not None else None
+        machine: Any = self.member
+        if which != "member":
+            machine = self.founding if which == "founding" else self.coordinator
+        wake: float | None = machine.wake_at() if machine is not None else None
+        return wake
 
     def _pump(self) -> None:
         if self._is_pumping:
@@ -664,7 +668,7 @@ class Process:
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
         if which == "member":
-            for command in self.member.step(given, now):  # type: ignore[arg-type]  # by `which`
+            for command in self.member.step(given, now):
                 world.perform_member(self, command)
             wake = self.member.wake_at()
         elif which == "agent":
@@ -680,7 +684,7 @@ class Process:
             coordinator = self.coordinator
             if coordinator is None:
                 return
-            for order in coordinator.step(given, now):  # type: ignore[arg-type]  # by `which`
+            for order in coordinator.step(given, now):
                 world.perform_coordinator(self, order)
             wake = coordinator.wake_at()  # None if it has stepped down
         if wake is not None and wake < self._alarms[which]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
@@ -27,7 +28,9 @@ from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.coordinator_phases import Phase
 from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, Joined
+from pytest_elastic.rendezvous.member import MemberMachine
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 
 __all__ = ["World", "formed", "settings"]
@@ -83,6 +86,9 @@ def settings(
 class World(WorldQueries):
     """All of it. `processes` holds the newest start of each node."""
 
+    inquiries_class: type[Inquiries] = Inquiries
+    codec: Any = wire
+
     def __init__(
         self,
         config: Settings,
@@ -112,7 +118,7 @@ class World(WorldQueries):
         self.draw: Callable[[], float] = random.Random(0).random
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
-        self.inquiries = Inquiries(self, KEEPER_S)
+        self.inquiries = self.inquiries_class(self, KEEPER_S)
         self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
@@ -124,6 +130,10 @@ class World(WorldQueries):
         self._queue: list[_Due] = []
         self._count = 0
         self._terms = 0
+
+    def new_member(self, node: Node, config: Settings) -> object:
+        """Return the machine of a node that takes part in rounds."""
+        return MemberMachine(node=node, settings=config)
 
     @property
     def end_written_at(self) -> float | None:
@@ -346,7 +356,7 @@ class World(WorldQueries):
             self.sent.append((self.time, source.name, target.name, message))
         if not self._checks_wire:
             return message
-        return cast("T", wire.decode(json.loads(json.dumps(wire.encode(message)))))
+        return cast("T", self.codec.decode(json.loads(json.dumps(self.codec.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""
@@ -527,6 +537,20 @@ class World(WorldQueries):
                 self.endpoints.found(process)
             case v.SteppedDown():
                 self.end_coordinator(process)
+
+    def may_decide(self, process: Process) -> bool:
+        """Tell whether a coordinator has a grant that is not over, and no written end to tell."""
+        coordinator, now = process.coordinator, process.now()
+        if coordinator is None or coordinator.phase is Phase.DEPOSED:
+            return False
+        until: float = coordinator._mandate.until(now)  # noqa: SLF001 (only a judge asks)
+        return now < until < math.inf
+
+    def show_newer(self, process: Process, ahead: int) -> int:
+        """Let whoever decides hear of a term that is so much higher."""
+        term = int(process.coordinator.term) + ahead
+        process.feed("coordinator", v.Superseded(term=term))
+        return term
 
     def perform_founding(self, process: Process, command: FoundingCommand) -> None:
         if self.endpoints is not None:

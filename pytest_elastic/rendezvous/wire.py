@@ -20,7 +20,7 @@ from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import messages, ports
 from pytest_elastic.rendezvous.messages import Message
 
-__all__ = ["FORMAT", "BadMessage", "decode", "encode", "read_dataclass"]
+__all__ = ["FORMAT", "BadMessage", "decode", "encode", "kind_of", "of_format", "read_dataclass"]
 
 # Raised whenever a message changes its meaning; nodes of different formats refuse each other (R14).
 FORMAT = 1
@@ -44,18 +44,24 @@ def encode(message: Message) -> dict[str, Any]:
 
 def decode(fields: Mapping[str, Any]) -> Message:
     """Return the message that a JSON object stands for; raises BadMessage for anything else."""
-    values = dict(fields)
-    found_format = values.pop("format", None)
-    if found_format != FORMAT:
-        raise BadMessage(
-            f"cannot read a message of format {found_format!r}: this node speaks format {FORMAT}. "
-            "All nodes of a job need the same version of pytest-elastic."
-        )
+    values = of_format(fields, FORMAT)
     kind = values.pop("kind", None)
     message_type = _TYPE_OF.get(kind) if isinstance(kind, str) else None
     if message_type is None:
         raise BadMessage(f"cannot read a message of the unknown kind {kind!r:.80}")
     return typing.cast("Message", read_dataclass(message_type, values, str(kind)))
+
+
+def of_format(fields: Mapping[str, Any], expected: int) -> dict[str, Any]:
+    """Return the fields of a message without its format; raises BadMessage for another format."""
+    values = dict(fields)
+    found_format = values.pop("format", None)
+    if found_format != expected:
+        raise BadMessage(
+            f"cannot read a message of format {found_format!r}: this node speaks format {expected}."
+            " All nodes of a job need the same version of pytest-elastic."
+        )
+    return values
 
 
 def read_dataclass(cls: type[Any], values: object, where: str) -> object:
@@ -85,6 +91,12 @@ def _read(hint: object, value: object, where: str) -> object:
     origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return read_dataclass(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        if not isinstance(value, list | tuple) or len(value) != len(hint._fields):
+            raise BadMessage(f"{where}: {hint.__name__} is expected, found {value!r:.80}")
+        kinds = typing.get_type_hints(hint).values()
+        fields: Any = [_read(kind, each, where) for kind, each in zip(kinds, value, strict=True)]
+        return hint(*fields)
     if origin in {typing.Union, types.UnionType}:
         return _read_union(typing.get_args(hint), value, where)
     if origin is Sequence:
@@ -147,13 +159,13 @@ def _hints_of(cls: type[Any]) -> dict[str, object]:
 _HINTS: dict[type[Any], dict[str, object]] = {}
 
 
-def _kind(cls: type[Any]) -> str:
+def kind_of(cls: type[Any]) -> str:
     """Return a class's name in snake case: SealAcknowledged is "seal_acknowledged"."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 _TYPE_OF: dict[str, type[Any]] = {
-    _kind(cls): cls
+    kind_of(cls): cls
     for cls in (
         messages.Announcement,
         messages.Beat,

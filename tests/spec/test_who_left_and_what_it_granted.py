@@ -41,9 +41,8 @@ def test_f1_who_has_left_counts_in_a_round_to_whose_successor_it_had_agreed() ->
     def is_n3s_turn() -> bool:
         first, third = one.member._succession.candidate, three.member._succession.candidate
         pause_s = 0.06 if first.standing.value == "trying" else 0.0
-        return third.standing.value == "waiting" and (
-            first._wake_at - one.now() + pause_s > third._wake_at - three.now() + 0.02
-        )
+        is_first = first._wake_at - one.now() + pause_s > third._wake_at - three.now() + 0.02
+        return third.standing.value == "waiting" and bool(is_first)
 
     world.run_until(is_n3s_turn, within_s=6.0)
     _heal(world, ("n1", "n3"))

@@ -12,7 +12,6 @@ from elastic_simulation.granted import ETCD
 from elastic_simulation.process import Process
 from elastic_simulation.random_faults.target import MAX_STARTS, Target
 from elastic_simulation.world import World
-from pytest_elastic.rendezvous import vocabulary as v
 
 __all__ = [
     "ACTS",
@@ -86,9 +85,7 @@ def depose(target: Target, process: Process, draw: random.Random) -> str:
         return ""
     if not target.world.starts or process.is_frozen:
         return ""  # who has committed nothing has nobody who could follow
-    term = coordinator.term + ahead
-    process.feed("coordinator", v.Superseded(term=term))
-    return f"depose {process.name} by term {term}"
+    return f"depose {process.name} by term {target.world.show_newer(process, ahead)}"
 
 
 def _fail(target: Target, process: Process, draw: random.Random) -> str:

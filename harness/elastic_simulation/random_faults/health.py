@@ -82,8 +82,8 @@ def health_of(
     if world.config.outlives_coordinator:
         return _health_of_heirs(world, living, left_out, healed_at)
     if host.finished is not None or host.agent.over is not None:
-        return _unaware([p for p in living if p.agent.belongs])
-    return _running(world, living)
+        return unaware([p for p in living if p.agent.belongs])
+    return running(world, living)
 
 
 def seems_over(world: World) -> bool:
@@ -91,13 +91,13 @@ def seems_over(world: World) -> bool:
     return not any(p.is_alive and p.agent.over is None for p in world.every_process)
 
 
-def _unaware(living: Sequence[Process]) -> Health:
+def unaware(living: Sequence[Process]) -> Health:
     left = [p.name for p in living]
     why = f"{left} have not noticed that the job is over"
     return Health(problem=why) if left else Health(exemption=Exemption.ENDED)
 
 
-def _running(world: World, living: Sequence[Process]) -> Health:
+def running(world: World, living: Sequence[Process]) -> Health:
     """Tell whether as many go on as may: those beyond `max_nodes` are spares (R7)."""
     wanted = min(len(living), world.config.max_nodes)
     if wanted < world.config.min_nodes:
@@ -124,7 +124,7 @@ def _health_of_heirs(
     aware = [
         process
         for process in over
-        if _knows_the_end(process)
+        if knows_the_end(process)
         if process.name != left_out or is_granted  # it can tell nobody
     ]
     # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10);
@@ -133,15 +133,15 @@ def _health_of_heirs(
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
         return _after_the_end(world, living, ended_at, healed_at)
     if is_granted:
-        return _running(world, living)
-    if not _is_served(world, left_out):
+        return running(world, living)
+    if not is_served(world, left_out):
         # R12: new nodes find a job at its endpoint, and by nobody else. R11.10: a node may know
         # none of those who are left. Both go on looking.
         living = [p for p in living if p.agent.belongs and _knows_somebody(p, living)]
     deciding = [(p.coordinator.term, p.node.incarnation) for p in living if p.coordinator]
     if deciding:
         living = [p for p in living if not _is_left_over(p, living, deciding)]
-    health = _running(world, living)
+    health = running(world, living)
     exemption = _why_nobody_decides(world, living) if health.problem is not None else None
     return health if exemption is None else Health(exemption=exemption)
 
@@ -156,16 +156,16 @@ def _after_the_end(
     since = [(p, p.agent.belongs_since) for p in living]
     old = [p for p, at in since if at is not None and at <= ended_at]
     came = [p for p in living if _came_after_the_end(p, healed_at)]
-    health = _unaware([*old, *came])
+    health = unaware([*old, *came])
     later = [p for p in living if p not in old]
     if health.problem is not None or world.host not in later:
         return health
-    return _running(world, later)
+    return running(world, later)
 
 
 def _decides_after_it_left(process: Process) -> bool:
     """Tell whether a node was let go that decides, and goes on with that without a member (R4)."""
-    if not _has_left(process) or process.coordinator is None:
+    if not has_left(process) or process.coordinator is None:
         return False
     return process.is_alive and process.coordinator.phase not in _DONE
 
@@ -174,18 +174,18 @@ def _came_after_the_end(process: Process, healed_at: float) -> bool:
     """Tell whether a node was welcome, since all is healed, where the end was known (R11.8)."""
     ballot = process.member._succession.ballot  # noqa: SLF001
     host = process.world.by_incarnation.get(ballot.leader)
-    if host is None or not _knows_the_end(host) or ballot.contact_at is None:
+    if host is None or not knows_the_end(host) or ballot.contact_at is None:
         return False
-    return ballot.contact_at >= process.moment(healed_at)
+    return float(ballot.contact_at) >= process.moment(healed_at)
 
 
-def _knows_the_end(process: Process) -> bool:
+def knows_the_end(process: Process) -> bool:
     """Tell whether a node was told how the job has ended, by somebody's decision."""
     over = process.agent.over
     return over is not None and over.result in {"succeeded", "failed"}
 
 
-def _is_served(world: World, left_out: str) -> bool:
+def is_served(world: World, left_out: str) -> bool:
     """Tell whether new nodes can find who decides: at any of the endpoints (R12.6)."""
     if world.endpoints is not None:
         return world.endpoints.is_served(left_out)
@@ -256,7 +256,7 @@ def _renounced(world: World, living: Sequence[Process]) -> Mapping[str, int]:
     As far as somebody who is here was told: who left is known to whoever decides since then, and to
     all to whom its coordinator handed over; of these, those matter who could stand.
     """
-    left = {(p.name, p.node.incarnation) for p in world.every_process if _has_left(p)}
+    left = {(p.name, p.node.incarnation) for p in world.every_process if has_left(p)}
     known: dict[str, int] = {}
     for process in living:
         if process.member._succession.ballot.seal is not None:  # noqa: SLF001
@@ -281,7 +281,7 @@ def _agrees(electorate: Electorate, present: set[str], left: Mapping[str, int]) 
     )
 
 
-def _has_left(process: Process) -> bool:
+def has_left(process: Process) -> bool:
     over = process.agent.over
     return over is not None and over.result == "drained"
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.cores import health_of, world_class
+from elastic_simulation.granted import ETCD
 from elastic_simulation.process import KILL_S, STOP_S, PlayedAgent
 from elastic_simulation.random_faults.faults import inject
-from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, health_of, seems_over
+from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, seems_over
 from elastic_simulation.random_faults.plan import AIMED, InjectedFault, Plan, draw_plan
 from elastic_simulation.random_faults.target import Target, can_boot, may_come
 from elastic_simulation.world import World
@@ -56,7 +57,7 @@ class PlanRun:
         checks_wire: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = (GrantedWorld if plan.settings.is_granted else World)(
+        self.world = world_class(plan.settings)(
             plan.settings,
             checks_wire=checks_wire,
             keeps_messages=keeps_messages,

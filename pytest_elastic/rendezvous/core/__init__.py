@@ -1,0 +1,1 @@
+"""The Raft-shaped core of the rendezvous: one replicated record, joint consensus, leases."""
