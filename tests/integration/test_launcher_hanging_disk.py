@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -338,7 +339,11 @@ def test_a_signal_is_heard_while_a_mark_is_read_that_hangs(
 def waits_for_fuse(pid: int) -> bool:
     """Tell whether a thread of a process waits for a file system that a process should serve."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
-    return any("fuse" in (task / "wchan").read_text() for task in tasks)
+    for task in tasks:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            if "fuse" in (task / "wchan").read_text():
+                return True
+    return False
 
 
 WATCHDOG = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
