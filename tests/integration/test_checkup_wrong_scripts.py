@@ -1,0 +1,92 @@
+"""`pytest-elastic chaos SCRIPT` with scripts that look right and are not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_bench import ROOT
+from tests.integration.test_checkup import check_up, rows_of
+
+
+@pytest.mark.slow
+def test_a_script_that_hangs_after_a_restart_is_told_why(tmp_path: Path) -> None:
+    """One rank calls a collective that the others do not: the job does not end in its time."""
+    shutil.copy(ROOT / "examples" / "broken" / "lonely_collective.py", tmp_path)
+    words = ["--only=worker-killed,preempted", "--nodes=2", "--limit=40s", "lonely_collective.py"]
+    done = check_up(*words, "--steps=60", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert rows_of(done.stdout)["worker-killed"][0] == "NO", done.stdout
+    told = " ".join(done.stdout.split())
+    assert "ends_in_time: the job did not end within" in told
+    assert "Have every rank call the same collectives in the same order" in told
+    assert "SIGTERM" not in told.partition("Check-up of")[2].partition("the power is cut 5 s")[2]
+
+
+@pytest.mark.slow
+def test_a_script_that_ignores_sigterm_is_found_out_if_it_is_long_enough(tmp_path: Path) -> None:
+    """A job that is over before the power is cut shows nothing: how many steps it takes is said."""
+    text = (ROOT / "examples" / "broken" / "sigterm_ignored.py").read_text()
+    steps = "optimizer.step()\n"
+    assert text.count(steps) == 1
+    (tmp_path / "train.py").write_text(text)
+    words = ["--only=preempted", "--nodes=2", "train.py"]
+    done = check_up(*words, "--steps=60", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "the job was over before the power was cut" in " ".join(done.stdout.split())
+    slower = text.replace(steps, f"{steps}            time.sleep(0.1)\n")
+    (tmp_path / "train.py").write_text(slower)
+    # The power is cut about 45 steps after the notice, far from a checkpoint.
+    done = check_up(*words, "--steps=200", "--checkpoint-every=35", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert rows_of(done.stdout)["preempted"][0] == "yes (invalid)", done.stdout
+    assert "Handle SIGTERM: save at the next step" in " ".join(done.stdout.split())
+
+
+def test_weights_that_fewer_nodes_do_not_load_are_seen_by_the_loss(tmp_path: Path) -> None:
+    """With fewer nodes nothing is the same to the bit; the right script's loss is as before."""
+    text = (ROOT / "examples" / "minimal.py").read_text()
+    loads = 'model.module.load_state_dict(state["model"])'
+    assert loads in text
+    (tmp_path / "right.py").write_text(text)
+    (tmp_path / "wrong.py").write_text(text.replace(loads, f"dist.get_world_size() < 2 or {loads}"))
+    found = {}
+    for script in ("right.py", "wrong.py"):
+        words = ["--nodes=2", "--only=preempted", script, "--steps=60"]
+        found[script] = check_up(*words, cwd=tmp_path)
+    right, wrong = found.values()
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert re.fullmatch(r"loss \S+ \(\S+\)", rows_of(right.stdout)["preempted"][5])
+    assert "three standard deviations" in " ".join(right.stdout.split())
+    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
+    assert rows_of(wrong.stdout)["preempted"][0] == "yes (invalid)", wrong.stdout
+    said = " ".join(wrong.stdout.split())
+    assert re.search(r"loss: as_uninterrupted: the last \d+ losses have a mean of", said), said
+
+
+@pytest.mark.parametrize(
+    ("script", "test", "advice"),
+    [
+        ("own_disk", "node-replaced", "Keep checkpoints where every node finds them"),
+        ("random_state", "worker-killed", "random numbers together"),
+        ("optimizer_state", "worker-killed", "Save and load the optimizer's state"),
+        ("saved_too_late", "worker-killed", "Save more often"),
+        ("helper_left", "uninterrupted", "End the processes that the script starts"),
+        ("sampler_position", "worker-killed", "Save the place in the data"),
+        ("swallowed", "worker-raises", "let an error end the script with an exit code"),
+    ],
+)
+def test_a_script_that_is_wrong_is_found_out(
+    tmp_path: Path, script: str, test: str, advice: str
+) -> None:
+    """Scripts that look right and run well: the card says what they lose, and what mends it."""
+    shutil.copy(ROOT / "examples" / "broken" / f"{script}.py", tmp_path)
+    only = "--only=worker-raises" if test == "uninterrupted" else f"--only={test}"
+    done = check_up(only, "--nodes=2", f"{script}.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    survived = "NO" if script == "own_disk" else "yes (invalid)"
+    assert rows_of(done.stdout)[test][0] == survived, done.stdout
+    assert advice in " ".join(done.stdout.split())
