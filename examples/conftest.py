@@ -1,5 +1,5 @@
-"""What is wrong on purpose runs where it is named, and not with the other examples."""
+"""What is wrong on purpose, and what needs Ray, runs where it is named, and not with the others."""
 
 from __future__ import annotations
 
-collect_ignore = ["broken"]
+collect_ignore = ["broken", "ray_train"]

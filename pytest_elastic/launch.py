@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
@@ -40,30 +41,33 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.plain import as_object
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import ports, settings
-from pytest_elastic.rendezvous.departure import leave_timeout_s
-from pytest_elastic.rendezvous.driver import NodeRendezvous
-from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
-from pytest_elastic.rendezvous.liveness import kill_s
-from pytest_elastic.rendezvous.mark_file import MarkFile
-from pytest_elastic.rendezvous.messages import ProbeAnswer
+from pytest_elastic.rendezvous.codec import encode
+from pytest_elastic.rendezvous.driver.driver import NodeRendezvous
+from pytest_elastic.rendezvous.driver.own_place import OwnPlace
+from pytest_elastic.rendezvous.driver.questions import Questions
+from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
+from pytest_elastic.rendezvous.leases import kill_s
+from pytest_elastic.rendezvous.messages import StatusAnswer
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.own_place import OwnPlace
-from pytest_elastic.rendezvous.quorum import QuorumChoice
-from pytest_elastic.rendezvous.registry import Registry
-from pytest_elastic.rendezvous.several_endpoints import SeveralEndpoints
-from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
+from pytest_elastic.rendezvous.registries.mark_file import MarkFile
+from pytest_elastic.rendezvous.registries.registry import Registry
+from pytest_elastic.rendezvous.settings import QuorumChoice
 from pytest_elastic.workers.affinity import choose_cpus
-from pytest_elastic.workers.console import Console, drain_consoles
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper
-from pytest_elastic.workers.own_address import (
+from pytest_elastic.workers.logs.console import Console, drain_consoles
+from pytest_elastic.workers.process_tree import reap_orphans
+from pytest_elastic.workers.store.own_address import (
     OwnAddress,
     address_as_said,
     address_towards,
     known_here,
 )
-from pytest_elastic.workers.process_tree import reap_orphans
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
+
+if TYPE_CHECKING:
+    from pytest_elastic.backends.registry_place import Where
 
 __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "settings_of"]
 
@@ -113,8 +117,8 @@ def settings_of(config: LaunchConfig) -> Settings:
 
 
 def quorum_of(config: LaunchConfig) -> QuorumChoice:
-    """Return whether the job goes on without its coordinator, and why (R12)."""
-    return settings.quorum_of(
+    """Return whether the job goes on without its leader, and why (R12)."""
+    return settings.choose_quorum(
         config.rendezvous,
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
@@ -271,10 +275,10 @@ class _Launch:
 
     def _take_part(self, agent: Agent, keeper: Keeper, address: OwnAddress) -> int:
         config = self._config
-        tombstone = ProbeAnswer(incarnation=self._incarnation, is_tombstone=True)
+        tombstone = self._tombstone()
 
         def keep(listener: socket.socket) -> None:
-            keeper.keep_listener(listener, encode(tombstone), self._credentials)
+            keeper.keep_listener(listener, tombstone, self._credentials)
 
         def moved(listener: socket.socket) -> None:
             keep(listener)
@@ -320,15 +324,18 @@ class _Launch:
         if doubt and self._config.max_nodes > 1 and self._config.registry_file is None:
             self._say(f"[pytest-elastic {self._name}] {doubt}")
 
+    def _tombstone(self) -> dict[str, Any]:
+        """Return what the keeper says for this agent when that has ended."""
+        return encode(StatusAnswer(incarnation=self._incarnation, is_tombstone=True))
+
     def _rendezvous(self, node: Node, agent: Agent) -> ports.Rendezvous:
-        registry = self._registry(agent)
-        if registry is None:
+        if not self._is_ours:
             return self._bridge(node, agent)
         return NodeRendezvous(
             self._loop,
             node=node,
             settings=settings_of(self._config),
-            registry=registry,
+            make_registry=lambda questions: self._registry(agent, questions),
             listener=self._place.listener,
             place=self._place,
             on_notice=agent.on_notice,
@@ -346,49 +353,42 @@ class _Launch:
             return config.handler_endpoint
         return ",".join(map(str, config.endpoints))
 
-    def _registry(self, agent: Agent) -> Registry | None:
-        """Return where the coordinator is found; None where somebody else's handler knows."""
+    def _registry(self, agent: Agent, questions: Questions) -> Registry:
+        """Return where the leader is found."""
         config = self._config
-        if config.registry_file is None and config.backend in ("c10d", "static"):
-            choice = quorum_of(config)
-            if config.max_nodes > 1:
-                self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
-            if len(config.endpoints) > 1:
-                return SeveralEndpoints(
-                    self._loop,
-                    settings=settings_of(config),
-                    endpoints=config.endpoints,
-                    is_host=config.rendezvous.is_host,
-                    store=agent.stores,
-                    on_event=self._emit,
-                    credentials=self._credentials,
-                )
-            return EndpointRegistry(
+        if config.registry_file is not None or config.backend == ETCD:
+            # For few launches only.
+            from pytest_elastic.backends.key_registry import KeyRegistry
+
+            return KeyRegistry(
                 self._loop,
                 settings=settings_of(config),
-                endpoint=config.endpoint,
-                is_host=config.rendezvous.is_host,
-                store=agent.stores,
+                where=self._where_granted(),
+                calls=agent.stores,
                 credentials=self._credentials,
-                marks=self._marks(),
             )
-        if not self._is_ours:
-            return None
-        # For few launches only.
-        from pytest_elastic.backends.granted_registry import GrantedRegistry
-        from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
-
-        if config.registry_file is not None:
-            where = where_in_file(config.registry_file, config.run_id)
-        else:
-            where = where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
-        return GrantedRegistry(
+        if config.max_nodes > 1:
+            choice = quorum_of(config)
+            self._emit(QuorumChosen(quorum=choice.quorum, reason=choice.reason))
+        return EndpointRegistry(
             self._loop,
             settings=settings_of(config),
-            where=where,
-            calls=agent.stores,
+            endpoints=config.endpoints,
+            is_host=config.rendezvous.is_host,
+            store=agent.stores,
+            questions=questions,
+            on_event=self._emit,
             credentials=self._credentials,
+            marks=self._marks(),
         )
+
+    def _where_granted(self) -> Where:
+        from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
+
+        config = self._config
+        if config.registry_file is not None:
+            return where_in_file(config.registry_file, config.run_id)
+        return where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
 
     def _marks(self) -> MarkFile | None:
         """Return where the host of the endpoint leaves what it knows of the job (R12).
@@ -399,10 +399,13 @@ class _Launch:
         if config.backend == "static":
             return None
         folder = f"pytest_elastic_{os.geteuid()}"
-        self._mark = MarkFile(
-            lambda: os.path.join(tempfile.gettempdir(), folder), config.run_id, str(config.endpoint)
+        mark = MarkFile(
+            lambda: os.path.join(tempfile.gettempdir(), folder),
+            config.run_id,
+            str(config.endpoint),
         )
-        return self._mark
+        self._mark = mark
+        return mark
 
     def _bridge(self, node: Node, agent: Agent) -> ports.Rendezvous:
         config = self._config

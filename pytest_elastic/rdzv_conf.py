@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pytest_elastic.errors import UsageError
 from pytest_elastic.port_range import PortRange
 
-__all__ = ["RendezvousConf", "parse_backend_conf", "parse_rdzv_conf", "store_type_of"]
+__all__ = ["FROM_LEASE", "RendezvousConf", "parse_backend_conf", "parse_rdzv_conf", "store_type_of"]
 
 # A launcher listens on a port of its own. A worker store is closed once the round after it has
 # ended, which is when the store of the next one is opened: for a moment there are three.
@@ -22,7 +22,11 @@ _MIN_PORTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousConf:
-    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.model.Settings`)."""
+    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.model.Settings`).
+
+    The lease, the join timeout and the last call are a user's to think about. What else has to do
+    with time follows from the lease (`FROM_LEASE`), unless it is given.
+    """
 
     beat_interval_s: float = 1.0
     lease_s: float = 5.0
@@ -39,6 +43,19 @@ class RendezvousConf:
     store_type: str = "tcp"
     port_range: PortRange | None = None
 
+
+# What follows from a lease that is given, where it is not given itself. A lease of 5 s has the
+# defaults above. In a longer one less is sent, and more is waited for who may be slow.
+FROM_LEASE: Mapping[str, Callable[[float], float]] = {
+    "beat_interval_s": lambda lease_s: lease_s / 5,
+    "drift_s": lambda lease_s: max(lease_s / 10, 0.25),
+    "min_round_s": lambda lease_s: min(lease_s, 5.0),
+    "newcomer_window_s": lambda lease_s: min(lease_s / 5, 1.0),
+    "linger_s": lambda lease_s: max(lease_s, 5.0),
+    "store_timeout_s": lambda lease_s: max(lease_s / 5, 1.0),
+}
+
+_LEAST_LEASE_S = 0.2
 
 # Our names and torchrun's, each with the field it sets. A value of None: accepted for the sake of
 # commands that work today, and without effect, for the reason given.
@@ -115,6 +132,14 @@ def parse_rdzv_conf(
         assert isinstance(interval, float), "intervals are parsed as numbers"
         fields.setdefault("beat_interval_s", interval)
         fields["lease_s"] = interval * max(attempts, 2.0)
+    lease_s = fields.get("lease_s")
+    if isinstance(lease_s, float):
+        if lease_s < _LEAST_LEASE_S:
+            raise UsageError(
+                f"--rdzv-conf lease={lease_s:g}: expected {_LEAST_LEASE_S:g} seconds at least; "
+                "a node that is silent for so long is given up, and machines are busy for moments"
+            )
+        fields = {name: follows(lease_s) for name, follows in FROM_LEASE.items()} | fields
     return RendezvousConf(**fields)  # type: ignore[arg-type]  # names and types come from the table
 
 
@@ -145,7 +170,7 @@ def parse_backend_conf(
     if backend in ("c10d", "static"):
         conf = parse_rdzv_conf(text, on_unknown=on_unknown)
         if backend == "c10d" and conf.store_type == "file":
-            _refuse_quorum(values, "store_type=file: the file says who decides")
+            _refuse_quorum(values, "store_type=file: the file says who leads")
         return conf, {}
     if backend == "etcd-v3":
         theirs = {key: value for key, value in values.items() if key in _ETCD_V3_SETTINGS}
@@ -155,7 +180,7 @@ def parse_backend_conf(
                 raise UsageError(
                     f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
                 )
-        _refuse_quorum(values, "etcd-v3: etcd says who decides")
+        _refuse_quorum(values, "etcd-v3: etcd says who leads")
         conf = parse_rdzv_conf(ours, backend=backend, on_unknown=on_unknown)
         return replace(conf, quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,6 +25,7 @@ LAUNCHERS = ("pytest-elastic", "torchrun", "torchrun-best")
 BEGIN = "<!-- scenarios/outcomes.py: begin -->"
 END = "<!-- scenarios/outcomes.py: end -->"
 NOT_RUN = "–"
+LACKING = "skipped: needs what this cluster lacks: "
 
 # Scenario, as in "worker/crash-resume", to launcher to outcome.
 Outcomes = dict[str, dict[str, str]]
@@ -45,16 +46,26 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run(launcher: str, paths: Iterable[str], *, jobs: int = 1) -> Mapping[str, str]:
-    """Run scenarios under a launcher; returns what became of each."""
+def run(
+    launcher: str,
+    paths: Iterable[str],
+    *,
+    jobs: int = 1,
+    options: Iterable[str] = (),
+    enter: Callable[..., list[str]] = lambda *command: list(command),
+) -> Mapping[str, str]:
+    """Run scenarios under a launcher; returns what became of each.
+
+    `options` are more of pytest's, and `enter` returns a command as it is run on another machine.
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
-            sys.executable, "-m", "pytest", *paths, f"--elastic-launcher={launcher}",
+            sys.executable, "-m", "pytest", *paths, f"--elastic-launcher={launcher}", *options,
             f"--junitxml={report}", "-p", "no:cacheprovider",
             *(["-n", str(jobs)] if jobs > 1 else []),
         ]  # fmt: skip
-        subprocess.run(command, cwd=HERE.parent, check=False)
+        subprocess.run(enter("env", "-C", str(HERE.parent), *command), check=False)
         cases = ET.parse(report).getroot().iter("testcase")  # noqa: S314 (written by ourselves)
         return {name_of(case): outcome_of(case) for case in cases}
 
@@ -76,6 +87,19 @@ def outcome_of(case: ET.Element) -> str:
         clause = found[2].strip().replace("|", "/")
         return f"{found[1].lower()}: {clause[:60]}"
     return "valid"
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Return where two clusters came to different outcomes, a line each.
+
+    A scenario may be skipped on either for what that cluster lacks, and for no other reason.
+    """
+    found = []
+    for scenario in sorted({*ours, *theirs}):
+        pair = [outcomes.get(scenario, "not run") for outcomes in (ours, theirs)]
+        if pair[0] != pair[1] and not any(each.startswith(LACKING) for each in pair):
+            found.append(f"{scenario}: {pair[0]}; {pair[1]}")
+    return found
 
 
 def read_table(text: str) -> Outcomes:

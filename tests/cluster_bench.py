@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from elastic_harness.cluster import process_table
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import (
     ClusterEvent,
+    LiveCluster,
     NodeSpec,
     ServerLost,
     having,
 )
-from elastic_harness.cluster.facets import Disks, Names, Network, NetworkCounters
+from elastic_harness.cluster.facets import Disks, Limits, Names, Network, NetworkCounters, Sockets
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessSpec
 from elastic_harness.future import gather, wait_for
 from elastic_harness.network.link_model import LinkPolicy, Pair
@@ -45,10 +47,22 @@ class Bench:
         self.loop = Loop()
         self.folder = folder
         self.events: list[ClusterEvent] = []
-        choice = choose_cluster(kind)
-        self.choice = replace(choice, uses_user_namespace=True) if as_user else choice
-        self.cluster = self.choice.make(self.loop, on_event=self.events.append, preload=preload)
+        self.cluster = self.make(kind, preload=preload, as_user=as_user)
         wait_for(self.loop, self.cluster.start(), within_s=120)
+
+    def make(self, kind: str, *, preload: Sequence[str], as_user: bool) -> LiveCluster:
+        """Return the cluster, not started."""
+        choice = choose_cluster(kind)
+        choice = replace(choice, uses_user_namespace=True) if as_user else choice
+        return choice.make(self.loop, on_event=self.events.append, preload=preload)
+
+    def proc(self, pid: int) -> Path:
+        """Return the folder in /proc of a process of the cluster."""
+        return Path(f"/proc/{pid}")
+
+    def kill(self, pid: int) -> None:
+        """Kill a process of the cluster from outside."""
+        os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the server and all of its processes."""
@@ -111,6 +125,18 @@ class Bench:
         """The disks of a cluster that has any."""
         return having(self.cluster.disks, self.cluster.capabilities["disk_faults"])
 
+    @property
+    def limits(self) -> Limits:
+        """What nodes may use."""
+        assert self.cluster.limits is not None, "every cluster that runs programs has limits"
+        return self.cluster.limits
+
+    @property
+    def sockets(self) -> Sockets:
+        """Sockets in the networks of nodes that are on this machine."""
+        assert self.cluster.sockets is not None, "the nodes are on this machine"
+        return self.cluster.sockets
+
     def processes(self, node: str) -> tuple[ProcessInfo, ...]:
         """List what runs on a node."""
         return wait_for(self.loop, self.cluster.processes(node), within_s=LIMIT_S)
@@ -133,10 +159,9 @@ class Bench:
         return ProcessSpec(
             argv=argv,
             environ={"PATH": os.environ["PATH"], "PYTHONPATH": path, **environ},
-            cwd=str(self.folder),
             stdout=output,
             stderr=output,
-            **spec,
+            **{"cwd": str(self.folder), **spec},
         )
 
     def python(self, node: str, code: str, *argv: str) -> ProcessHandle:
@@ -165,7 +190,7 @@ class Bench:
 
     def open_socket(self, node: str) -> socket.socket:
         """Open a socket inside a node's network."""
-        made: socket.socket = wait_for(self.loop, self.cluster.sockets.open(node), within_s=LIMIT_S)
+        made: socket.socket = wait_for(self.loop, self.sockets.open(node), within_s=LIMIT_S)
         made.settimeout(LIMIT_S)
         return made
 

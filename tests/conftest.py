@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell without job control starts what it puts in the background so. Programs that tests
         # start would inherit it, and be deaf to the interruptions that are to be tested.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Without caches, each of some hundred pytests that tests start compiles our plugin anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     outside = tempfile.gettempdir()
     for name in os.listdir(outside):
         pid = name.removeprefix(_PRIVATE)
@@ -76,6 +78,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported so far out of every later look for garbage: it will be none."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def launch_server() -> Iterator[None]:
+    """Have one interpreter from which launchers are forked."""
+    from tests import launch_server
+
+    with launch_server.serving():
+        yield
 
 
 @pytest.fixture(autouse=True)

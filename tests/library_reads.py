@@ -2,7 +2,7 @@
 
 A library that stands before the C library notes each name that getenv and secure_getenv are asked
 for while `import torch, torch._dynamo` runs. What is printed and is not in
-`pytest_elastic.workers.library_reads` has to be added there; needs a C compiler.
+`pytest_elastic.workers.warm.library_reads` has to be added there; needs a C compiler.
 """
 
 from __future__ import annotations

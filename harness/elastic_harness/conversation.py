@@ -11,14 +11,28 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.future import Future, settled
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["Answer", "Conversation", "Reply"]
+__all__ = ["Answer", "Conversation", "MessageStream", "Reply"]
+
+
+class MessageStream(Protocol):
+    """What a conversation needs of what carries it: a `Channel`, or a link to another machine."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether the stream has ended, from either side."""
+
+    def send(self, message: JsonObject, fds: Sequence[int] = ()) -> None:
+        """Queue one message; the descriptors are duplicated."""
+
+    def close(self) -> None:
+        """End the stream at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +51,7 @@ class Answer:
 class Reply:
     """The way back of one request; one of its methods is called, once."""
 
-    def __init__(self, channel: Channel, request: int) -> None:
+    def __init__(self, channel: MessageStream, request: int) -> None:
         self._channel = channel
         self._request = request
 
@@ -67,13 +81,22 @@ OnRequest = Callable[[str, JsonObject, list[int], Reply], None]
 OnEvent = Callable[[str, JsonObject, list[int]], None]
 
 
+# How a stream is opened: with what is to be called for each message, and when it has ended.
+OpenStream = Callable[
+    [Callable[[JsonObject, list[int]], None], Callable[[str], None]], MessageStream
+]
+
+
 class Conversation:
-    """One end of a connection between two parts of the harness."""
+    """One end of a connection between two parts of the harness.
+
+    `wire` is a Unix socket, or opens another kind of stream.
+    """
 
     def __init__(
         self,
         loop: Loop,
-        sock: socket.socket,
+        wire: socket.socket | OpenStream,
         *,
         on_request: OnRequest | None = None,
         on_event: OnEvent | None = None,
@@ -85,7 +108,13 @@ class Conversation:
         self._on_closed = on_closed
         self._waiting: dict[int, tuple[Future[Answer], Timer]] = {}
         self._last_id = 0
-        self._channel = Channel(loop, sock, on_message=self._receive, on_closed=self._end)
+        self._channel: MessageStream
+        if isinstance(wire, socket.socket):
+            self._socket: socket.socket | None = wire
+            self._channel = Channel(loop, wire, on_message=self._receive, on_closed=self._end)
+        else:
+            self._socket = None
+            self._channel = wire(self._receive, self._end)
 
     @property
     def is_closed(self) -> bool:
@@ -93,8 +122,8 @@ class Conversation:
         return self._channel.is_closed
 
     def fileno(self) -> int:
-        """Return the descriptor of the connection; -1 when it has ended."""
-        return self._channel.socket.fileno()
+        """Return the descriptor of the socket; -1 when it has ended, or there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
 
     def call(
         self, op: str, fields: Mapping[str, Any], *, timeout_s: float, fds: Sequence[int] = ()
@@ -104,7 +133,7 @@ class Conversation:
             return settled(ClusterError("the connection has ended"))
         self._last_id += 1
         request = self._last_id
-        answer: Future[Answer] = Future()
+        answer: Future[Answer] = Future(op.replace("_", " "))
 
         def give_up() -> None:
             self._waiting.pop(request)
@@ -126,7 +155,8 @@ class Conversation:
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child, without touching the loop the parent shares."""
-        self._channel.socket.close()
+        assert self._socket is not None, "who forks talks over a socket"
+        self._socket.close()
 
     def _end(self, reason: str) -> None:
         self._fail_waiting(reason)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.whole_file import replace_file
 
 __all__ = ["pack", "read_results"]
 
@@ -71,9 +72,7 @@ def main(folder: str) -> None:
 
     rank = int(os.environ.get("RANK", "0"))
     path = os.path.join(folder, f"result-{round_key(os.environ)}-{rank}.pickle")
-    with open(f"{path}.part", "wb") as file:
-        file.write(cloudpickle.dumps(result))
-    os.replace(f"{path}.part", path)
+    replace_file(path, cloudpickle.dumps(result))
 
 
 if __name__ == "__main__":

@@ -74,9 +74,13 @@ class Server(Protocol):
 
 
 class Future(Generic[T]):
-    """The outcome of an operation: a value or an ElasticError, once it is there."""
+    """The outcome of an operation: a value or an ElasticError, once it is there.
 
-    def __init__(self) -> None:
+    `what` is what the operation does, for whoever waits for it in vain.
+    """
+
+    def __init__(self, what: str = "an operation") -> None:
+        self.what = what
         self._outcome: list[T | ElasticError] = []
         self._callbacks: list[Callable[[Future[T]], None]] = []
 
@@ -125,7 +129,7 @@ class Future(Generic[T]):
 
     def then(self, convert: Callable[[T], U]) -> Future[U]:
         """Return a future of what `convert` makes of the value."""
-        converted: Future[U] = Future()
+        converted: Future[U] = Future(self.what)
 
         def on_done(done: Future[T]) -> None:
             try:
@@ -147,12 +151,12 @@ def settled(outcome: T | ElasticError) -> Future[T]:
 def gather(futures: Iterable[Future[T]]) -> Future[list[T]]:
     """Return a future of all values, in order; its error is the first there was."""
     waiting = list(futures)
-    gathered: Future[list[T]] = Future()
+    gathered: Future[list[T]] = Future(waiting[0].what if waiting else "")
 
     def on_done(done: Future[T]) -> None:
         if done.error is not None:
             gathered.settle(done.error)
-        elif all(future.is_done for future in waiting):
+        elif not gathered.is_done and all(future.is_done for future in waiting):
             gathered.settle([future.result() for future in waiting])
 
     if not waiting:
@@ -217,7 +221,8 @@ class Task(Future[T]):
         patience: float = 1.0,
         limit_s: float | None = None,
     ) -> None:
-        super().__init__()
+        name: str = getattr(steps, "__name__", "an operation")
+        super().__init__(name.strip("_").replace("_", " "))
         self._scheduler = scheduler
         self._steps = steps
         self._patience = patience
@@ -306,7 +311,7 @@ class Task(Future[T]):
                 longest_s = within_s * self._patience
                 return self._await(operation, within_s, f"{what}: no answer within {longest_s:g} s")
             case Future():
-                otherwise = f"an operation: no answer within {self._limit_s or 0:g} s"
+                otherwise = f"{wait.what}: no answer within {self._limit_s or 0:g} s"
                 return self._await(wait, self._limit_s, otherwise)
 
     def _await(

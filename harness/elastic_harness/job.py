@@ -6,7 +6,6 @@ at `start()`), so that what is pinned to a step beforehand is pinned exactly.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,7 @@ from elastic_harness.history.judge import Judgement, judge_checks
 from elastic_harness.history.verdict import Verdict
 from elastic_harness.history.worlds import World
 from elastic_harness.scenario.engine import messages as m
-from elastic_harness.scenario.model import Entry, Eventually, Storm
-from elastic_harness.scenario.planning.storm import STORM_ID
+from elastic_harness.scenario.model import STORM_ID, Entry, Eventually, Storm
 from elastic_harness.scenario.reading.loader import read_clause, read_entry, read_storm
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.session import OpenRun
@@ -340,12 +338,7 @@ class Job:
 
     def log(self, node: str) -> str:
         """Return what the launcher of a node and its workers have printed so far."""
-        path = os.path.join(self._started().log_dir, node, "launcher.log")
-        try:
-            with open(path, encoding="utf-8", errors="replace") as log:
-                return log.read()
-        except FileNotFoundError:
-            return ""
+        return self._started().run.stage.printed(node)
 
     # For `Chaos` and the fixtures
 

@@ -23,7 +23,7 @@ from elastic_harness.cluster.node.own_mounts import own_mounts
 from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 
 if TYPE_CHECKING:
-    from elastic_harness.cluster.client import ClusterClient
+    from elastic_harness.cluster.cluster import LiveCluster
 
 __all__ = [
     "Snapshot",
@@ -294,7 +294,7 @@ def _descriptors(spared: Collection[int]) -> Iterator[tuple[str, str]]:
                     yield f"{entry.name} {target}", f"{entry.name} ({target})"
 
 
-def what_is_left(cluster: ClusterClient) -> list[str]:
+def what_is_left(cluster: LiveCluster) -> list[str]:
     """Say what a cluster without a run has and should not have; empty when it is clean.
 
     A server's own answer to `reset` says that its nodes, devices and links are gone. This asks the
@@ -312,12 +312,12 @@ def what_is_left(cluster: ClusterClient) -> list[str]:
     ]
 
 
-def _nodes_of(cluster: ClusterClient) -> Iterator[str]:
+def _nodes_of(cluster: LiveCluster) -> Iterator[str]:
     for name in cluster.nodes:
         yield f"node {name} runs"
 
 
-def _processes_of(cluster: ClusterClient) -> Iterator[str]:
+def _processes_of(cluster: LiveCluster) -> Iterator[str]:
     own = cluster.own_pids
     for pid in sorted(own):
         if process_table.row_of(pid) is None:
@@ -329,7 +329,7 @@ def _processes_of(cluster: ClusterClient) -> Iterator[str]:
             yield f"process {pid} (state {row.state}) is left: {command:.100}"
 
 
-def _groups_of(cluster: ClusterClient) -> Iterator[str]:
+def _groups_of(cluster: LiveCluster) -> Iterator[str]:
     for hierarchy in set(cgroups.find_hierarchies().values()):
         with contextlib.suppress(OSError):
             for name in os.listdir(hierarchy.folder):
@@ -340,7 +340,9 @@ def _groups_of(cluster: ClusterClient) -> Iterator[str]:
                         yield f"control group {name}/{group} is left"
 
 
-def _folders_of(cluster: ClusterClient) -> Iterator[str]:
+def _folders_of(cluster: LiveCluster) -> Iterator[str]:
+    if not cluster.scratch:
+        return
     folders = {cluster.scratch: "run-", f"{cluster.scratch}/disks": ""}
     for folder, prefix in (*folders.items(), (temporary_folder(cluster.scratch), "")):
         with contextlib.suppress(FileNotFoundError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from elastic_harness.future import Future, settled
-from pytest_elastic.errors import InternalError
+from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
 
 __all__ = ["LoopThread"]
@@ -51,8 +51,8 @@ class LoopThread:
     def wait(self, begin: Callable[[], Future[T]], *, timeout_s: float) -> T:
         """Run `begin` in the loop's thread, wait for its future, and return its value.
 
-        Raises TimeoutError after `timeout_s`, what `begin` raises, the future's error, and
-        InternalError (once) when something in the loop has crashed.
+        Raises TimeoutError after `timeout_s`, what `begin` raises, the future's error, and (once)
+        an ElasticError that was raised in the loop, or InternalError when something there crashed.
         """
         has_come = threading.Event()
         futures: list[Future[T]] = []
@@ -102,6 +102,8 @@ class LoopThread:
 
     def _check(self) -> None:
         failure, self._failure = self._failure, None
+        if isinstance(failure, ElasticError):
+            raise failure
         if failure is not None:
             raise InternalError(f"the harness crashed: {failure!r}") from failure
         if self._has_ended.is_set():

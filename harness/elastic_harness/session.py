@@ -8,14 +8,14 @@ is replaced, and that is said. `close` leaves nothing behind; neither does being
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_harness.cluster.choose import Choice
-from elastic_harness.cluster.client import ClusterClient
-from elastic_harness.cluster.cluster import ClusterEvent, ServerLost
+from elastic_harness.cluster.choose import ClusterChoice
+from elastic_harness.cluster.cluster import ClusterEvent, LiveCluster, ServerLost
 from elastic_harness.cluster.server import leftovers
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.history.checkers.library import STANDARD
@@ -25,7 +25,7 @@ from elastic_harness.loop_thread import LoopThread
 from elastic_harness.scenario.launchers import Launcher, modules_to_preload
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import Run, RunResult
-from elastic_harness.scenario.setup import make_setup
+from elastic_harness.scenario.setup import make_stage_plan
 from elastic_harness.toxiproxy.remote import EMBEDDED, RemoteToxiproxy, find_server
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
@@ -41,21 +41,13 @@ _MAX_SOCKET_PATH = 108
 
 
 class OpenRun:
-    """A run that has been started; `wait` gives its result."""
+    """A run that has been started, in a thread; `wait` gives its result."""
 
-    def __init__(
-        self, thread: LoopThread, run: Run, *, limit_s: float, socket_dir: str, log_dir: str
-    ) -> None:
-        self._thread = thread
+    def __init__(self, thread: LoopThread, run: Run, *, limit_s: float, socket_dir: str) -> None:
+        self.thread = thread
         self.limit_s = limit_s
-        self.log_dir = log_dir
         self.run = run
         run.finished.add_done_callback(lambda _: shutil.rmtree(socket_dir, ignore_errors=True))
-
-    @property
-    def thread(self) -> LoopThread:
-        """The thread that the run lives in."""
-        return self._thread
 
     def wait(self) -> RunResult:
         """Wait until the run is over and the cluster clean; Ctrl-C ends the run first."""
@@ -67,11 +59,11 @@ class OpenRun:
 
     def stop(self, reason: str) -> RunResult:
         """End the run as it stands and wait until the cluster is clean."""
-        self._thread.call(lambda: self.run.stop(reason))
+        self.thread.call(lambda: self.run.stop(reason))
         return self._wait(_TEARDOWN_LIMIT_S)
 
     def _wait(self, limit_s: float) -> RunResult:
-        return self._thread.wait(lambda: self.run.finished, timeout_s=limit_s)
+        return self.thread.wait(lambda: self.run.finished, timeout_s=limit_s)
 
 
 class HarnessSession:
@@ -83,7 +75,7 @@ class HarnessSession:
 
     def __init__(
         self,
-        choice: Choice,
+        choice: ClusterChoice,
         *,
         faults: FaultRegistry | None = None,
         toxiproxy: str = EMBEDDED,
@@ -99,7 +91,7 @@ class HarnessSession:
         self._remote: RemoteToxiproxy | None = None
         self.faults = faults or built_in_faults()
         self._thread: LoopThread | None = None
-        self._cluster: ClusterClient | None = None
+        self._cluster: LiveCluster | None = None
         self._open: OpenRun | None = None
         self._is_lost = False
         self._has_lost_one = False
@@ -130,7 +122,7 @@ class HarnessSession:
         return self._thread
 
     @property
-    def cluster(self) -> ClusterClient:
+    def cluster(self) -> LiveCluster:
         """The cluster, started if it was not."""
         self._ensure_started()
         assert self._cluster is not None, "the cluster has just been started"
@@ -154,32 +146,39 @@ class HarnessSession:
             raise UsageError("one job runs at a time: wait() for the one before, or finish() it")
         cluster, thread = self.cluster, self._thread
         assert thread is not None, "a started session has a thread"
-        socket_dir = _make_socket_dir(cluster.scratch)
+        if cluster.scratch:
+            socket_dir = _make_socket_dir(cluster.scratch)
+        else:
+            # A name only: reports are taken on other machines.
+            socket_dir = f"/run/elastic-{secrets.token_hex(8)}"
         try:
-            setup = make_setup(
+            socket_path = os.path.join(socket_dir, "observe")
+            stage = make_stage_plan(
                 plan,
                 launcher,
                 directory=directory,
-                socket_path=os.path.join(socket_dir, "observe"),
+                socket_path=socket_path,
                 base_dir=base_dir,
                 cwd=cwd,
                 cluster_kind=cluster.kind,
                 environ=environ,
                 shared=shared,
-                is_open=is_open,
                 preloaded=preloaded,
                 launch_environs=self._launch_environs(plan),
                 patience=self.patience,
-                checkers=self.checkers,
             )
 
             def begin() -> OpenRun:
                 run = Run(
                     thread.loop,
                     cluster,
-                    setup,
+                    plan,
+                    stage,
                     self.faults,
-                    self.faults,
+                    directory=directory,
+                    socket_path=socket_path,
+                    is_open=is_open,
+                    checkers=self.checkers,
                     toxiproxy=self._remote_toxiproxy(thread) if plan.scenario.proxies else None,
                 )
                 opened = OpenRun(
@@ -187,7 +186,6 @@ class HarnessSession:
                     run,
                     limit_s=plan.scenario.limit * self.patience,
                     socket_dir=socket_dir,
-                    log_dir=setup.stage.log_dir,
                 )
                 self._open = opened
                 run.start()

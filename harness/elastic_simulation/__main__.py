@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elastic_simulation.cores import CORES, choose_core
 from elastic_simulation.crowd import form_crowd
 from elastic_simulation.explorer import SITUATIONS, explore, play
 from elastic_simulation.random_faults.campaign import (
@@ -36,7 +35,7 @@ from elastic_simulation.random_faults.ledger import Entry, Ledger, shown_seeds, 
 from elastic_simulation.random_faults.plan import (
     AIMED,
     KINDS,
-    LONG,
+    NAMED,
     QUORUMS,
     Options,
     Plan,
@@ -53,7 +52,7 @@ __all__ = ["main"]
 _CHUNK = 100
 # So many worlds are let go at once: more of them do not fit into a processor's cache.
 _STORMS_KEPT = 10
-_ALL_KINDS = (*KINDS, *AIMED, *LONG)
+_ALL_KINDS = (*KINDS, *AIMED, *NAMED)
 _PROGRAM = "python -m elastic_simulation"
 
 
@@ -98,7 +97,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--endpoints", type=int, default=1, metavar="N", help="with --quorum majority (default: 1)"
     )
-    parser.add_argument("--core", choices=CORES, default=CORES[0], help="default: %(default)s")
     parser.add_argument("--agent", choices=tuple(AGENTS), default="played")
     parser.add_argument("--depth", type=int, default=6, metavar="N", help="choices to explore")
     parser.add_argument(
@@ -112,7 +110,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> int:
-    choose_core(given.core)
     if given.files and given.what != "ledger":
         raise UsageError(f"cannot do anything with {given.files[0]!r}: only `ledger` takes files")
     if given.what == "ledger":
@@ -164,7 +161,6 @@ def _words(given: argparse.Namespace) -> list[str]:
     words += ["--swarm"] if given.swarm else []
     words += ["--brisk"] if given.brisk else []
     words += ["--aimed"] if given.aimed else []
-    words += [f"--core {given.core}"] if given.core != CORES[0] else []
     words += [f"--agent {given.agent}"] if given.agent != "played" else []
     return words
 

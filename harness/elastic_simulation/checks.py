@@ -48,7 +48,8 @@ class Watch:
         self._had_enough = False  # workers ran on enough nodes when last looked at
         self._had_enough_at: float | None = None
         world.watchers.append(self.look)
-        world.listeners += [self._judge_patience, self._judge_grant]
+        self._proposed: set[tuple[str, int, int]] = set()
+        world.listeners += [self._judge_patience, self._judge_grant, self._judge_number]
 
     def look(self) -> None:
         """Judge the present moment."""
@@ -89,7 +90,7 @@ class Watch:
             )
 
     def _judge_grant(self, named: Process, said: object) -> None:
-        """Whoever is named by an etcd is the only one who may decide (R6)."""
+        """Only the node that etcd names may lead (R6)."""
         if not isinstance(said, events.CoordinatorStarted) or not self.world.config.is_granted:
             return
         for process in self.world.every_process:
@@ -97,6 +98,15 @@ class Watch:
                 raise Violation(
                     f"at {self.world.time:.3f} {named.name} is named, and {process.name} may decide"
                 )
+
+    def _judge_number(self, process: Process, said: object) -> None:
+        """A leader gives no two rounds of a term one number, given up or not (R2)."""
+        if not isinstance(said, events.RoundSealed):
+            return
+        key = (process.node.incarnation, said.term, said.round)
+        if key in self._proposed:
+            raise Violation(f"{process.name} used the number {said.round} for two rounds")
+        self._proposed.add(key)
 
     def _judge_start(self, incarnation: str, assignment: Assignment) -> None:
         """One round is one roster, one count, one store; its ranks are those of the roster."""
@@ -144,7 +154,7 @@ class Watch:
             self._newest.clear()
 
     def _forget_what_has_ended(self, following: Assignment) -> None:
-        """Begin anew where a job has ended, and whoever belonged to it knows that, or is dead.
+        """Begin anew where a job has ended, and all who belonged to it know that, or are dead.
 
         Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
         """
@@ -180,7 +190,7 @@ class Watch:
     def _was_told(self, process: Process) -> bool:
         """Tell whether the agent of a process has ended as was decided, and did not give up.
 
-        That may be "lost", where whoever decided has left, or "drained", for a node that leaves.
+        That may be "lost", where the leader has left, or "drained", for a node that leaves.
         """
         over = process.agent.over
         if over is None or over.result in _DECIDED:

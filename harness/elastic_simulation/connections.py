@@ -1,11 +1,9 @@
-"""Dials of a played world: towards the coordinator, and to see whether an agent lives (R5, R13)."""
+"""Dials of a played world: towards the leader, and to see whether an agent lives (R5, R13)."""
 
 from __future__ import annotations
 
 from elastic_simulation.process import Direction, Pipe, Process, Surroundings
-from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.probing import answer_of, outcome_of
 
 __all__ = ["Connections"]
 
@@ -21,23 +19,24 @@ class Connections:
         self._keeper_s = keeper_s
         self._newest: dict[str, int] = {}  # by the incarnation that dials
 
-    # --- towards the coordinator -------------------------------------------------------------
+    # --- towards the leader -------------------------------------------------------------
 
     def dial(self, process: Process, dial: v.Dial) -> None:
-        """Connect a member, instead of whatever it had or was about to have."""
+        """Connect a follower, instead of whatever it had or was about to have."""
         self.hang_up(process)
         world = self._world
         number = self._newest[process.node.incarnation] = world.next_id()
-        # A node on which somebody decides dials nobody else, wherever it was told to go (R11.4).
-        host = process if process.coordinator is not None else None
+        own = process.node
+        is_own = (dial.address, dial.port) == (own.address, own.port)
+        host = process if is_own and process.leader is not None else None
         world.later(2 * world.draw_latency_s(), self._dialled, process, dial, number, host)
 
     def hang_up(self, process: Process) -> None:
-        """End a member's connection, or a dial that is under way."""
+        """End a follower's connection, or a dial that is under way."""
         pipe, process.pipe = process.pipe, None
         self._newest.pop(process.node.incarnation, None)
         if pipe is not None:
-            self._world.close(pipe.up, pipe.down, "closed by the member")
+            self._world.close(pipe.up, pipe.down, "closed by the follower")
 
     def _dialled(self, process: Process, dial: v.Dial, number: int, host: Process | None) -> None:
         world = self._world
@@ -49,7 +48,7 @@ class Connections:
             pipe = Pipe(world.next_id(), Direction(process, host), Direction(host, process))
             world.pipes[pipe.id] = pipe
             process.pipe = pipe
-            process.feed("member", v.Connected())
+            process.feed("follower", v.Connected())
             return
         failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
         delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
@@ -57,7 +56,7 @@ class Connections:
 
     def _fail(self, process: Process, failed: v.DialFailed, number: int) -> None:
         if self._newest.get(process.node.incarnation) == number:
-            process.feed("member", failed)
+            process.feed("follower", failed)
 
     # --- whether an agent lives --------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Connections:
         self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
     ) -> None:
         world = self._world
-        suspect = world.by_incarnation[probe.incarnation]
+        suspect = world.by_incarnation[probe.node.incarnation]
         outcome = world.outcome(process, suspect)
         if outcome is v.Outcome.REFUSED and suspect.agent.keeper_alive and patience_s:
             # The keeper holds the port and answers once it is done.
@@ -82,21 +81,14 @@ class Connections:
             redial_s = min(probe.answer_within_s / _TRIES, until - world.time)
             world.later(redial_s, self._probed, process, probe, which, until, patience_s)
             return
-        said = None
-        if outcome is v.Outcome.ALIVE:
-            self._tell_end(process, probe, suspect)
-            said = answer_of(suspect.member)
-        process.feed(which, outcome_of(probe, outcome, said))
-
-    def _tell_end(self, process: Process, probe: v.Probe, suspect: Process) -> None:
-        """Tell whoever is dialled how the job has ended, if the dial is for that."""
-        if probe.ended is None or not process.is_alive:
-            return
-        world = self._world
-        request = m.ProbeRequest(
-            run_id=world.config.run_id, incarnation=probe.incarnation, ended=probe.ended
+        voter = suspect.follower.voter if outcome is v.Outcome.ALIVE else None
+        process.feed(
+            which,
+            v.ProbeAnswered(
+                incarnation=probe.node.incarnation,
+                outcome=outcome,
+                newest_round=0 if voter is None else voter.number,
+                restarts_used=0 if voter is None else voter.restarts_used,
+                is_ending=voter is not None and suspect.follower.ending is not None,
+            ),
         )
-        told = world.carry(process, suspect, request).ended
-        assert told is not None, "an end was told"
-        for which in ("coordinator", "member"):
-            suspect.feed(which, v.EndHeard(ending=told))

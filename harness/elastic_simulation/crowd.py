@@ -6,8 +6,8 @@ import gc
 from collections import Counter
 from dataclasses import dataclass
 
-from elastic_simulation.cores import world_class
 from elastic_simulation.world import settings
+from elastic_simulation.worlds import world_class
 
 __all__ = ["Crowd", "form_crowd"]
 

@@ -23,11 +23,11 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.cores import health_of, world_class
 from elastic_simulation.process import Direction, Pipe, Process
-from elastic_simulation.random_faults.health import seems_over
+from elastic_simulation.random_faults.health import health_of, seems_over
 from elastic_simulation.random_faults.plan_run import finish_what_is_done
 from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import world_class
 from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]

@@ -1,7 +1,7 @@
-"""A played world in which somebody outside says who decides: an etcd in memory (`quorum=granted`).
+"""A played world in which somebody outside says who leads: an etcd in memory (`quorum=granted`).
 
-What talks to it is the launcher's own `GrantedRegistry`, one for each process; played are its loop,
-the calls that the store service would make, and etcd itself: one key bound to a lease, one record,
+What talks to it is the launcher's own `KeyHolder`, one for each process; played are its loop, the
+calls that the store service would make, and etcd itself: one key bound to a lease, one record,
 one end bound to another, and a counter of revisions. Like a node, it can be cut off: its name on
 links is "etcd".
 """
@@ -12,22 +12,14 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from elastic_simulation.process import Process
 from elastic_simulation.world import World
-from pytest_elastic.backends.granted_registry import GrantedRegistry, Where
-from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.heritage import Heritage
-from pytest_elastic.rendezvous.mandate import Mandate
-from pytest_elastic.rendezvous.mark import Mark
-from pytest_elastic.rendezvous.member import MemberMachine
-from pytest_elastic.rendezvous.messages import Place
+from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.model import Node
-
-if TYPE_CHECKING:
-    from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous.registries.key_holder import KeyHolder
 
 __all__ = ["ETCD", "Etcd", "EtcdTimer", "GrantedWorld"]
 
@@ -38,7 +30,7 @@ _FROZEN_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class _Key:
-    """The key that names the coordinator, while its lease lasts."""
+    """The key that names the leader, while its lease lasts."""
 
     value: str
     holder: str
@@ -54,7 +46,7 @@ def _incarnation_in(record: str) -> str:
 
 
 class Etcd:
-    """What etcd holds, and the five calls of `workers.etcd_client` (which see)."""
+    """What etcd holds, and the five calls of `workers.store.etcd_client` (which see)."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -98,7 +90,7 @@ class Etcd:
         return self.key is not None and self.key.created == arguments["create_revision"]
 
     def campaign(self, value: str, ttl_s: float) -> Mapping[str, Any]:
-        """Name whoever asks, if nobody else is."""
+        """Name the node that asks, if no other is."""
         key, now = self.key, self._world.time
         caller = _incarnation_in(value)
         if key is None or key.holder == caller:  # what it still says of the one before is in vain
@@ -149,20 +141,12 @@ class EtcdTimer:
 
 
 class _Agent:
-    """What one agent's registry stands in: its loop, its calls, and the machines beside it."""
+    """What one agent's key holder stands in: its loop, its calls, the machines beside it."""
 
     def __init__(self, world: GrantedWorld, process: Process) -> None:
         self._world = world
         self._process = process
-        self.registry = GrantedRegistry(
-            cast("Loop", self),
-            settings=process.member.settings,
-            where=Where(kind=ETCD, arguments={}, name="an etcd in memory"),
-            calls=self,
-        )
-        self.registry.open(self)
-
-    # --- its loop ----------------------------------------------------------------------------
+        self.holder = KeyHolder(self, self, process.follower.settings)
 
     def now(self) -> float:
         return self._process.now()
@@ -176,18 +160,13 @@ class _Agent:
         self._world.later(delay_s, self._do, act)
 
     def _do(self, act: Callable[[], None]) -> None:
-        if not self._process.is_alive:
-            return
-        if self._process.is_frozen:
+        if self._process.is_alive and self._process.is_frozen:
             self._soon(_FROZEN_S, act)
-        else:
+        elif self._process.is_alive:
             act()
 
-    # --- its calls ---------------------------------------------------------------------------
-
-    def ask_registry(
+    def ask(
         self,
-        kind: str,
         call: str,
         arguments: Mapping[str, Any],
         *,
@@ -195,7 +174,6 @@ class _Agent:
         on_done: Callable[[Any, str], None],
     ) -> None:
         """Ask etcd; what does not come in time is an error, though it may have been done."""
-        del kind
         world, name = self._world, self._process.name
         is_answered = False
 
@@ -209,7 +187,6 @@ class _Agent:
             return (name, ETCD) in world.cut_links or (ETCD, name) in world.cut_links
 
         def arrive() -> None:
-            # Each call is a connection of its own: both ways have to be open for it.
             if not world.is_endpoint_down and not is_cut():
                 answer = world.etcd.ask(call, arguments)
                 self._soon(world.draw_latency_s(), lambda: come(answer))
@@ -221,62 +198,24 @@ class _Agent:
         world.later(world.draw_latency_s(), arrive)
         self._soon(timeout_s, lambda: tell(None, "etcd does not answer"))
 
-    # --- its machines ------------------------------------------------------------------------
-
-    @property
-    def member(self) -> MemberMachine:
-        member: MemberMachine = self._process.member
-        return member
-
     @property
     def node(self) -> Node:
         return self._process.node
 
-    def look_at_place(self, then: Callable[[], None]) -> None:
-        """Go on: a simulated node is where it is."""
-        then()
+    def tell_follower(self, given: v.FollowerInput) -> None:
+        self._process.feed("follower", given)
 
-    @property
-    def has_acknowledged(self) -> bool:
-        return self._process.agent.belongs
+    def tell_leader(self, given: v.LeaderInput) -> None:
+        self._process.feed("leader", given)
 
-    def tell_member(self, given: v.MemberInput) -> None:
-        if not isinstance(given, v.Start):  # the world says that
-            self._process.feed("member", given)
-
-    def tell_coordinator(self, given: v.CoordinatorInput) -> None:
-        self._process.feed("coordinator", given)
-
-    def coordinate(
-        self,
-        term: int,
-        reason: str,
-        *,
-        heritage: Heritage | None = None,
-        mandate: Mandate | None = None,
-        mark: Mark | None = None,
-    ) -> None:
-        process = self._process
-        self._world.end_coordinator(process)
-        self._world.host = process
-        process.coordinate(term, reason, mandate=mandate, heritage=heritage, mark=mark)
-        process.set_alarm("coordinator")
-        if process.agent.over is not None:
-            process.feed("coordinator", v.HandOver(reason="has left"))
-
-    def hear_of(self, place: Place, *, otherwise: Callable[[], None]) -> None:
-        """Never asked: nobody announces himself where an etcd says who decides."""
-        raise AssertionError(f"{place.name} was announced, and {otherwise} would follow")
-
-    def perform(self, command: v.CoordinatorCommand) -> None:
-        World.perform_coordinator(self._world, self._process, command)  # the registry allows it
-
-    def notify(self, notice: ports.Notice) -> None:
-        self._process.agent.notice(notice)
+    def lead(self, recovered: Recovered, reason: str) -> None:
+        del reason
+        self._world.host = self._process
+        self._world.begin_to_lead(self._process, recovered)
 
 
 class GrantedWorld(World):
-    """A world without an endpoint; `host` is whoever was named last, or else the first node."""
+    """A world without an endpoint; `host` is the node that was named last, or the first."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 (those of World)
         super().__init__(*arguments, **named)
@@ -288,57 +227,50 @@ class GrantedWorld(World):
         """When the end was written that stands in etcd now."""
         return self.etcd.ended_at if self.etcd.ending_at(self.time) else None
 
-    def start_coordinator(self, process: Process) -> None:
-        """Name nobody yet: whoever asks etcd first is named."""
+    def bootstrap(self, process: Process) -> None:
+        """Name nobody yet: the first node that asks etcd is named."""
         self.host = process
 
     def _serves_again(self, process: Process) -> bool:
         del process
         return False
 
-    def _registry_of(self, process: Process) -> GrantedRegistry:
+    def _holder_of(self, process: Process) -> KeyHolder:
         agent = self._agents.get(process.node.incarnation)
         if agent is None:
             agent = self._agents[process.node.incarnation] = _Agent(self, process)
-        return agent.registry
+        return agent.holder
+
+    def begin_to_lead(self, process: Process, recovered: Recovered) -> None:
+        """Let a process lead that etcd has named."""
+        self.inquiries.begin_to_lead(process, recovered)
 
     def _found(self, process: Process) -> None:
         if not process.is_alive or process.is_frozen:
             if process.is_alive:
                 self.later(_FROZEN_S, self._found, process)
-        elif process.coordinator is None:
-            self._registry_of(process).find(2.0)
+        elif process.leader is None:
+            self._holder_of(process).find(2.0)
         else:
-            node = process.node
-            process.feed(
-                "member",
-                v.CoordinatorFound(
-                    address=node.address,
-                    port=node.port,
-                    term=process.coordinator.term,
-                    is_here=True,
-                    incarnation=node.incarnation,
-                ),
-            )
+            super()._found(process)
 
-    def at_port_of(self, dial: v.Dial) -> Process:
-        return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
+    def perform_leader(self, process: Process, command: v.LeaderCommand) -> None:
+        """Do what a leader wants."""
+        if isinstance(command, v.WriteRecord):
+            self._holder_of(process).write(command)
+        else:
+            super().perform_leader(process, command)
 
-    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
-        """Let the registry hold back what has to be written down first."""
-        self._registry_of(process).pass_on(command)
-
-    def end_coordinator(self, process: Process) -> None:
-        """Let a process decide nothing any more, and give the key back."""
-        was_one = process.coordinator is not None
-        super().end_coordinator(process)
+    def end_leader(self, process: Process) -> None:
+        """Let a process lead no more, and give the key back."""
+        was_one = process.leader is not None
+        super().end_leader(process)
         if was_one:
-            self._registry_of(process).end()
+            self._holder_of(process).resign()
 
     def go(self, process: Process) -> None:
         """End an agent that nobody needs; the key goes back with it."""
         was_alive = process.is_alive
         super().go(process)
         if was_alive:
-            is_over = process.finished is not None
-            self._registry_of(process).close(is_over=is_over, on_closed=lambda: None)
+            self._holder_of(process).resign()

@@ -13,7 +13,7 @@ from elastic_simulation.process import START_S, PlayedAgent, Process
 from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.departure import leave_timeout_s
+from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 
 __all__ = ["MachineAgent"]
 

@@ -6,8 +6,8 @@ It outlives the processes of a node, and is gone when its machine has lost its p
 from __future__ import annotations
 
 from elastic_simulation.process import Process, Surroundings
-from pytest_elastic.rendezvous.mark import KnownJob, Mark
-from pytest_elastic.rendezvous.member_phases import Link
+from pytest_elastic.rendezvous.consensus.records import KnownJob, Mark
+from pytest_elastic.rendezvous.machine import ConnectionPhase
 
 __all__ = ["Marks"]
 
@@ -37,34 +37,21 @@ class Marks:
             return None
         job, at = self._left[process.name]
         self._found[process.node.incarnation] = job
-        return self.mark_of(job, process.moment(at))
-
-    def mark_of(self, job: KnownJob, renewed_at: float) -> Mark:
-        """Return what a host is told of a job that was here."""
-        return Mark(job=job, renewed_at=renewed_at)
-
-    def is_in_contact(self, process: Process) -> bool:
-        """Tell whether a node is a member of its job now."""
-        return bool(process.member.link is Link.JOINED)
+        return Mark(job=job, renewed_at=process.moment(at))
 
     def remember(self, process: Process) -> None:
         """Leave a mark, if this is the host and knows of a job; the process is about to promise."""
         world = self._world
         is_host = process is world.host and not world.has_several_endpoints
         if is_host and world.config.has_succession:
-            job = process.member.known_job
+            job = process.follower.known_job
             if job is not None:
                 self._left[process.name] = (job, world.time)
 
     def part(self, process: Process) -> None:
-        """Take the mark away if the job has ended, and see that it tells of a node that leaves."""
-        if process is not self._world.host:
-            return
-        job = process.member.known_job
-        if process.member.has_ended:
-            self._left.pop(process.name, None)
-        elif job is not None and job.left:
-            self.remember(process)
+        """Take the mark away if the job has ended."""
+        if process is self._world.host and process.follower.has_ended:
+            self.lose(process.name)
 
     def lose(self, name: str) -> None:
         """Forget what was on a machine."""
@@ -73,6 +60,6 @@ class Marks:
     def _renew(self, process: Process) -> None:
         if not process.is_alive or process.agent.over is not None:
             return
-        if not process.is_frozen and self.is_in_contact(process):
+        if not process.is_frozen and process.follower.connection is ConnectionPhase.JOINED:
             self.remember(process)
         self._world.later(self._world.config.beat_interval_s, self._renew, process)

@@ -15,21 +15,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pytest_elastic.agent.messages import AgentInput
-from pytest_elastic.events.model import CoordinatorStarted, Event
-from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
-from pytest_elastic.rendezvous.founding import FoundingMachine
-from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, FoundingInput
-from pytest_elastic.rendezvous.heritage import Heritage
-from pytest_elastic.rendezvous.mandate import Mandate
-from pytest_elastic.rendezvous.mark import Mark
+from pytest_elastic.rendezvous.follower.follower import Follower
+from pytest_elastic.rendezvous.leader.leader import Leader
+from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, Settings
 
 __all__ = ["Direction", "Pipe", "PlayedAgent", "Process", "Surroundings"]
 
-T = TypeVar("T", bound=m.Message)
+T = TypeVar("T")
 
 # A group of workers is forked, stopped, killed; a broken peer is noticed: seconds, as measured.
 START_S = 0.02
@@ -41,7 +37,7 @@ KEEPER_LAG_S = 0.001
 # Values that say nothing else need to be made only once.
 _TIME_PASSED = v.TimePassed()
 
-_Given = v.MemberInput | v.CoordinatorInput | AgentInput | FoundingInput
+_Given = v.FollowerInput | v.LeaderInput | AgentInput
 
 
 @dataclass(slots=True, eq=False)
@@ -51,16 +47,16 @@ class Direction:
     source: Process
     target: Process
     pipe: Pipe = field(init=False, repr=False)
-    items: deque[m.Message | str] = field(default_factory=deque)  # a text is the end: its reason
+    items: deque[Any] = field(default_factory=deque)  # messages; a text is the end: its reason
     is_open: bool = True  # the receiving end still wants to hear
 
 
 @dataclass(slots=True, eq=False)
 class Pipe:
-    """A connection between a member and a coordinator."""
+    """A connection between a follower and a leader."""
 
     id: int
-    up: Direction  # member to coordinator
+    up: Direction  # follower to leader
     down: Direction
 
     def __post_init__(self) -> None:
@@ -87,10 +83,6 @@ class Surroundings(ABC):
     @abstractmethod
     def later(self, delay_s: float, act: Callable[..., None], *arguments: object) -> None:
         """Do something after a while: `act(*arguments)`."""
-
-    @abstractmethod
-    def new_member(self, node: Node, config: Settings) -> object:
-        """Return the machine of a node that takes part in rounds."""
 
     @abstractmethod
     def next_id(self) -> int:
@@ -129,20 +121,16 @@ class Surroundings(ABC):
     # --- what processes do
 
     @abstractmethod
-    def perform_member(self, process: Process, command: v.MemberCommand) -> None:
-        """Do what a member's machine wants."""
+    def perform_follower(self, process: Process, command: v.FollowerCommand) -> None:
+        """Do what a follower wants."""
 
     @abstractmethod
-    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
-        """Do what a coordinator's machine wants."""
+    def perform_leader(self, process: Process, command: v.LeaderCommand) -> None:
+        """Do what a leader wants."""
 
     @abstractmethod
-    def perform_founding(self, process: Process, command: FoundingCommand) -> None:
-        """Do what a founder's machine wants."""
-
-    @abstractmethod
-    def end_coordinator(self, process: Process) -> None:
-        """Let a process decide nothing any more."""
+    def end_leader(self, process: Process) -> None:
+        """Let a process lead no more."""
 
     @abstractmethod
     def leave(self, process: Process) -> None:
@@ -163,20 +151,16 @@ class Surroundings(ABC):
         """Tell those who listen what a node states, or that its workers are to start."""
 
     @abstractmethod
-    def announce_at_endpoints(self, process: Process, place: m.Place) -> None:
-        """Write down at several endpoints, if there are, where the job is."""
+    def announce_at_endpoints(self, process: Process, leader: LeaderAddress) -> None:
+        """Write down at several endpoints, if there are, who leads."""
 
     @abstractmethod
-    def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
-        """Tell an agent who decides."""
+    def announce_to(self, process: Process, incarnation: str, leader: LeaderAddress) -> None:
+        """Tell an agent who leads."""
 
     @abstractmethod
-    def hear_of(self, process: Process, place: m.Place) -> None:
-        """Let a coordinator hear of a newer one that was published."""
-
-    @abstractmethod
-    def watch_endpoint_of(self, process: Process) -> None:
-        """Let a first coordinator announce itself at several endpoints, from now on."""
+    def hear_of(self, process: Process, leader: LeaderAddress) -> None:
+        """Let a node hear of a leader that was published."""
 
 
 class PlayedAgent:
@@ -265,7 +249,7 @@ class PlayedAgent:
             act()
 
     def _ask(self, request: ports.Request) -> None:
-        self.process.feed("member", request)
+        self.process.feed("follower", request)
 
     # --- notices -----------------------------------------------------------------------------
 
@@ -508,9 +492,8 @@ class Process:
         self.name = node.name
         self._offset_s = offset_s
         self._rate = rate
-        self.member: Any = world.new_member(node, config)  # of either core
-        self.coordinator: Any = None  # of either core
-        self.founding: FoundingMachine | None = None
+        self.follower = Follower(node=node, settings=config)
+        self.leader: Leader | None = None
         self.agent = world.agent_class(self)
         self.pipe: Pipe | None = None
         self.is_alive = True
@@ -521,41 +504,10 @@ class Process:
         self.is_frozen = False
         self.is_suspended = False  # with everything on its machine
         self.finished: str | None = None
-        self.is_released = False  # its member answers nobody any more
+        self.is_released = False  # its follower answers nobody any more
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
-        self._alarms = dict.fromkeys(("member", "coordinator", "founding"), math.inf)
-
-    def coordinate(
-        self,
-        term: int,
-        reason: str,
-        *,
-        heritage: Heritage | None = None,
-        mandate: Mandate | None = None,
-        mark: Mark | None = None,
-    ) -> None:
-        """Run the coordinator of a term here, and say so, as the real driver does."""
-        settings, node = self.member.settings, self.node
-        self.coordinator = CoordinatorMachine(
-            settings=settings,
-            node=node,
-            term=term,
-            now=self.now(),
-            mandate=mandate,
-            heritage=heritage,
-            mark=mark,
-        )
-        self.world.state(
-            self,
-            CoordinatorStarted(
-                term=term,
-                address=node.address,
-                port=node.port,
-                quorum=settings.quorum,
-                reason=reason,
-            ),
-        )
+        self._alarms = dict.fromkeys(("follower", "leader"), math.inf)
 
     def now(self) -> float:
         """Return the time on this node's own clock."""
@@ -571,7 +523,7 @@ class Process:
         return wait / self._rate if wait > 0.0 else 0.0
 
     def feed(self, which: str, given: _Given) -> None:
-        """Queue an input for "member", "coordinator", "founding" or "agent".
+        """Queue an input for "follower", "leader" or "agent".
 
         One at a time, as in the real driver: the commands of one step are performed before the
         next input. A frozen agent does not get to its queue.
@@ -590,10 +542,6 @@ class Process:
         if self._inbox:
             self._pump()
 
-    def tell_at_once(self, which: str, given: _Given) -> None:
-        """Step one machine amid the commands of another, before the next of these is performed."""
-        self._step(which, given)
-
     def resume(self) -> None:
         """Go on after the whole machine was stopped: the keeper looks at the lease first."""
         self.is_suspended = False
@@ -606,7 +554,7 @@ class Process:
             return
         waiting, self._inbox = self._inbox, deque()
         self.is_frozen = False
-        for which in ("member", "coordinator", "founding"):
+        for which in ("follower", "leader"):
             self.feed_if_due(which)
             self.set_alarm(which)  # one that rang meanwhile, too early, was not set again
         self._inbox += waiting
@@ -644,11 +592,9 @@ class Process:
             self._set_alarm(which, wake)
 
     def _wake_at(self, which: str) -> float | None:
-        machine: Any = self.member
-        if which != "member":
-            machine = self.founding if which == "founding" else self.coordinator
-        wake: float | None = machine.wake_at() if machine is not None else None
-        return wake
+        if which == "follower":
+            return self.follower.wake_at()
+        return None if self.leader is None else self.leader.wake_at()
 
     def _pump(self) -> None:
         if self._is_pumping:
@@ -667,25 +613,22 @@ class Process:
             wake = self._wake_at(which)
             if wake is not None and now < wake <= now + 1e-9:
                 now = wake  # no rounding of clocks makes a timer early
-        if which == "member":
-            for command in self.member.step(given, now):
-                world.perform_member(self, command)
-            wake = self.member.wake_at()
+        step: Any  # what is given is of the machine that `which` names
+        if which == "follower":
+            step = self.follower.step
+            for command in step(given, now):
+                world.perform_follower(self, command)
+            wake = self.follower.wake_at()
         elif which == "agent":
             self.agent.take(given)
             return
-        elif which == "founding":
-            if self.founding is None:
-                return
-            for each in self.founding.step(given, now):  # type: ignore[arg-type]  # by `which`
-                world.perform_founding(self, each)
-            wake = self._wake_at(which)
         else:
-            coordinator = self.coordinator
-            if coordinator is None:
+            leader = self.leader
+            if leader is None:
                 return
-            for order in coordinator.step(given, now):
-                world.perform_coordinator(self, order)
-            wake = coordinator.wake_at()  # None if it has stepped down
+            step = leader.step
+            for order in step(given, now):
+                world.perform_leader(self, order)
+            wake = leader.wake_at()  # None if it has stepped down
         if wake is not None and wake < self._alarms[which]:
             self._set_alarm(which, wake)

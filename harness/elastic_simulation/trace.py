@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from elastic_simulation.world import World
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Electorate, Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.consensus.records import Configuration, Record, Term
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node
 
 __all__ = ["QUIET", "described", "told_again"]
 
@@ -26,9 +27,6 @@ QUIET = frozenset(
         "run_id",
         "max_restarts",
         "incarnation",
-        "newest_round",
-        "sealed_term",
-        "sealed_round",
         "pid",
         "traceback",
     }
@@ -39,7 +37,7 @@ def told_again(world: World, said: Sequence[tuple[float, str]]) -> list[str]:
     """Return the lines of a run; the world must have kept its messages."""
     rows: list[tuple[float, int, str, str]] = [(at, 0, "", f"--- {text}") for at, text in said]
     for at, source, target, message in world.sent:
-        if not isinstance(message, m.Beat):
+        if not isinstance(message, m.Heartbeat):
             rows.append((at, 3, source, f">{target} {described(message)}"))
     rows += [(at, 1, name, f"* {described(event)}") for at, name, event in world.events]
     for process in world.every_process:
@@ -74,16 +72,21 @@ def described(value: object, quiet: frozenset[str] = QUIET) -> str:
 
 def _shown(value: object) -> str:
     match value:
-        case Node(name=name) | RosterEntry(name=name):
+        case Node(name=name):
             return name
         case Failure(node=node, rank=rank, exit_code=code):
             return f"{node}/rank{rank}/{code}"
-        case m.Seal() | m.Commit():
-            return f"{value.term}/{value.round}"
-        case m.Place():
-            return f"{value.name}@{value.term}"
-        case Electorate():
-            return f"{value.round}[{','.join(entry.name for entry in value.members)}]"
+        case m.LeaderAddress():
+            return f"{value.name}@{_shown(value.term)}"
+        case Term():
+            return f"{value.counter}.{value.node.partition('/')[0]}"
+        case Configuration():
+            return f"[{','.join(voter.partition('/')[0] for voter in value.voters)}]"
+        case Record():
+            what = f"round {value.round}" if value.end is None else f"end {value.end.result}"
+            return f"{value.number}({what} {_shown(value.configuration)})"
+        case m.RecordDecided():
+            return f"{value.number}@{value.store_address}:{value.store_port}"
         case Assignment():
             roster = ",".join(entry.name for entry in value.roster)
             return f"{value.round}[{roster}]@{value.store_address}:{value.store_port}"

@@ -20,22 +20,22 @@ from typing import Any, TypeVar, cast
 
 from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
-from elastic_simulation.inquiries import Inquiries, place_of
+from elastic_simulation.inquiries import Inquiries, leader_at
 from elastic_simulation.marks import Marks
 from elastic_simulation.process import Direction, Pipe, PlayedAgent, Process
 from elastic_simulation.queries import WorldQueries
 from pytest_elastic.events.model import Event
+from pytest_elastic.rendezvous import codec, ports
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous import ports, wire
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator_phases import Phase
-from pytest_elastic.rendezvous.founding_vocabulary import FoundingCommand, Joined
-from pytest_elastic.rendezvous.member import MemberMachine
+from pytest_elastic.rendezvous.consensus.records import Term, founding_record
+from pytest_elastic.rendezvous.machine import LeaderPhase
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
+from pytest_elastic.rendezvous.settings import settings_as_values
 
-__all__ = ["World", "formed", "settings"]
+__all__ = ["World", "settings"]
 
-T = TypeVar("T", bound=m.Message)
+T = TypeVar("T")
 
 # What comes when: the time, a number that keeps the order of equal times, what is done with what.
 _Due = tuple[float, int, Callable[..., None], tuple[object, ...]]
@@ -86,9 +86,6 @@ def settings(
 class World(WorldQueries):
     """All of it. `processes` holds the newest start of each node."""
 
-    inquiries_class: type[Inquiries] = Inquiries
-    codec: Any = wire
-
     def __init__(
         self,
         config: Settings,
@@ -107,7 +104,7 @@ class World(WorldQueries):
         self.cut_links: set[tuple[str, str]] = set()
         self.rejecting: set[tuple[str, str]] = set()
         self.events: list[tuple[float, str, Event]] = []
-        self.sent: list[tuple[float, str, str, m.Message]] = []
+        self.sent: list[tuple[float, str, str, Any]] = []
         self.watchers: list[Callable[[], None]] = []
         self.listeners: list[Callable[[Process, Event | ports.StartWorkers], None]] = []
         self.is_changed = False  # which workers run, since the watchers looked last
@@ -118,7 +115,7 @@ class World(WorldQueries):
         self.draw: Callable[[], float] = random.Random(0).random
         self.is_endpoint_down = False
         self.expected = 0  # nodes that will start, and know of no job then
-        self.inquiries = self.inquiries_class(self, KEEPER_S)
+        self.inquiries = Inquiries(self, KEEPER_S)
         self.connections = Connections(self, KEEPER_S)
         self.marks = Marks(self)
         names = config.endpoints.split(",") if config.endpoints else ()
@@ -129,11 +126,6 @@ class World(WorldQueries):
         self._is_plain = not (checks_wire or keeps_messages)  # a message is what it is
         self._queue: list[_Due] = []
         self._count = 0
-        self._terms = 0
-
-    def new_member(self, node: Node, config: Settings) -> object:
-        """Return the machine of a node that takes part in rounds."""
-        return MemberMachine(node=node, settings=config)
 
     @property
     def end_written_at(self) -> float | None:
@@ -200,7 +192,7 @@ class World(WorldQueries):
         port: int = 1000,
         clock_rate: float = 1.0,
     ) -> None:
-        """Start agents; the first one of the world hosts the coordinator."""
+        """Start agents; the first one of the world hosts the endpoint."""
         for name in names:
             number = len(self.every_process) + 1
             node = Node(
@@ -222,8 +214,8 @@ class World(WorldQueries):
             if self.endpoints is not None:
                 self.endpoints.open(process)
             elif self.host is None or self._serves_again(process):
-                self.start_coordinator(process)
-            process.feed("member", v.Start())
+                self.bootstrap(process)
+            process.feed("follower", v.Start())
 
     def _serves_again(self, process: Process) -> bool:
         """Tell whether a process comes back at the endpoint, where nobody is any more."""
@@ -231,14 +223,11 @@ class World(WorldQueries):
         is_back = host is not None and not host.is_alive and host.name == process.name
         return is_back and self.config.has_succession
 
-    def start_coordinator(self, process: Process) -> None:
+    def bootstrap(self, process: Process) -> None:
         """Let a process host the rendezvous."""
-        self._terms = 1 if self.config.has_succession else self._terms + 1
         self.host = process
-        reason = "the endpoint is an address of this node"
-        process.coordinate(self._terms, reason, mark=self.marks.open(process))
-        process.set_alarm("coordinator")
-        self.inquiries.publish_first(process)
+        base, mark = founding_record((process.node,)), self.marks.open(process)
+        process.feed("follower", v.Bootstrap(base=base, mark=mark))
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL: connections close; the keeper kills the workers and leaves a tombstone."""
@@ -257,8 +246,8 @@ class World(WorldQueries):
 
     def leave(self, process: Process) -> None:
         """End an agent whose work is done."""
-        is_coordinating = process.coordinator is not None and process.finished is None
-        if process.agent.over is None or is_coordinating or not process.is_released:
+        is_leading = process.leader is not None and process.finished is None
+        if process.agent.over is None or is_leading or not process.is_released:
             return
         self.go(process)
 
@@ -332,7 +321,7 @@ class World(WorldQueries):
             self._flush(pipe.down)
 
     def break_connection(self, name: str) -> None:
-        """Reset a member's connection at both ends; both nodes are well."""
+        """Reset a follower's connection at both ends; both nodes are well."""
         pipe = self.processes[name].pipe
         if pipe is not None:
             self._end(pipe.up, "reset")
@@ -341,7 +330,7 @@ class World(WorldQueries):
     def is_cut(self, source: Process, target: Process) -> bool:
         return (source.name, target.name) in self.cut_links and source is not target
 
-    def _send(self, direction: Direction, item: m.Message | str) -> None:
+    def _send(self, direction: Direction, item: Any) -> None:  # noqa: ANN401 (any message)
         source, target = direction.source, direction.target
         if not self._is_plain and not isinstance(item, str):
             item = self.carry(source, target, item)
@@ -356,7 +345,7 @@ class World(WorldQueries):
             self.sent.append((self.time, source.name, target.name, message))
         if not self._checks_wire:
             return message
-        return cast("T", self.codec.decode(json.loads(json.dumps(self.codec.encode(message)))))
+        return cast("T", codec.decode(json.loads(json.dumps(codec.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""
@@ -379,11 +368,11 @@ class World(WorldQueries):
         if isinstance(item, str):
             self._end(direction, item)
         elif direction is pipe.down:
-            target.feed("member", v.MessageReceived(message=item))
-        elif target.coordinator is None:
-            self.close(pipe.down, pipe.up, "nobody decides here")
+            target.feed("follower", v.MessageReceived(message=item))
+        elif target.leader is None:
+            self.close(pipe.down, pipe.up, "nobody leads here")
         else:
-            target.feed("coordinator", v.PeerMessage(connection=pipe.id, message=item))
+            target.feed("leader", v.PeerMessage(connection=pipe.id, message=item))
 
     def _end(self, direction: Direction, reason: str) -> None:
         """Tell the receiving end of a direction that the connection is over."""
@@ -392,10 +381,10 @@ class World(WorldQueries):
         direction.is_open = False
         pipe = direction.pipe
         if direction is pipe.up:
-            direction.target.feed("coordinator", v.PeerLost(connection=pipe.id, reason=reason))
+            direction.target.feed("leader", v.PeerLost(connection=pipe.id, reason=reason))
         elif direction.target.pipe is pipe:
             direction.target.pipe = None
-            direction.target.feed("member", v.ConnectionLost(reason=reason))
+            direction.target.feed("follower", v.ConnectionLost(reason=reason))
         self._forget(pipe)
 
     def close(self, outward: Direction, inward: Direction, reason: str) -> None:
@@ -426,29 +415,28 @@ class World(WorldQueries):
         for listen in list(self.listeners):
             listen(process, said)
 
-    # --- what members do ---------------------------------------------------------------------
+    # --- what followers do -------------------------------------------------------------------
 
-    def perform_member(self, process: Process, command: v.MemberCommand) -> None:
+    def perform_follower(self, process: Process, command: v.FollowerCommand) -> None:
         match command:
             case v.Send(message=message):
-                if isinstance(message, m.SealAcknowledged):
+                if isinstance(message, m.RecordAccepted):
                     self.marks.remember(process)
-                    if process.founding is not None:
-                        process.feed("founding", Joined())
                 if process.pipe is not None:
                     self._send(process.pipe.up, message)
             case v.Notify(notice=notice):
                 process.agent.notice(notice)
                 if isinstance(notice, ports.JobOver):
                     self.marks.part(process)
+                    if process.leader is not None and leader_at(process).is_founding:
+                        process.feed("leader", v.HandOver(reason="has ended"))
             case v.Probe():
-                self.connections.probe(process, command, "member")
+                self.connections.probe(process, command, "follower")
             case v.Emit(event=event):
                 self.state(process, event)
-            case v.FindCoordinator(peers=peers):
+            case v.FindLeader(peers=peers):
                 self.later(self.draw_latency_s(), self._found, process)
-                if peers:
-                    self.inquiries.perform(process, command)
+                self.inquiries.ask_who_leads(process, peers)
             case v.Dial():
                 self.connections.dial(process, command)
             case v.Hangup():
@@ -456,37 +444,40 @@ class World(WorldQueries):
             case v.Released():
                 process.is_released = True
                 self.later(2 * KEEPER_S, self.leave, process)
+            case v.AskVote():
+                self.inquiries.ask_vote(process, command)
+            case v.SendTo(
+                connection=connection, message=m.StatusAnswer() | m.VoteAnswer() as answer
+            ):
+                self.inquiries.answer(process, connection, answer)
+            case v.HandOver():
+                process.feed("leader", command)
+            case v.Lead(recovered=recovered):
+                self.inquiries.begin_to_lead(process, recovered)
             case _:
-                self.inquiries.perform(process, command)
+                raise AssertionError(f"nobody performs {command}")
 
     def _found(self, process: Process) -> None:
-        if process.coordinator is not None:
-            self._tell_found(process, place_of(process))
+        if process.leader is not None:
+            self._tell_found(process, leader_at(process))
             return
         if self.endpoints is not None:
             self.endpoints.find(process)
             return
-        host = self.host
-        is_near = host is process
+        leader, host = self.inquiries.published, self.host
         is_served = host is not None and host.has_power and not self.is_endpoint_down
-        if host is None or not (is_served and (is_near or not self.is_apart(process, host))):
-            process.feed("member", v.CoordinatorNotFound(reason="the endpoint did not answer"))
-            return
-        place = self.inquiries.published
-        assert place is not None, "whoever hosts the endpoint publishes who decides"
-        self._tell_found(process, place)
+        if leader is None:
+            process.feed("follower", v.LeaderNotFound(reason="nobody leads"))
+        elif host is None or not (
+            is_served and (host is process or not self.is_apart(process, host))
+        ):
+            process.feed("follower", v.LeaderNotFound(reason="the endpoint did not answer"))
+        else:
+            self._tell_found(process, leader)
 
-    def _tell_found(self, process: Process, place: m.Place) -> None:
-        process.feed(
-            "member",
-            v.CoordinatorFound(
-                address=place.address,
-                port=place.port,
-                term=place.term,
-                is_here=place.incarnation == process.node.incarnation,
-                incarnation=place.incarnation,
-            ),
-        )
+    def _tell_found(self, process: Process, leader: m.LeaderAddress) -> None:
+        is_here = leader.incarnation == process.node.incarnation
+        process.feed("follower", v.LeaderFound(leader=leader, is_here=is_here))
 
     def is_apart(self, one: Process, other: Process) -> bool:
         if not self.cut_links:
@@ -504,8 +495,8 @@ class World(WorldQueries):
         return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
 
     def at_port_of(self, dial: v.Dial) -> Process:
-        """Return who is, or was last, behind an address."""
-        if self.host is not None and self.host.node.address == dial.address:
+        """Return who is, or was last, behind an address; of two that live, the host."""
+        if self.host is not None and self.host.is_alive and self.host.node.address == dial.address:
             return self.host
         return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
 
@@ -513,9 +504,9 @@ class World(WorldQueries):
         self._count += 1
         return self._count
 
-    # --- what the coordinator does -----------------------------------------------------------
+    # --- what the leader does ----------------------------------------------------------------
 
-    def perform_coordinator(self, process: Process, command: v.CoordinatorCommand) -> None:
+    def perform_leader(self, process: Process, command: v.LeaderCommand) -> None:
         match command:
             case v.SendTo(connection=connection, message=message):
                 pipe = self.pipes.get(connection)
@@ -524,69 +515,71 @@ class World(WorldQueries):
             case v.Disconnect(connection=connection):
                 pipe = self.pipes.get(connection)
                 if pipe is not None:
-                    self.close(pipe.down, pipe.up, "closed by the coordinator")
+                    self.close(pipe.down, pipe.up, "closed by the leader")
             case v.Probe():
-                self.connections.probe(process, command, "coordinator")
+                self.connections.probe(process, command, "leader")
             case v.Emit(event=event):
                 self.state(process, event)
             case v.Finished(result=result):
                 process.finished = result
                 self.later(2 * KEEPER_S, lambda: self.leave(process))
-            case v.FoundJob():
-                assert self.endpoints is not None, "there are several"
-                self.endpoints.found(process)
             case v.SteppedDown():
-                self.end_coordinator(process)
+                self.end_leader(process)
+            case _:
+                raise AssertionError(f"nobody performs {command}")
 
     def may_decide(self, process: Process) -> bool:
-        """Tell whether a coordinator has a grant that is not over, and no written end to tell."""
-        coordinator, now = process.coordinator, process.now()
-        if coordinator is None or coordinator.phase is Phase.DEPOSED:
+        """Tell whether a leader has a grant that is not over, and no decided end to tell."""
+        leader, now = process.leader, process.now()
+        if leader is None or leader.phase is LeaderPhase.DEPOSED:
             return False
-        until: float = coordinator._mandate.until(now)  # noqa: SLF001 (only a judge asks)
+        until: float = leader._replication.leads_until(now)  # noqa: SLF001 (only a judge asks)
         return now < until < math.inf
 
     def show_newer(self, process: Process, ahead: int) -> int:
-        """Let whoever decides hear of a term that is so much higher."""
-        term = int(process.coordinator.term) + ahead
-        process.feed("coordinator", v.Superseded(term=term))
-        return term
+        """Let a leader meet a node that has promised a term so much higher, and is lost then.
 
-    def perform_founding(self, process: Process, command: FoundingCommand) -> None:
+        One that has decided nothing hears that such a one leads.
+        """
+        assert process.leader is not None, f"{process.name} leads nobody"
+        term = Term(process.leader.term.counter + ahead, "lost/0")
+        config, own = self.config, process.node
+        if leader_at(process).is_founding:  # it would wait for that node, which never was
+            leader = m.LeaderAddress(
+                term=term, name="lost", incarnation="lost/0", address="lost", port=1
+            )
+            process.feed("leader", v.LeaderHeard(leader=leader))
+            return term.counter
+        request = m.JoinRequest(
+            run_id=config.run_id,
+            node=Node(name="lost", incarnation="lost/0", address="lost", port=1, slots=1),
+            settings=settings_as_values(config),
+            resumes_round=0,
+            term=term,
+            number=0,
+            restarts_used=0,
+            meant_for=own.incarnation,
+        )
+        process.feed("leader", v.PeerMessage(connection=self.next_id(), message=request))
+        return term.counter
+
+    def announce_at_endpoints(self, process: Process, leader: m.LeaderAddress) -> None:
         if self.endpoints is not None:
-            self.endpoints.perform(process, command)
+            self.endpoints.announce(process, leader)
 
-    def announce_at_endpoints(self, process: Process, place: m.Place) -> None:
-        if self.endpoints is not None:
-            self.endpoints.announce(process, place)
+    def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
+        self.inquiries.announce_to(process, incarnation, leader)
 
-    def announce_to(self, process: Process, incarnation: str, place: m.Place) -> None:
-        self.inquiries.announce_to(process, incarnation, place)
+    def hear_of(self, process: Process, leader: m.LeaderAddress) -> None:
+        self.inquiries.hear_of(process, leader)
 
-    def hear_of(self, process: Process, place: m.Place) -> None:
-        self.inquiries.hear_of(process, place)
-
-    def watch_endpoint_of(self, process: Process) -> None:
-        self.inquiries.watch_endpoint_of(process)
-
-    def end_coordinator(self, process: Process) -> None:
-        """Let a process decide nothing any more; its members see their connections end."""
-        if process.coordinator is None:
+    def end_leader(self, process: Process) -> None:
+        """Let a process lead no more; its followers see their connections end."""
+        if process.leader is None:
             return
-        process.coordinator = None
+        process.leader = None
         for pipe in list(self.pipes.values()):
             if pipe.down.source is process:
-                self.close(pipe.down, pipe.up, "the coordinator stepped down")
+                self.close(pipe.down, pipe.up, "the leader stepped down")
         if process.agent.over is not None:
             self.later(KEEPER_S, lambda: self.leave(process))
-
-
-def formed(
-    *names: str, nodes: str = "", after_s: float = 2.0, config: Settings | None = None
-) -> World:
-    """Return a world whose first round has run for a while on these nodes."""
-    world = World(config or settings(nodes or f"{len(names)}:{len(names)}"))
-    world.start(*names)
-    world.run_until(lambda: world.all_run(*names), within_s=5.0)
-    world.run(after_s)
-    return world

@@ -29,7 +29,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
-from pytest_elastic.workers.logs import full_disk_of
+from pytest_elastic.workers.logs.folders import full_disk_of
 from pytest_elastic.workers.process_tree import describe_process
 from pytest_elastic.workers.spec import WorkerSpec
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +15,16 @@ from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
 from pytest_elastic.config import LaunchConfig, ProgramConfig, fill_in
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
+from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous.model import Assignment
-from pytest_elastic.workers import registry_file
-from pytest_elastic.workers.console import Console
 from pytest_elastic.workers.file_timer import make_file_timer
-from pytest_elastic.workers.logs import LogDirectory, LogSettings, WorkerLogs, line_prefix
-from pytest_elastic.workers.logs_plugin import READY_S, LogsPlugin, PlacedOutput
-from pytest_elastic.workers.name_lookup import name_or_address
+from pytest_elastic.workers.logs.console import Console
+from pytest_elastic.workers.logs.folders import LogDirectory, LogSettings, WorkerLogs, line_prefix
+from pytest_elastic.workers.logs.plugin import READY_S, LogsPlugin, PlacedOutput
+from pytest_elastic.workers.logs.tee import Tee, TeeStream, tee_streams
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.tee import Tee, TeeStream, tee_streams
+from pytest_elastic.workers.store import registry_file
+from pytest_elastic.workers.store.name_lookup import name_or_address
 
 __all__ = ["PlannedRound", "ProgramPlan", "command_line"]
 
@@ -317,5 +319,9 @@ class ProgramPlan:
     def _prefix(self, rank: int, local_rank: int) -> str:
         config = self._config
         return line_prefix(
-            config.log_line_prefix, role=config.role, rank=rank, local_rank=local_rank
+            config.log_line_prefix,
+            role=config.role,
+            rank=rank,
+            local_rank=local_rank,
+            hostname=printable(socket.gethostname()),
         )

@@ -88,7 +88,7 @@ class StoreCalls(EndpointStore):
         timeout_s: float,
         on_done: Callable[[Any, str], None],
     ) -> None:
-        """Call `workers.etcd_client` or `registry_file`; calls back with (value, error)."""
+        """Call `workers.store.etcd_client` or `registry_file`; calls back with (value, error)."""
         self._call(
             f"{kind}_{call}",
             arguments,

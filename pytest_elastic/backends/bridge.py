@@ -37,7 +37,7 @@ from pytest_elastic.backends.bridge_vocabulary import (
 )
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Failure, Node, RosterEntry
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node
 
 __all__ = ["ALLOWED", "BridgeMachine", "Phase"]
 
@@ -335,7 +335,7 @@ class BridgeMachine:
         self._out.append(Emit(event=event))
 
 
-def _roster(entries: Sequence[Mapping[str, Any]]) -> tuple[RosterEntry, ...]:
+def _roster(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
     """Return the roster, with names that no two have: several agents may share a host's."""
     taken: dict[str, int] = {}
     roster = []
@@ -343,7 +343,7 @@ def _roster(entries: Sequence[Mapping[str, Any]]) -> tuple[RosterEntry, ...]:
         name = str(entry["name"])
         taken[name] = taken.get(name, 0) + 1
         roster.append(
-            RosterEntry(
+            Node(
                 name=name if taken[name] == 1 else f"{name}-{taken[name]}",
                 incarnation=str(entry["incarnation"]),
                 address=str(entry["address"]),

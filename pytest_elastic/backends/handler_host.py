@@ -27,7 +27,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.errors import InternalError
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers.name_lookup import addresses_of
+from pytest_elastic.workers.store.name_lookup import addresses_of
 
 __all__ = ["HandlerHostRole"]
 

@@ -1,15 +1,39 @@
-"""Where the key is that names a job's coordinator: in which etcd or file, under which names."""
+"""Where the key is that names a job's leader: in which etcd or file, under which names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from pytest_elastic.backends.granted_registry import Where
 from pytest_elastic.backends.names import etcd_endpoints
 from pytest_elastic.errors import UsageError
 
-__all__ = ["where_in_etcd", "where_in_file"]
+__all__ = ["RegistryCalls", "Where", "where_in_etcd", "where_in_file"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the key is: which `kind` of calls, what they need to get there, and how to say it."""
+
+    kind: str
+    arguments: Mapping[str, Any]
+    name: str
+
+
+class RegistryCalls(Protocol):
+    """Calls of `etcd_client` and `registry_file` in `workers.store`, made where they may block."""
+
+    def ask_registry(
+        self,
+        kind: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_done: Callable[[Any, str], None],
+    ) -> None:
+        """Call back with (value, error) within the time given."""
 
 
 def where_in_etcd(endpoints: str, conf: Mapping[str, str], run_id: str) -> Where:
@@ -31,7 +55,7 @@ def where_in_file(path: str, run_id: str) -> Where:
 
 
 def _etcd_place(endpoints: str, conf: Mapping[str, str]) -> dict[str, Any]:
-    """Return how to get to etcd, as `workers.etcd_client` reads it; raises UsageError."""
+    """Return how to get to etcd, as `workers.store.etcd_client` reads it; raises UsageError."""
     place: dict[str, Any] = {**conf, "endpoints": [str(each) for each in etcd_endpoints(endpoints)]}
     if place.setdefault("protocol", "http") not in ("http", "https"):
         raise UsageError(f"--rdzv-conf protocol={place['protocol']}: expected http or https")

@@ -1,6 +1,6 @@
 """The endpoint's store for a process that may have threads: a thread for each call.
 
-Our own agents have a store service instead. Here torch is imported already, by whoever runs us,
+Our own agents have a store service instead. Here the program that runs us has torch,
 and a call that hangs costs a thread that nobody waits for.
 """
 
@@ -16,8 +16,8 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
-from pytest_elastic.workers import store_client, torch_store
-from pytest_elastic.workers.own_address import own_address
+from pytest_elastic.workers.store import client, torch_store
+from pytest_elastic.workers.store.own_address import own_address
 
 __all__ = ["ThreadedStore"]
 
@@ -28,10 +28,10 @@ def _own_address(endpoints: Sequence[tuple[str, int]], timeout_s: float) -> Mapp
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "fetch": store_client.fetch,
-    "publish": store_client.publish,
+    "fetch": client.fetch,
+    "publish": client.publish,
     "own_address": _own_address,
-    "swap": store_client.swap,
+    "swap": client.swap,
 }
 
 

@@ -22,8 +22,8 @@ from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.driver.own_place import OwnPlace
 from pytest_elastic.rendezvous.model import Node
-from pytest_elastic.rendezvous.own_place import OwnPlace
 
 __all__ = ["TorchBridge"]
 

@@ -28,20 +28,20 @@ from typing import Any
 
 from pytest_elastic.backends.names import OWN_HANDLER
 from pytest_elastic.backends.threaded_store import ThreadedStore
-from pytest_elastic.config import parse_endpoint
+from pytest_elastic.config import Endpoint, parse_endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
 from pytest_elastic.printed import printable
 from pytest_elastic.rdzv_conf import RendezvousConf, parse_rdzv_conf
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.driver import NodeRendezvous
-from pytest_elastic.rendezvous.endpoint_registry import EndpointRegistry
+from pytest_elastic.rendezvous.driver.driver import NodeRendezvous
+from pytest_elastic.rendezvous.driver.own_place import OwnPlace
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
-from pytest_elastic.rendezvous.own_place import OwnPlace
+from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.settings import settings_of
-from pytest_elastic.workers.name_lookup import name_or_address
-from pytest_elastic.workers.own_address import address_as_said, address_towards, known_here
+from pytest_elastic.workers.store.name_lookup import name_or_address
+from pytest_elastic.workers.store.own_address import address_as_said, address_towards, known_here
 
 __all__ = ["TorchrunHandler", "offer_handler"]
 
@@ -95,22 +95,7 @@ class TorchrunHandler:
             host_name=local_addr or "",
         )
         self._worker_store: Any = None
-        self._rendezvous = NodeRendezvous(
-            self._loop,
-            node=node,
-            settings=settings,
-            registry=EndpointRegistry(
-                self._loop,
-                settings=settings,
-                endpoint=endpoint_place,
-                is_host=conf.is_host,
-                store=self._store,
-            ),
-            listener=self._place.listener,
-            place=self._place,
-            on_notice=self._on_notice,
-            on_event=_say,
-        )
+        self._rendezvous = self._meet_at(endpoint_place, node, conf)
         # What follows is shared by torchrun's thread and ours.
         self._changed = threading.Condition()
         self._next: Assignment | None = None  # committed, and not given to torchrun yet
@@ -121,6 +106,26 @@ class TorchrunHandler:
         self._thread.start()
         # torchrun calls `shutdown` at every end but one: a signal.
         atexit.register(self._leave)
+
+    def _meet_at(self, endpoint: Endpoint, node: Node, conf: RendezvousConf) -> ports.Rendezvous:
+        return NodeRendezvous(
+            self._loop,
+            node=node,
+            settings=self._settings,
+            make_registry=lambda questions: EndpointRegistry(
+                self._loop,
+                settings=self._settings,
+                endpoints=[endpoint],
+                is_host=conf.is_host,
+                store=self._store,
+                questions=questions,
+                on_event=_say,
+            ),
+            listener=self._place.listener,
+            place=self._place,
+            on_notice=self._on_notice,
+            on_event=_say,
+        )
 
     @classmethod
     def from_parameters(cls, parameters: Any) -> TorchrunHandler:  # noqa: ANN401 (torch's)

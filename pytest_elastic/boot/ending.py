@@ -19,6 +19,11 @@ own libraries register comes later and is called before: so behind all that, in 
 we put "flush what C and C++ have buffered" and `_exit` with the status that `exit` was given.
 
 That is right only while nothing preloaded has anything to say at its end: see `can_end_early`.
+
+**triton's report of leaks.** From 3.9 on, triton reports each of its types that Python has not let
+go as it finalised. A warm program lets nothing go that it shares (`sharing`), so each worker would
+print thirty lines. The function that reports is taken back (`drop_cleanups`): all it does besides
+is to free memory.
 """
 
 from __future__ import annotations
@@ -26,11 +31,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["can_end_early", "end_early", "settle", "settle_when_groups_end"]
+__all__ = ["can_end_early", "drop_cleanups", "end_early", "settle", "settle_when_groups_end"]
 
 # As the kernel shows it: `c10::setThreadName("pt_gloo_runloop")`.
 _GLOO_THREAD = "pt_gloo_runloop"
@@ -54,6 +60,11 @@ _CXX_STREAMS = {
     **dict.fromkeys(("_ZSt4cout", "_ZSt4clog"), _CXX_FLUSH),
     **dict.fromkeys(("_ZSt5wcout", "_ZSt5wclog"), _CXX_WIDE_FLUSH),
 }
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+# CPython's own state is smaller (3.10 to 3.14), and has places for so many functions.
+_RUNTIME_BYTES = 4 << 20
+_MOST_CLEANUPS = 32
 
 
 def settle(limit_s: float | None = None) -> None:
@@ -110,6 +121,44 @@ def end_early() -> None:
         return  # nothing of C++ is loaded
     for stream, flush in _CXX_STREAMS.items():
         libc["__cxa_atexit"](cxx[flush], ctypes.byref(ctypes.c_char.in_dll(cxx, stream)), None)
+
+
+def drop_cleanups(library: str) -> None:
+    """Have Python not call what a library, by the end of its path, has given to `Py_AtExit`.
+
+    There is no way back for that but to find CPython's table of these functions, by one of ours
+    that is put behind the others. Where it is not found, nothing happens.
+    """
+    code = _code_of(library)
+    if not code:
+        return
+    libc = ctypes.CDLL(None)
+    harmless = ctypes.cast(libc.getpid, ctypes.c_void_p).value
+    if harmless is None or ctypes.pythonapi.Py_AtExit(libc.getpid) != 0:
+        return
+    start = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        runtime = os.pread(memory.fileno(), _RUNTIME_BYTES, start)
+    ours = harmless.to_bytes(_POINTER, sys.byteorder)
+    found = -1
+    # Other tables of CPython may have that function, too, and no library's in front of it.
+    while (found := runtime.find(ours, found + 1)) >= 0:
+        for place in range(found, max(0, found - _MOST_CLEANUPS * _POINTER), -_POINTER):
+            function = int.from_bytes(runtime[place : place + _POINTER], sys.byteorder)
+            if any(function in addresses for addresses in code):
+                ctypes.c_void_p.from_address(start + place).value = harmless
+
+
+def _code_of(library: str) -> list[range]:
+    """Return the addresses of a library's code; empty where it is not loaded."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        lines = [line.split(maxsplit=5) for line in maps]
+    found = [
+        line[0].split("-")
+        for line in lines
+        if "x" in line[1] and line[-1].rstrip().endswith(library)
+    ]
+    return [range(int(first, 16), int(last, 16)) for first, last in found]
 
 
 def _gloo_threads() -> list[str]:

@@ -29,9 +29,9 @@ from pytest_elastic.errors import InternalError, UsageError
 
 __all__ = ["Host", "current", "serve", "serve_unheld"]
 
-# What their libraries read by getenv is listed in `workers.library_reads`.
+# What their libraries read by getenv is listed in `workers.warm.library_reads`.
 _TRACED = ("torch", "numpy", "pytest_elastic", "elastic_harness")
-# Go through all variables for those that begin with their own name (`workers.warmth` knows them).
+# Go through all variables for those that begin with their own name (`warmth` knows them).
 _LOOKS_FOR_ITS_OWN = frozenset({"networkx", "tqdm"})
 
 
@@ -127,6 +127,7 @@ def _serve(clean_path: tuple[str, ...]) -> None:
     added_path = _add_to_path(environ.get("PYTHONPATH", ""), clean_path)
     with variables.recorded() as reads, sharing.modules_together():
         foreign, loads = _import_all(order, reads)
+    ending.drop_cleanups("/triton/_C/libtriton.so")
     held = _opened_since(own)
     if supported and held:
         # It is closed when a program begins, behind the back of the module that opened it.

@@ -7,7 +7,7 @@ states, thread ids. Then site initialisation returns, and CPython runs the file,
 natively: frames, tracebacks, exit codes, signals and flags are its own.
 
 CUDA must not be initialised and no parallel operation of torch may have run before (see
-`workers.warmth`): what a library did with threads or devices cannot be mended here.
+`workers.warm.warmth`): what a library did with threads or devices cannot be mended here.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ def resize(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
     torch_threads, blas_threads = wanted_threads(environ)
     if torch_threads != 1 and "torch" in loaded:
         number = torch_threads or _cores()
+        if loaded["torch"].backends.mkl.is_available():
+            number = min(number, _cores())  # what MKL makes of more, when it is imported
         # torch asks OpenMP at its first operation; telling OpenMP starts no thread before that.
         if not _call(number, libraries=_OPENMP, names=_OPENMP_SETTERS):
             loaded["torch"].set_num_threads(number)

@@ -2,7 +2,7 @@
 
 A warm interpreter records this while it imports what is preloaded: a program whose variables differ
 in one of them must not be forked from it. What libraries read by the C function getenv is not seen
-here; `workers.library_reads` lists that.
+here; `workers.warm.library_reads` lists that.
 """
 
 from __future__ import annotations

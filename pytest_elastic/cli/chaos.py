@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_elastic.errors import UsageError
@@ -27,12 +28,14 @@ _SUFFIX = ".elastic.yaml"
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
 # Worst first.
 _OUTCOMES = ("invalid", "unknown", "valid", "skipped")
-# What launches a script under torchrun: the words behind are options of the launcher.
+# What launches a script elsewhere: the words behind are options of the launcher.
 _LAUNCH_COMMANDS = (
     ("torchrun",),
     ("pytest-elastic", "run"),
     ("python", "-m", "torch.distributed.run"),
     ("python3", "-m", "torch.distributed.run"),
+    ("python",),
+    ("python3",),
 )
 
 
@@ -63,7 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("program", metavar="SCRIPT|FILE", help="what is checked, or run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--launcher", metavar="NAME|COMMAND", help="the launcher under test")
-    parser.add_argument("--cluster", choices=("auto", "namespace", "process"))
+    parser.add_argument(
+        "--cluster",
+        metavar="KIND",
+        help="what nodes are: auto, namespace or process; for scenario files, as --elastic-cluster",
+    )
     parser.add_argument("--seed", metavar="N", type=int, help="where all chance comes from")
     parser.add_argument("--artifacts", metavar="DIR", help="where runs leave their traces")
     checkup = parser.add_argument_group("check-up of a script")
@@ -113,8 +120,8 @@ def _seconds(text: str) -> float:
 
     try:
         return parse_duration(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(error.message) from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _are_scenarios(words: Sequence[str]) -> bool:
@@ -149,7 +156,9 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     from elastic_harness.checkup.battery import BATTERY, Checkup
     from elastic_harness.checkup.card import card_text
     from elastic_harness.checkup.runs import Runs
+    from elastic_harness.cluster.server.server_process import sharing_one_interpreter
     from elastic_harness.report.run_directory import create_run_directory
+    from elastic_harness.scenario.launchers import modules_to_preload
 
     from pytest_elastic.cli.status_line import StatusLine
 
@@ -173,9 +182,18 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         Checkup(job=job, nodes=nodes, tolerance=given.tolerance, limit_s=given.limit),
         shown,
     )
+    jobs = runs.settings.jobs
+    shared = sharing_one_interpreter(modules_to_preload()) if jobs > 1 else nullcontext()
     try:
-        with StatusLine(runs.under_way) as screen:
+        with shared, StatusLine(runs.under_way) as screen:
             rows = _run(runs, shown, names, screen.tell)
+    except UsageError as error:
+        if name := _own_option_in(job.get("args", ())):
+            error.hint = (
+                f"{error.hint or ''}\n{name} stands behind the script, which gets it: options of "
+                "the check-up stand before the script."
+            ).lstrip()
+        raise
     finally:
         runs.close()
     card = card_text(shown, rows, runs.notes)
@@ -188,8 +206,15 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     return _EXIT_CODES[worst]
 
 
+def _own_option_in(arguments: Sequence[str]) -> str:
+    """Return the first argument of a script that is named like an option of the check-up."""
+    text = build_parser().format_help()
+    names = (word.partition("=")[0] for word in arguments if word.startswith("--"))
+    return next((name for name in names if f"\n  {name} " in text), "")
+
+
 def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], None]) -> list[Row]:
-    nodes, kind = runs.checkup.nodes, runs.settings.choice.cluster.kind
+    nodes, kind = runs.checkup.nodes, runs.settings.choice.kind
     tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
     seen, undisturbed = runs.measure()
     saved = seen.checkpoints
@@ -220,7 +245,8 @@ def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any
     for command in _LAUNCH_COMMANDS:
         if not is_module and tuple(words[: len(command)]) == command:
             launched = _launched(words[len(command) :])
-            is_module, nproc = launched.program.kind == "module", launched.nproc_per_node
+            is_module = launched.program.kind == "module"
+            nproc = launched.nproc_per_node if launched.nproc_per_node != 1 else nproc
             words = [launched.program.target, *launched.program.args]
             if given.nodes is None and launched.max_nodes > 1:
                 nodes = launched.max_nodes

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic_harness.cluster.machines.placement import Placement
 
 __all__ = ["build_parser", "main"]
 
@@ -17,18 +21,39 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cluster", choices=("auto", "namespace", "process"), default="auto", help="which kind"
     )
+    parser.add_argument(
+        "--machines", metavar="FILE", default="", help="ask other machines, one a line, by ssh"
+    )
+    parser.add_argument(
+        "--ssh", metavar="COMMAND", default="ssh", help="the ssh that is used, with options"
+    )
+    parser.add_argument(
+        "--command",
+        metavar="COMMAND",
+        default="",
+        help="another command, with $machine and $agent in it, such as 'srun -w $machine $agent'",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default="",
+        help="ask the machines of a Ray cluster, by Ray: HOST:PORT, or auto for the one of this",
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Build a node for trial and print what works; what does not, by its reason."""
-    kind: str = build_parser().parse_args(argv).cluster
+    given = build_parser().parse_args(argv)
+    kind: str = given.cluster
+    if given.machines or given.ray:
+        return _ask_machines(_placement(given))
     from elastic_harness.cluster.choose import choose_cluster
     from elastic_harness.cluster.cluster import CAPABILITIES
     from elastic_harness.cluster.remedies import remedy
 
     choice = choose_cluster(kind)
-    print(f"{choice.cluster.kind} cluster: {choice.reason}")
+    print(f"{choice.kind} cluster: {choice.reason}")
     missing: dict[str, list[str]] = {}
     for entry in choice.capabilities.entries:
         if entry.available:
@@ -43,3 +68,34 @@ def main(argv: Sequence[str]) -> int:
         if advice is not None:
             print(f"       try: {advice}")
     return 0
+
+
+def _placement(given: argparse.Namespace) -> Placement:
+    from elastic_harness.cluster.machines.choose import placement_of
+    from elastic_harness.cluster.machines.placement import CallBack
+    from elastic_harness.cluster.machines.ray_placement import RayPlacement
+
+    if given.ray:
+        return RayPlacement(given.ray, count=0, call_back=CallBack())
+    way = f"command: {given.command}" if given.command else "ssh"
+    return placement_of(way, hosts=given.machines, ssh=given.ssh)
+
+
+def _ask_machines(placement: Placement) -> int:
+    """Print what each machine says of itself; 1 if one of them cannot be used."""
+    from elastic_harness.cluster.machines.choose import compare_machines
+
+    is_well = True
+    for machine, facts, problems in compare_machines(placement):
+        print(f"{machine}: {'cannot be used' if problems else 'can be used'}")
+        is_well = is_well and not problems
+        for problem in problems:
+            print(f"  {problem}")
+        if facts is not None:
+            versions = f"Python {facts.python}, pytest-elastic {facts.pytest_elastic}"
+            print(f"  {facts.hostname}: {versions}, torch {facts.torch or 'not installed'}")
+            seen = "seen there" if facts.has_sign else "not seen there"
+            print(f"  the files of this folder are {seen}")
+            for name, (available, reason) in facts.capabilities.items():
+                print(f"  {'yes' if available else 'no '}  {name}: {reason}")
+    return 0 if is_well else 1

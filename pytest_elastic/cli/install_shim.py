@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.whole_file import replace_file
 
 __all__ = ["build_parser", "main"]
 
@@ -48,10 +49,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         os.makedirs(folder, exist_ok=True)
         _check_is_ours(path)
-        with open(f"{path}.part", "w", encoding="utf-8") as file:
-            file.write(_SHIM.format(python=shlex.quote(sys.executable), mark=_MARK))
-        os.chmod(f"{path}.part", 0o755)  # noqa: S103 (a command, for all users)
-        os.replace(f"{path}.part", path)
+        text = _SHIM.format(python=shlex.quote(sys.executable), mark=_MARK)
+        replace_file(path, text, mode=0o755)  # a command, for all users
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}", hint="Name a folder that you may write to."

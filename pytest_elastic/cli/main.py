@@ -58,6 +58,18 @@ def _complain(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def _open_closed_streams() -> None:
+    """Have all three standard streams, as after `2>&-`.
+
+    A socket would else take the number of one that is closed, and be written to.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (to the end)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
 def _end_on_signals() -> None:
     """Have signals end this process that would end it if it were not the first of its container.
 
@@ -72,6 +84,8 @@ def _end_on_signals() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit code."""
+    if argv is None:
+        _open_closed_streams()
     if argv is None and os.getpid() == 1:
         _end_on_signals()
     if argv is None and "_ARGCOMPLETE" in os.environ:

@@ -128,6 +128,14 @@ OPTIONS = (
         help="output to files and to the console, same values as --redirects",
     ),
     Option(
+        flags=("--log-line-prefix-template",),
+        metavar="TEMPLATE",
+        default="",
+        is_ours=True,
+        help="what each tee'd line begins with: a text in which ${role_name}, ${local_rank}, "
+        "${rank} and ${hostname} are replaced",
+    ),
+    Option(
         flags=("--local-ranks-filter",),
         metavar="R,R,...",
         default="",

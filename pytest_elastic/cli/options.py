@@ -43,8 +43,8 @@ from pytest_elastic.credentials import read_token_file
 from pytest_elastic.errors import UsageError
 from pytest_elastic.printed import printable
 from pytest_elastic.rdzv_conf import parse_backend_conf
-from pytest_elastic.workers.logs import parse_streams
-from pytest_elastic.workers.logs_plugin import check_plugin
+from pytest_elastic.workers.logs.folders import parse_streams
+from pytest_elastic.workers.logs.plugin import check_plugin
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.checks.launcher_options import Reading
@@ -203,7 +203,8 @@ def _parse(
         local_ranks_filter=_ranks_filter(values),
         stdout_filters=parse_filters(values.text("duplicate_stdout_filters")),
         stderr_filters=parse_filters(values.text("duplicate_stderr_filters")),
-        log_line_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        log_line_prefix=values.text("log_line_prefix_template")
+        or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         logs_specs=_logs_specs(values),
         shutdown_timeout_s=shutdown_timeout_s,
         failure_grace_s=_failure_grace(values, shutdown_timeout_s),

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.whole_file import replace_file
 
 __all__ = ["CONFIG_FILE", "main", "read_outcome"]
 
@@ -42,10 +43,8 @@ def read_outcome(folder: str) -> Outcome | None:
 
 
 def _write_outcome(folder: str, outcome: Outcome) -> None:
-    path = os.path.join(folder, _OUTCOME_FILE)
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(outcome), file)
-    os.replace(f"{path}.part", path)
+    text = json.dumps(dataclasses.asdict(outcome))
+    replace_file(os.path.join(folder, _OUTCOME_FILE), text)
 
 
 def _leave_with(caller: int) -> None:

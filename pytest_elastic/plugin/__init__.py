@@ -53,9 +53,9 @@ _WORTH_SAYING_S = 0.5
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check", "rank", "world_size"}
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare options and ini settings."""
-    add_options(parser)
+    add_options(parser, pluginmanager.hook)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
+    from elastic_harness.cluster.registry import ClusterRegistry
     from elastic_harness.faults.registry import FaultRegistry
     from elastic_harness.history.checkers.registry import Registry
     from elastic_harness.history.history import History
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "pytest_elastic_register_checkers",
+    "pytest_elastic_register_clusters",
     "pytest_elastic_register_faults",
     "pytest_elastic_register_launchers",
     "pytest_elastic_run_judged",
@@ -35,6 +37,15 @@ def pytest_elastic_register_checkers(registry: Registry) -> None:
 
     Called as often as `pytest_elastic_register_faults`. `docs/verdicts.md` shows how one is
     written: a function from a `History` and typed parameters to a `Verdict`.
+    """
+
+
+def pytest_elastic_register_clusters(registry: ClusterRegistry) -> None:
+    """Give a kind of cluster of your own a name, by `registry.add(ClusterKind(...))`.
+
+    Then `--elastic-cluster=NAME` runs tests and scenarios on it. Called when the option is read and
+    again before the first run; each time with a registry that knows the built-in kinds only.
+    `docs/cluster.md` shows how one is written.
     """
 
 

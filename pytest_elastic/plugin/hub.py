@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.plugin.options import ElasticOptions, options_of
+from pytest_elastic.plugin.options import ElasticOptions, known_clusters, options_of
 
 if TYPE_CHECKING:
-    from elastic_harness.cluster.choose import Choice
+    from elastic_harness.cluster.choose import ClusterChoice
     from elastic_harness.faults.registry import FaultRegistry
     from elastic_harness.history.checkers.registry import Registry
     from elastic_harness.history.events import ReferenceObserved
@@ -85,7 +85,7 @@ class Hub:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: HarnessSession | None = None
-        self._choice: Choice | None = None
+        self._choice: ClusterChoice | None = None
         self._replay: Plan | None = None
         self._references: dict[tuple[str, str], ReferenceObserved] = {}
         # The runs of the test at hand, until its report.
@@ -96,8 +96,8 @@ class Hub:
 
     @property
     def kind(self) -> str:
-        """What nodes are: "namespace" or "process"."""
-        return self.choice.cluster.kind
+        """What nodes are: "namespace", "process", "ssh", "command", "ray"; or your own."""
+        return self.choice.kind
 
     def has(self, capability: str) -> bool:
         """Tell whether nodes can do something, such as "network"; UsageError for unknown names."""
@@ -111,13 +111,12 @@ class Hub:
             pytest.skip(f"needs what this cluster lacks: {reasons}")
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ClusterChoice:
         """The kind of cluster, found out at the first question; raises UsageError."""
         if self._choice is None:
-            from elastic_harness.cluster.choose import choose_cluster
-
             try:
-                self._choice = choose_cluster(self.options.cluster)
+                kind = known_clusters(self._config.hook).find(self.options.cluster)
+                self._choice = kind.choose(self.options)
             except UsageError as error:
                 raise UsageError(f"--elastic-cluster: {error.message}", hint=error.hint) from error
         return self._choice
@@ -184,8 +183,7 @@ class Hub:
 
         plan = run.plan
         self.opened.append(run)
-        with open(run.directory.plan, "w", encoding="utf-8") as file:
-            file.write(encode_plan(plan))
+        run.directory.write_plan(encode_plan(plan))
         script = plan.scenario.job.script
         return self.session.open(
             plan,

@@ -16,15 +16,14 @@ from elastic_harness.function_worker import pack, read_results, round_key
 from elastic_harness.history.history import History
 from elastic_harness.job import Job
 from elastic_harness.report.run_directory import RunDirectory
-from elastic_harness.scenario.actions import PlannedAction
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CheckedScenario, PlannedAction
 from elastic_harness.scenario.checks.launcher_options import check_options
 from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
-from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm
+from elastic_harness.scenario.model import STORM_ID, Clause, Entry, Scenario, Storm
 from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
 from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.scenario.planning.seed import Seed
-from elastic_harness.scenario.planning.storm import STORM_ID, draw_entries
+from elastic_harness.scenario.planning.storm import draw_entries
 from elastic_harness.scenario.validation import explain
 from elastic_harness.session import OpenRun
 from pydantic import ValidationError

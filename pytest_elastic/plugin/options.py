@@ -13,12 +13,18 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_elastic.config import DEFAULT_PRELOAD
+from pytest_elastic.plugin.offering import Offering
 
-__all__ = ["ElasticOptions", "add_options", "is_asked_for", "options_of"]
+if TYPE_CHECKING:
+    import pluggy
+    from elastic_harness.cluster.registry import ClusterRegistry
+
+__all__ = ["ElasticOptions", "add_options", "is_asked_for", "known_clusters", "options_of"]
 
 _KEY = pytest.StashKey["ElasticOptions"]()
 _ARTIFACTS = ".elastic"
@@ -71,9 +77,50 @@ _OPTIONS = (
         name="cluster",
         default="auto",
         metavar="KIND",
-        choices=("auto", "namespace", "process"),
         help="namespace: nodes with networks of their own; process: plain processes; auto: the "
-        "best that works here",
+        "best that works here; ssh: on other machines (--elastic-hosts); 'command: ... $machine "
+        "... $agent': there by another command than ssh, such as srun; ray: on the machines of a "
+        "Ray cluster (--elastic-ray); or one of your own",
+    ),
+    _Option(
+        name="hosts",
+        default="",
+        metavar="FILE",
+        help="the machines that nodes are on, one a line, as ssh takes them",
+    ),
+    _Option(
+        name="call-back",
+        default="",
+        metavar="HOST[:PORT]",
+        help="where machines reach this one, if that is not where ssh comes from",
+    ),
+    _Option(
+        name="ssh",
+        default="ssh",
+        metavar="COMMAND",
+        help="the ssh that is used, with options, such as 'ssh -F FILE'",
+    ),
+    _Option(
+        name="ray",
+        default="",
+        metavar="ADDRESS",
+        help="the Ray cluster on whose machines nodes are: HOST:PORT, or auto for the one of this "
+        "machine; without it $RAY_ADDRESS, or a Ray of our own on this machine, for trying",
+        variable="RAY_ADDRESS",
+    ),
+    _Option(
+        name="ray-machines",
+        default="0",
+        metavar="N",
+        help="how many machines of the Ray cluster are used; 0: all that have a processor for Ray",
+    ),
+    _Option(
+        name="overlay",
+        default="auto",
+        metavar="WHICH",
+        choices=("auto", "off"),
+        help="auto: nodes on other machines have networks of their own, joined over TCP, where "
+        "every machine can make such nodes; off: they are plain processes in the machines' network",
     ),
     _Option(
         name="cluster-scope",
@@ -170,7 +217,15 @@ _OPTIONS = (
 # As `pytest --help` shows them.
 _GROUPS = {
     "jobs of tests": ("nodes", "nproc", "launcher", "toxiproxy", "patience"),
-    "the cluster in this machine": ("cluster", "cluster-scope", "preload", "leak-check"),
+    "the cluster": ("cluster", "cluster-scope", "preload", "leak-check"),
+    "a cluster on other machines": (
+        "hosts",
+        "call-back",
+        "ssh",
+        "ray",
+        "ray-machines",
+        "overlay",
+    ),
     "chance, and runs again": ("seed", "shrink", "replay"),
     "what runs leave": ("artifacts", "keep", "keep-runs", "keep-size"),
 }
@@ -189,6 +244,12 @@ class ElasticOptions:
     nproc: int
     launcher: str
     cluster: str
+    hosts: str
+    call_back: str
+    ssh: str
+    ray: str
+    ray_machines: int
+    overlay: str
     cluster_scope: str
     preload: tuple[str, ...]
     seed: int
@@ -204,13 +265,14 @@ class ElasticOptions:
     given: Mapping[str, str]
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Declare the options and their ini twins."""
+def add_options(parser: pytest.Parser, hook: pluggy.HookRelay) -> None:
+    """Declare the options and their ini twins; `hook` knows what users register."""
     groups = {
         name: parser.getgroup(f"elastic-{title}", f"elastic: {title}")
         for title, names in _GROUPS.items()
         for name in names
     }
+    offering: dict[str, Any] = {"action": Offering, "offered": lambda: known_clusters(hook).names}
     for option in _OPTIONS:
         group = groups[option.name]
         default = f" (default: {option.default})" if option.default else ""
@@ -221,6 +283,7 @@ def add_options(parser: pytest.Parser) -> None:
             choices=option.choices,
             default=None,
             help=option.help.replace("%", "%%") + default,
+            **(offering if option.name == "cluster" else {}),
         )
         parser.addini(option.ini, help=option.help, default=option.default)
 
@@ -266,7 +329,14 @@ def _merge(config: pytest.Config) -> ElasticOptions:
         nodes=_check_nodes(values["nodes"]),
         nproc=_number("nproc", values["nproc"], at_least=1),
         launcher=_check_launcher(config, values["launcher"]),
-        cluster=values["cluster"],
+        cluster=_check_cluster(config, values["cluster"], values["hosts"], given.get("ray", "")),
+        hosts=values["hosts"]
+        and os.path.join(called_in if "hosts" in given else str(config.rootpath), values["hosts"]),
+        call_back=values["call-back"],
+        ssh=values["ssh"],
+        ray=values["ray"],
+        ray_machines=_number("ray-machines", values["ray-machines"], at_least=0),
+        overlay=values["overlay"],
         cluster_scope=values["cluster-scope"],
         preload=tuple(filter(None, values["preload"].split(","))),
         seed=_seed(config, values["seed"]),
@@ -296,6 +366,41 @@ def _check_nodes(text: str) -> str:
     except UsageError as error:
         raise pytest.UsageError(str(error).replace("--nnodes", "--elastic-nodes")) from error
     return text
+
+
+def known_clusters(hook: pluggy.HookRelay) -> ClusterRegistry:
+    """Return the kinds of cluster that come with the harness, and those of the user's conftests.
+
+    Made anew each time: a conftest.py may have been loaded since. Raises UsageError for a name that
+    is taken.
+    """
+    from elastic_harness.cluster.registry import built_in_clusters
+
+    registry = built_in_clusters()
+    hook.pytest_elastic_register_clusters(registry=registry)
+    return registry
+
+
+def _check_cluster(config: pytest.Config, kind: str, hosts: str, ray: str) -> str:
+    from pytest_elastic.errors import UsageError
+
+    is_here = kind in ("auto", "namespace", "process")
+    if not is_here:  # spares the import where nobody asked for another
+        try:
+            known_clusters(config.hook).find(kind)
+        except UsageError as error:
+            raise pytest.UsageError(f"--elastic-cluster={kind}: {error}") from error
+    if hosts and is_here:
+        raise pytest.UsageError(
+            f"--elastic-hosts={hosts}: the nodes of --elastic-cluster={kind} are on this machine; "
+            "expected --elastic-cluster=ssh or 'command: ...' with it"
+        )
+    if ray and (is_here or kind == "ssh"):
+        raise pytest.UsageError(
+            f"--elastic-ray={ray}: nodes are not on the machines of a Ray cluster with "
+            f"--elastic-cluster={kind}; expected --elastic-cluster=ray with it"
+        )
+    return kind
 
 
 def _check_launcher(config: pytest.Config, text: str) -> str:

@@ -13,10 +13,11 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from _pytest._code.code import Traceback
 from _pytest.runner import runtestprotocol
 
 from pytest_elastic.plugin.ranks_records import (
@@ -253,6 +254,18 @@ def merge_into(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
 # --- in the server, and on a rank ---
 
 
+def _with_short_frames_of_torch(
+    own_filter: Callable[[pytest.ExceptionInfo[BaseException]], Traceback],
+    excinfo: pytest.ExceptionInfo[BaseException],
+) -> Traceback:
+    """Show one line of each function of torch, the last one too: some would fill two screens."""
+    torch = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")
+    return Traceback(
+        entry.with_repr_style("short") if str(entry.path).startswith(torch) else entry
+        for entry in own_filter(excinfo)
+    )
+
+
 def _prepare(config: pytest.Config, *, has_chaos: bool) -> None:
     """Import what many ranks would else import, each for itself.
 
@@ -276,6 +289,11 @@ def _work(
     nodeid, folder = task.payload
     item = items[nodeid]
     config = item.config
+    if config.option.tbstyle == "auto":
+        item._traceback_filter = functools.partial(  # type: ignore[method-assign]  # noqa: SLF001
+            _with_short_frames_of_torch,
+            item._traceback_filter,  # noqa: SLF001
+        )
     _capture_anew(config)
     if folder:
         _share(config, folder)

@@ -158,10 +158,10 @@ def _told(item: pytest.Item, end: RankEnd) -> _Told:
 def _failure(
     size: int, told: Sequence[_Told], wrong: Sequence[_Told], ends: Sequence[RankEnd]
 ) -> RanksRepr:
-    causes = [one for one in wrong if not one.is_follower] or wrong
     overdue = {end.rank: place_in(end.stacks) for end in ends if end.overdue}
-    # A rank that failed is the cause of all that waited for it; else who is missing is.
-    causes = [one for one in causes if one.rank not in overdue] or causes
+    # A rank that failed is the cause of all that waited for it; else who is missing is. Where ranks
+    # have only lost connections, or were ended, it is not known who began: all are shown.
+    causes = [one for one in wrong if not one.is_follower and one.rank not in overdue] or wrong
     groups: dict[tuple[str, str], list[_Told]] = {}
     for one in causes:
         groups.setdefault(one.key, []).append(one)
@@ -175,7 +175,7 @@ def _failure(
     ]
     if len(overdue) == len(wrong):
         places = {one.rank: overdue.get(one.rank) for one in told}
-        sentences = [who_is_missing(places) or sentences[0], *sentences]
+        sentences = [*filter(None, [who_is_missing(places)]), *sentences]
     followed = [one.rank for one in wrong if one not in causes]
     if followed:
         sentences.append(f"{names(sorted(followed))} failed because of that")

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
@@ -18,6 +18,7 @@ from pytest_elastic.plugin.hub import RUN_KEY, Hub, hub_in_use, hub_of
 from pytest_elastic.plugin.hub import __file__ as hub_file
 from pytest_elastic.plugin.options import options_of
 from pytest_elastic.plugin.verdicts import shown_path
+from pytest_elastic.whole_file import replace_file
 
 if TYPE_CHECKING:
     from elastic_harness.report.session_page import RunSummary
@@ -113,15 +114,15 @@ def _add_links(config: pytest.Config, report: pytest.TestReport, directories: li
     ]
 
 
-def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object]]) -> str:
+def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, Any]]) -> str:
     """Write the page of a session's runs into the artifacts folder; return a line that says so.
 
     Where GitHub wants a summary it gets one.
     """
-    from elastic_harness.report.run_directory import earlier_runs, remove_old_runs, write_whole
+    from elastic_harness.report.run_directory import earlier_runs, remove_old_runs
     from elastic_harness.report.session_page import RunSummary, counts_of, session_html
 
-    summaries = [RunSummary.from_plain(run) for run in runs]
+    summaries = [RunSummary(**run) for run in runs]
     folder = options_of(config).artifacts
     path = os.path.join(folder, "index.html")
     if summary_file := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -137,7 +138,7 @@ def write_session_page(config: pytest.Config, runs: Sequence[Mapping[str, object
     try:
         os.makedirs(folder, exist_ok=True)
         earlier = earlier_runs(folder, without={run.directory for run in summaries})
-        write_whole(path, session_html(summaries, folder=folder, earlier=earlier))
+        replace_file(path, session_html(summaries, folder=folder, earlier=earlier))
     except OSError as error:
         return f"{counts_of(summaries)}; {path} cannot be written: {error.strerror}"
     return f"{counts_of(summaries)}: {shown_path(path, config)}{less}"

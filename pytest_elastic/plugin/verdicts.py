@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +19,10 @@ from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.session_page import summary_of
+from elastic_harness.scenario.model import STORM_ID
 from elastic_harness.scenario.planning.planner import encode_plan
-from elastic_harness.scenario.planning.storm import STORM_ID
+
+from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
     from elastic_harness.scenario.reading.loader import LoadedScenario
@@ -125,7 +128,11 @@ def _tell_reporters(run: RunOfTest, item: pytest.Item) -> None:
 
 def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause]) -> str:
     """Write a failed run's reports, and return its screen."""
-    _write_reports(run, hub, item)
+    unwritten = ""
+    try:
+        _write_reports(run, hub, item)
+    except UsageError as error:  # the disk is full: what failed is to be read all the same
+        unwritten = f"\n\n{error}"
     _tell_reporters(run, item)
     history = _result_of(run).history
     failed_on = node_of_first_failure(history)
@@ -137,6 +144,7 @@ def _screen(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClause
         run_directory=shown_path(run.directory.path, item.config),
         command=repeat_command(item, hub, run),
     )
+    screen += unwritten
     _sum_up(run, hub, item, screen=screen)
     return screen
 
@@ -153,13 +161,12 @@ def _sum_up(
         directory=run.directory.path if is_kept else "",
         screen=screen,
     )
-    hub.summaries.append(summary.to_plain())
+    hub.summaries.append(asdict(summary))
 
 
 def _write_reports(run: RunOfTest, hub: Hub, item: pytest.Item) -> None:
     result = _result_of(run)
-    with open(run.directory.plan, "w", encoding="utf-8") as file:
-        file.write(encode_plan(run.plan, targets=result.targets))
+    run.directory.write_plan(encode_plan(run.plan, targets=result.targets))
     run.directory.write_reports(
         result.history, result.judgements, command=repeat_command(item, hub, run)
     )

@@ -1,10 +1,19 @@
-"""The values a rendezvous is about: nodes, settings, failures, rounds."""
+"""The values a rendezvous is about: nodes and their order, settings, failures, rounds.
+
+Ranks are positions in the roster: contiguous, the same for everybody, and as steady as can be (R9).
+Survivors keep their order. A node that comes back under its old name takes its old place. New nodes
+go behind all survivors, so that rank 0, from which training code usually broadcasts its state, is a
+survivor whenever there is one. Nodes pinned by `--node-rank` come first, in the order of their
+numbers, which are an order and not ranks: gaps are allowed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,21 +22,23 @@ from pytest_elastic.errors import UsageError
 __all__ = [
     "NOT_AVAILABLE",
     "Assignment",
-    "Electorate",
     "Failure",
     "Node",
-    "RosterEntry",
     "Settings",
+    "free_name",
     "has_beats",
+    "natural_key",
+    "rank_order",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One agent as the others know it.
+    """One agent as the others know it; its index in a roster is its group rank.
 
     `incarnation` is unique for each start of an agent; a node is the same only if name *and*
-    incarnation are. `address:port` is where the agent listens (IP literal). `slots` is how many
+    incarnation are. `address:port` is where the agent listens (IP literal; port
+    0: not known). `slots` is how many
     workers it runs. `pinned` is `--node-rank`, which orders nodes (gaps allowed), or None.
     `is_name_explicit` tells a name that the user gave from one made of the host name (R14).
     `host_name` is what the user calls its address (`--local-addr`), often a name; "" for nothing.
@@ -36,7 +47,7 @@ class Node:
     name: str
     incarnation: str
     address: str
-    port: int
+    port: int = 0
     slots: int
     pinned: int | None = None
     is_name_explicit: bool = False
@@ -46,18 +57,6 @@ class Node:
     def named(self, name: str) -> Node:
         """Return the node under a name."""
         return self if name == self.name else dataclasses.replace(self, name=name)
-
-    def as_entry(self) -> RosterEntry:
-        """Return the node as a line of a roster."""
-        return RosterEntry(
-            name=self.name,
-            incarnation=self.incarnation,
-            address=self.address,
-            slots=self.slots,
-            role=self.role,
-            port=self.port,
-            host_name=self.host_name,
-        )
 
 
 def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
@@ -79,8 +78,8 @@ class Settings:
     `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
     `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
     clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
-    store (R8). `quorum`: who allows a coordinator to decide (R12), "coordinator" (itself) or
-    "majority" (a majority of the last committed roster, which also elects a successor).
+    store (R8). `quorum`: who allows a leader to decide (R12), "coordinator" (itself) or
+    "majority" (a majority of the voters of the last record, which also elects a successor).
     `endpoints`: where nodes meet if that is in several places, "" if it is in one (R12).
     """
 
@@ -121,13 +120,13 @@ class Settings:
         if self.has_succession and not has_beats(self.lease_s, self.beat_interval_s, 3):
             raise UsageError(
                 f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s is "
-                "too short for quorum=majority, where a coordinator's own lease is a beat old when "
+                "too short for quorum=majority, where a leader's own lease is a beat old when "
                 "it grants one: lease must be at least three times the beat interval"
             )
 
     @property
     def has_succession(self) -> bool:
-        """Whether the members elect a successor of their coordinator (R11)."""
+        """Whether the members elect a successor of their leader (R11)."""
         return self.quorum == "majority"
 
     @property
@@ -142,37 +141,8 @@ class Settings:
 
     @property
     def outlives_coordinator(self) -> bool:
-        """Whether the job can go on under another coordinator."""
+        """Whether the job can go on under another leader."""
         return self.has_succession or self.is_granted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RosterEntry:
-    """A member of a sealed round; its index in the roster is its group rank.
-
-    `port` is where its agent listens (0: not known). `host_name`: as in `Node`.
-    """
-
-    name: str
-    incarnation: str
-    address: str
-    slots: int
-    role: str = "default"
-    port: int = 0
-    host_name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Electorate:
-    """Who has a voice in what follows a round: its roster (R11).
-
-    `coordinator` is the incarnation that decided the round, to which a tie goes if it is a member.
-    """
-
-    term: int
-    round: int
-    coordinator: str
-    members: Sequence[RosterEntry]
 
 
 # What torch writes for a missing error file or signal.
@@ -183,7 +153,7 @@ NOT_AVAILABLE = "<N/A>"
 class Failure:
     """One worker's failure, as the job-wide summary names it.
 
-    `order` is given by the coordinator in the order in which failures reached it; the smallest of a
+    `order` is given by the leader in the order in which failures reached it; the smallest of a
     round is the *first observed* failure. `exit_code` is the process's (negative: signal, as in
     `subprocess`). `error_file` is a path on the node, and `timestamp` is that node's wall clock in
     seconds (0: unknown), to be shown and never compared with another's. Together with `exitcode`,
@@ -230,7 +200,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Everything a member needs to start its workers of a committed round.
+    """Everything a member needs to start its workers of a round.
 
     `restart_count` is the job-wide number of restarts used, the same on every rank (R3).
     `group_rank` is this node's index in `roster`.
@@ -238,10 +208,48 @@ class Assignment:
 
     round: int
     term: int
-    roster: Sequence[RosterEntry]
+    roster: Sequence[Node]
     group_rank: int
     restart_count: int
     max_restarts: int
     store_address: str
     store_port: int
     spares: Sequence[str] = field(default=())
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+@functools.lru_cache(maxsize=1024)  # a job's nodes are put in order again and again
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key under which n2 comes before n10."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part)
+        for part in _DIGITS.split(name)
+        if part
+    )
+
+
+def rank_order(nodes: Iterable[Node], previous: Sequence[str]) -> tuple[Node, ...]:
+    """Return `nodes` in rank order, given the names of the last roster in its order."""
+    places = {name: place for place, name in enumerate(previous)}
+    behind = len(places)
+
+    def key(node: Node) -> tuple[int, int, int, tuple[tuple[int, int, str], ...], str]:
+        return (
+            0 if node.pinned is not None else 1,
+            node.pinned if node.pinned is not None else 0,
+            places.get(node.name, behind),
+            natural_key(node.name),
+            node.incarnation,
+        )
+
+    return tuple(sorted(nodes, key=key))
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return `name` with the smallest suffix, from -2 on, that nobody has."""
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"

@@ -16,6 +16,7 @@ from pytest_elastic.config import Endpoint
 from pytest_elastic.rendezvous.model import Assignment, Failure
 
 __all__ = [
+    "STORE_S",
     "DrainRequested",
     "EndpointStore",
     "Fence",
@@ -103,7 +104,7 @@ Request = StoreOpened | StoreFailed | GroupSucceeded | GroupFailed | WorkersGone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStore:
-    """This node has group rank 0 of the round being sealed: open a fresh worker store (R8)."""
+    """This node has group rank 0 of the round that is proposed: open a fresh worker store (R8)."""
 
     round: int
     world_size: int
@@ -111,7 +112,7 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
-    """The round is committed: start its workers now."""
+    """The round is decided: start its workers now."""
 
     assignment: Assignment
 
@@ -178,7 +179,7 @@ class JobOver:
     """The last notice: nothing follows it.
 
     `result`: "succeeded", "failed" (budget used up; `first_failure` says why), "drained" (this node
-    left), "lost" (the job cannot go on: coordinator or quorum lost, or never found, below
+    left), "lost" (the job cannot go on: leader or quorum lost, or never found, below
     min_nodes), "refused" (this node may not take part: settings differ, name taken).
     Workers of this node that may still run are to be stopped with grace for succeeded, failed and
     drained, and killed for lost and refused.
@@ -218,29 +219,33 @@ class Rendezvous(Protocol):
     def close(self, on_closed: Callable[[], None]) -> None:
         """Take no further part; calls back once nobody needs this node any more.
 
-        That is at once, save for the node that runs the coordinator: it stays until the others
-        know how the job ends (bounded by the coordinator's own linger).
+        That is at once, save for the node that leads: it stays until the others
+        know how the job ends (bounded by the leader's own linger).
         """
+
+
+# A store that is served answers in milliseconds; a frozen one costs a thread for so long.
+STORE_S = 1.0
 
 
 class EndpointStore(Protocol):
     """The store at the rendezvous endpoint, where what must be found is published.
 
     Blocking calls happen elsewhere; each answer comes through its callback, in the loop, within the
-    time given. `error` is empty on success. Whoever makes the calls derives from this, and says how
-    in `_call`.
+    time given. `error` is empty on success. A class that derives from
+    this says in `_call` how calls are made.
     """
 
     def host(
-        self, host: str, port: int, *, is_forced: bool, on_done: Callable[[str, str], None]
+        self, endpoint: Endpoint, on_done: Callable[[str, str], None], *, is_forced: bool
     ) -> None:
-        """Host the store if `host` is an address of this machine and its port is free.
+        """Host the store if the endpoint is an address of this machine and its port is free.
 
-        Calls back with why it is not hosted here, and why that cannot be told yet: `host` is a name
-        that is not known. Both are empty where it is hosted. `is_forced`: whatever `host` resolves
-        to.
+        Calls back with why it is not hosted here, and why that cannot be told yet: its host is a
+        name that is not known. Both are empty where it is hosted. `is_forced`: whatever its host
+        resolves to.
         """
-        arguments = {"host": host, "port": port, "is_forced": is_forced}
+        arguments = {"host": endpoint.host, "port": endpoint.port, "is_forced": is_forced}
 
         def take(port_or_why: object, error: str) -> None:
             on_done(error, port_or_why if isinstance(port_or_why, str) else "")
@@ -269,47 +274,40 @@ class EndpointStore(Protocol):
 
     def publish(
         self,
-        host: str,
-        port: int,
+        endpoint: Endpoint,
         key: str,
         value: str,
-        *,
-        timeout_s: float,
         on_done: Callable[[str], None],
+        *,
+        timeout_s: float = STORE_S,
     ) -> None:
         """Set a key of the store at an endpoint; calls back with an error or an empty text."""
-        arguments = {"host": host, "port": port, "key": key, "value": value}
+        arguments = {"host": endpoint.host, "port": endpoint.port, "key": key, "value": value}
         self._call("publish", arguments, lambda _, error: on_done(error), timeout_s=timeout_s)
 
     def fetch(
-        self,
-        host: str,
-        port: int,
-        key: str,
-        *,
-        timeout_s: float,
-        on_done: Callable[[str, str], None],
+        self, endpoint: Endpoint, key: str, on_done: Callable[[str, str], None], *, timeout_s: float
     ) -> None:
         """Wait for a key of the store at the endpoint; calls back with (value, error)."""
-        arguments = {"host": host, "port": port, "key": key}
+        arguments = {"host": endpoint.host, "port": endpoint.port, "key": key}
         self._call("fetch", arguments, _with_text(on_done), timeout_s=timeout_s)
 
     def swap(
         self,
-        host: str,
-        port: int,
+        endpoint: Endpoint,
         key: str,
-        *,
         expected: str,
         value: str | None,
-        timeout_s: float,
         on_done: Callable[[str, str], None],
+        *,
+        timeout_s: float = STORE_S,
     ) -> None:
         """Set a key if it still holds what is expected; calls back with (what it holds, error).
 
         Empty stands for a key that is not set. A value of None only looks.
         """
-        arguments = {"host": host, "port": port, "key": key, "expected": expected, "value": value}
+        arguments: dict[str, object] = {"host": endpoint.host, "port": endpoint.port, "key": key}
+        arguments |= {"expected": expected, "value": value}
         self._call("swap", arguments, _with_text(on_done), timeout_s=timeout_s)
 
     def _call(

@@ -1,9 +1,9 @@
-"""Who can reach whom: what the coordinator lets members find out before it seals a round (R13).
+"""Who can reach whom: what the leader lets members find out before it proposes a round (R13).
 
-Workers talk to each other, not by way of the coordinator: that every node has reached the
-endpoint says nothing about the link between two of them. So before a round is sealed, each member
+Workers talk to each other, not by way of the leader: that every node has reached the
+endpoint says nothing about the link between two of them. So before a round is proposed, each member
 of it dials the others (or some of them, in a large job) and says whom it did not reach. Of those
-that wait, only a set of which everybody reaches everybody is sealed; whoever is left out waits, and
+that wait, only a set of which everybody reaches everybody is in it; the others wait, and
 the links that failed are tried again once a lease.
 
 Only the node that dialled knows: that `a` reaches `b` proves nothing about the other direction.
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pytest_elastic.rendezvous.deadlines import Deadlines
-from pytest_elastic.rendezvous.messages import CheckPeers, PeersChecked
-from pytest_elastic.rendezvous.model import RosterEntry
-from pytest_elastic.rendezvous.outbox import Outbox
-from pytest_elastic.rendezvous.peer import Peer
+from pytest_elastic.rendezvous.consensus.records import Term
+from pytest_elastic.rendezvous.leader.peer import Peer
+from pytest_elastic.rendezvous.machine import Deadlines, Outbox
+from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 
-__all__ = ["FULL_MESH", "Reachability", "mutually_reachable", "neighbours"]
+__all__ = ["FULL_MESH", "PeerDials", "Reachability", "mutually_reachable", "neighbours"]
 
 # Up to so many members, each dials every other one. In a larger roster each dials as many as its
 # length has binary digits; only when some of those are not reached, everybody dials everybody.
 FULL_MESH = 16
-
 _NO_ANSWER = "no answer"  # beside what a dial shows (`vocabulary.Outcome`)
 
 
@@ -90,7 +90,7 @@ class Reachability:
     either is gone.
     """
 
-    def __init__(self, outbox: Outbox, *, term: int, answer_within_s: float) -> None:
+    def __init__(self, outbox: Outbox, *, term: Term, answer_within_s: float) -> None:
         self.unreached: dict[str, dict[str, str]] = {}
         self._out = outbox
         self._term = term
@@ -100,7 +100,7 @@ class Reachability:
         self._swept: set[str] = set()
         self._is_thorough = False
         self._is_stale = False
-        self._asked: dict[str, CheckPeers] = {}
+        self._asked: dict[str, DialPeers] = {}
         self._answers_by: float | None = None  # those who are asked
         self._waits_for: set[str] = set()
         self._retries_at: float | None = None
@@ -122,10 +122,10 @@ class Reachability:
         self._swept = {peer.node.incarnation for peer in roster}
         self._is_thorough = is_thorough or len(roster) <= FULL_MESH
         self._is_stale = False
-        self._asked.clear()
         self._answers_by = None
+        self._asked.clear()
         self._waits_for.clear()
-        entries = [peer.as_entry() for peer in roster]
+        entries = [peer.node for peer in roster]
         for position, peer in enumerate(roster):
             dials = neighbours(position, len(roster), is_thorough=is_thorough)
             if dials:
@@ -138,7 +138,7 @@ class Reachability:
         self._waits_for.clear()
 
     def take(
-        self, peer: Peer, report: PeersChecked, members: Mapping[str, Peer]
+        self, peer: Peer, report: PeersDialled, members: Mapping[str, Peer]
     ) -> Mapping[str, str]:
         """Take an answer in; return who is newly known not to be reached, and how that ended."""
         incarnation = peer.node.incarnation
@@ -204,7 +204,7 @@ class Reachability:
         now: float,
         *,
         judges_from: float,
-    ) -> Sequence[tuple[Peer, PeersChecked]]:
+    ) -> Sequence[tuple[Peer, PeersDialled]]:
         """Return what to take from those who do not answer: that they reach none of the others.
 
         A dial that fails takes `answer_within_s`, and an answer may be lost with a connection.
@@ -220,7 +220,7 @@ class Reachability:
         return [
             (
                 members[incarnation],
-                PeersChecked(
+                PeersDialled(
                     term=self._term,
                     number=order.number,
                     unreached={entry.incarnation: _NO_ANSWER for entry in order.peers},
@@ -256,15 +256,51 @@ class Reachability:
             peer = members.get(dialler)
             # A suspect would not hear the question; it is asked at a later look, if it comes back.
             if dialler not in self._asked and peer is not None and not peer.is_suspect and here:
-                self._ask(peer, [target.as_entry() for target in here])
+                self._ask(peer, [target.node for target in here])
 
-    def _ask(self, peer: Peer, targets: Sequence[RosterEntry]) -> None:
+    def _ask(self, peer: Peer, targets: Sequence[Node]) -> None:
         self._number += 1
-        order = CheckPeers(
+        order = DialPeers(
             term=self._term,
             number=self._number,
             peers=tuple(targets),
             answer_within_s=self._answer_within_s,
         )
         self._asked[peer.node.incarnation] = order
-        self._out.send(peer, order)
+        self._out.send_to(peer.connection, order)
+
+
+class PeerDials:
+    """The order that is being carried out, if there is one."""
+
+    def __init__(self) -> None:
+        self._order: DialPeers | None = None
+        self._waits_for: set[str] = set()
+        self._unreached: dict[str, str] = {}
+
+    def begin(self, order: DialPeers) -> tuple[Probe, ...]:
+        """Return the dials that an order asks for; whatever went on before is given up."""
+        if order == self._order:
+            return ()  # said again, as the leader could not know that it was heard
+        self._order = order
+        self._unreached.clear()
+        self._waits_for = {entry.incarnation for entry in order.peers}
+        within_s = order.answer_within_s
+        return tuple(Probe(node=each, answer_within_s=within_s) for each in order.peers)
+
+    def take(self, answer: ProbeAnswered) -> PeersDialled | None:
+        """Take in how a dial ended; return the answer to the order, if that was the last one."""
+        if self._order is None or answer.incarnation not in self._waits_for:
+            return None
+        self._waits_for.discard(answer.incarnation)
+        if answer.outcome is not Outcome.ALIVE:
+            self._unreached[answer.incarnation] = answer.outcome.value
+        return None if self._waits_for else self.answer()
+
+    def answer(self) -> PeersDialled | None:
+        """Return what is known, once everybody was dialled: to say it again after joining."""
+        if self._order is None or self._waits_for:
+            return None
+        return PeersDialled(
+            term=self._order.term, number=self._order.number, unreached=dict(self._unreached)
+        )

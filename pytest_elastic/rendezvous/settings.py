@@ -1,18 +1,69 @@
-"""What all nodes must agree on, out of what `--rdzv-conf` said and what the job is.
+"""What all nodes must agree on: out of what `--rdzv-conf` said and what the job is (R12, R14).
 
-Pure. The launcher, the handler that stock torchrun loads and the simulator each know a job in their
-own way, and say the same of it here: a setting that the machines learn is added in one place.
+The launcher, the handler that stock torchrun loads and the simulator each know a job in their own
+way, and say the same of it here: a setting that the machines learn is added in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from pytest_elastic.rdzv_conf import RendezvousConf
-from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.quorum import QuorumChoice, choose_quorum
+from pytest_elastic.rdzv_conf import FROM_LEASE, RendezvousConf
+from pytest_elastic.rendezvous.messages import JoinRequest
+from pytest_elastic.rendezvous.model import Settings, has_beats
 
-__all__ = ["quorum_of", "settings_of"]
+__all__ = [
+    "QuorumChoice",
+    "choose_quorum",
+    "difference",
+    "settings_as_values",
+    "settings_of",
+]
+
+
+# Below this many nodes, nobody but the leader could ever be a majority of what remains.
+_FEWEST_NODES = 3
+# A leader's own lease is a beat old when it grants one.
+_LEAST_BEATS_PER_LEASE = 3
+
+
+class QuorumChoice(NamedTuple):
+    """What `Settings.quorum` is, and why (R12)."""
+
+    quorum: str
+    reason: str
+
+
+def choose_quorum(
+    conf: RendezvousConf, *, min_nodes: int, max_nodes: int, endpoints: int = 1
+) -> QuorumChoice:
+    """Decide whether the job goes on without its leader (R12).
+
+    All nodes of a job come to the same, as it depends on nothing but what they must agree on.
+    """
+    if conf.quorum != "auto":
+        return QuorumChoice(conf.quorum, f"--rdzv-conf quorum={conf.quorum} asks for it")
+    if max_nodes < _FEWEST_NODES:
+        reason = f"of {max_nodes} nodes, none is a majority without the other"
+        return QuorumChoice("coordinator", reason)
+    if not has_beats(conf.lease_s, conf.beat_interval_s, _LEAST_BEATS_PER_LEASE):
+        reason = f"a lease of {conf.lease_s:g} s is less than {_LEAST_BEATS_PER_LEASE} beats"
+        return QuorumChoice("coordinator", reason)
+    if endpoints > 1:
+        needed = "both" if endpoints == 2 else f"{endpoints // 2 + 1} of {endpoints}"
+        reason = f"nothing begins before {needed} endpoints are reached, so there is one job"
+        return QuorumChoice("majority", reason)
+    if 2 * min_nodes > max_nodes:
+        reason = f"of at most {max_nodes} nodes, no two groups have {min_nodes}"
+        return QuorumChoice("majority", reason)
+    reason = (
+        f"with {min_nodes} to {max_nodes} nodes and one endpoint, two groups could both be large "
+        "enough; several endpoints, or --rdzv-conf quorum=majority, would let the job outlive it"
+    )
+    return QuorumChoice("coordinator", reason)
 
 
 def settings_of(
@@ -29,10 +80,11 @@ def settings_of(
     """Return the settings of a job's machines; raises UsageError for what cannot be together.
 
     `shutdown_timeout_s` is the grace between stop and kill, `failure_grace_s` that after a failure.
-    `endpoints` are where nodes meet, as
-    every node writes them (`str`): with fewer than two, nobody needs to agree on them.
+    `endpoints` are where nodes meet, as every node writes them (`str`): with fewer than two, nobody
+    needs to agree on them.
     """
-    choice = quorum_of(conf, min_nodes=min_nodes, max_nodes=max_nodes, endpoints=len(endpoints))
+    count = len(endpoints)
+    choice = choose_quorum(conf, min_nodes=min_nodes, max_nodes=max_nodes, endpoints=count)
     return Settings(
         run_id=run_id,
         min_nodes=min_nodes,
@@ -51,19 +103,84 @@ def settings_of(
         linger_s=conf.linger_s,
         store_timeout_s=conf.store_timeout_s,
         quorum=choice.quorum,
-        endpoints=",".join(map(str, endpoints)) if len(endpoints) > 1 else "",
+        endpoints=",".join(map(str, endpoints)) if count > 1 else "",
     )
 
 
-def quorum_of(
-    conf: RendezvousConf, *, min_nodes: int, max_nodes: int, endpoints: int
-) -> QuorumChoice:
-    """Return who allows a coordinator to decide, and why (R12), with so many endpoints."""
-    return choose_quorum(
-        conf.quorum,
-        min_nodes=min_nodes,
-        max_nodes=max_nodes,
-        beat_interval_s=conf.beat_interval_s,
-        lease_s=conf.lease_s,
-        endpoints=endpoints,
+_SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+_values_of = operator.attrgetter(*_SETTINGS)
+# What a user says to give each setting its value; what is not here is a setting of --rdzv-conf.
+_NODES = "--nnodes"
+_OPTIONS = {
+    "min_nodes": _NODES,
+    "max_nodes": _NODES,
+    "max_restarts": "--max-restarts",
+    "shutdown_timeout_s": "--shutdown-timeout",
+    "failure_grace_s": "--failure-grace",
+    "endpoints": "--rdzv-endpoint",
+    "last_call_s": "--rdzv-conf last_call_timeout",
+    "quorum": "--rdzv-conf quorum (or, without it, what follows from --nnodes and --rdzv-endpoint)",
+}
+_ONE_ENDPOINT = "a single one"
+
+
+def settings_as_values(settings: Settings) -> Mapping[str, float | str]:
+    """Return the settings as they go into a join request."""
+    return dict(zip(_SETTINGS, _values_of(settings), strict=True))
+
+
+def difference(request: JoinRequest, settings: Settings, leader: str) -> str | None:
+    """Say why a node is not of this job or wants it to be run differently; None if it is fine.
+
+    `leader` is the name of the node that leads, whose settings these are.
+    """
+    name = request.node.name
+    act = f"cannot join run {settings.run_id!r} as node {name!r}: "
+    if request.run_id != settings.run_id:
+        return act + f"it belongs to run {request.run_id!r}. Another job uses this endpoint."
+    expected = settings_as_values(settings)
+    if request.settings == expected:
+        return None
+    theirs, ours = _as_said(request.settings), _as_said(expected)
+    # Two nodes that were given no name have that of their host, which may be one.
+    is_named = name != leader
+    there, here = (name, leader) if is_named else ("this node", "the node that leads")
+    # Where the lease is another one, what follows from it is, too.
+    is_lease_same = theirs.get(_said("lease_s")) == ours.get(_said("lease_s"))
+    explained = set() if is_lease_same else set(map(_said, FROM_LEASE))
+    differences = [
+        f"{option} is {theirs.get(option, 'unknown')} on {there} "
+        f"and {ours.get(option, 'unknown')} on {here}"
+        for option in sorted({*ours, *theirs} - explained)
+        if theirs.get(option) != ours.get(option)
+    ]
+    if not differences:
+        return None
+    return (
+        f"{act}its settings differ from those of {here}{', which leads' if is_named else ''}: "
+        f"{'; '.join(differences)}. Give all nodes the same options."
     )
+
+
+def _as_said(values: Mapping[str, float | str]) -> Mapping[str, str]:
+    """Return the settings in a join request as a user gives them: by option, as text."""
+    said = {
+        _said(name): _shown(name, value)
+        for name, value in values.items()
+        if name != "run_id" and _OPTIONS.get(name) != _NODES
+    }
+    if "min_nodes" in values and "max_nodes" in values:
+        low, high = (_shown(name, values[name]) for name in ("min_nodes", "max_nodes"))
+        said[_NODES] = low if low == high else f"{low}:{high}"
+    return said
+
+
+def _said(name: str) -> str:
+    """Return the option that gives a setting its value."""
+    return _OPTIONS.get(name, f"--rdzv-conf {name.removesuffix('_s')}")
+
+
+def _shown(name: str, value: float | str) -> str:
+    if name == "endpoints":
+        return str(value) or _ONE_ENDPOINT
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,19 +1,18 @@
-"""What a driver tells the two machines, and what they tell it to do.
+"""What a driver tells the two machines of a node, and what they tell it to do.
 
-The rules of the game, for whoever writes a driver (the c10d one, the simulator, a test's world):
+The rules for a driver, of whatever kind (over sockets, the simulator's, a test's world):
 
 - A driver hands in one input at a time with the current time (seconds on this process's own
   CLOCK_BOOTTIME), and performs the commands it gets back, in order, before the next input.
 - After every step it asks `wake_at()`: the time at which the machine wants a `TimePassed`, or None.
   One that is handed in early or twice is harmless; a late one is noticed, and the machine then
   doubts itself before it doubts the others.
-- A member has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
+- A follower has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
   the earlier connection: neither its messages nor its end.
-- `Dial`, `FindCoordinator`, `Probe` and `AskVote` are always answered, within `answer_within_s`.
-- Questions that come to the listening port are the member's (`Asked`), but for `ProbeRequest`.
-- After `Lead` there is a coordinator in this process, and after `SteppedDown` there is none. The
-  driver tells the member of its own process, too, what it announces to the others (`Announced`).
-- The coordinator's own member is a member like the others. Its connection is in memory, has a
+- `Dial`, `FindLeader`, `Probe` and `AskVote` are always answered, within `answer_within_s`.
+- Questions that come to the listening port are the follower's (`Asked`).
+- After `Lead` there is a leader in this process, and after `SteppedDown` there is none.
+- The follower in the leader's process is one like the others. Its connection is in memory, has a
   connection id like any other, delivers in order, and is not lost while the process lives.
 """
 
@@ -25,48 +24,44 @@ from enum import Enum
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.heritage import Heritage
+from pytest_elastic.rendezvous.consensus.records import Mark, Record
+from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.messages import (
     Answer,
-    JobEnding,
-    Message,
+    LeaderAddress,
     Order,
-    Place,
-    PlaceRequest,
+    RecordDecided,
     Report,
+    StatusRequest,
     VoteAnswer,
     VoteRequest,
 )
-from pytest_elastic.rendezvous.model import RosterEntry
+from pytest_elastic.rendezvous.model import Node
 
 __all__ = [
-    "Announced",
-    "AnswerTo",
     "AskVote",
     "Asked",
+    "Bootstrap",
     "Connected",
     "ConnectionLost",
-    "CoordinatorCommand",
-    "CoordinatorFound",
-    "CoordinatorInput",
-    "CoordinatorNotFound",
     "Dial",
     "DialFailed",
     "Disconnect",
     "Emit",
     "EndHeard",
-    "FindCoordinator",
+    "FindLeader",
     "Finished",
-    "FoundJob",
-    "FoundingLost",
+    "FollowerCommand",
+    "FollowerInput",
     "HandOver",
     "Hangup",
-    "JobFound",
-    "JobFounded",
     "Lead",
-    "MandateExtended",
-    "MemberCommand",
-    "MemberInput",
+    "LeaderCommand",
+    "LeaderFound",
+    "LeaderHeard",
+    "LeaderInput",
+    "LeaderNotFound",
+    "LeaseExtended",
     "MessageReceived",
     "Moved",
     "Notify",
@@ -75,15 +70,15 @@ __all__ = [
     "PeerMessage",
     "Probe",
     "ProbeAnswered",
+    "RecordWritten",
     "Released",
     "Send",
     "SendTo",
     "Start",
     "SteppedDown",
-    "Supersede",
-    "Superseded",
     "TimePassed",
     "VoteAnswered",
+    "WriteRecord",
 ]
 
 
@@ -103,7 +98,7 @@ class Outcome(Enum):
     """No answer in time: nothing is known."""
 
 
-# --- both machines -------------------------------------------------------------------------------
+# --- both machines --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,50 +117,40 @@ class Emit:
 class Probe:
     """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
 
-    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens. With `ended`, say how
-    the job has ended (R10), which comes there as `EndHeard`.
+    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
     """
 
-    name: str
-    incarnation: str
-    address: str
-    port: int
+    node: Node
     answer_within_s: float
-    ended: JobEnding | None = None
-
-    @classmethod
-    def of(
-        cls, entry: RosterEntry, answer_within_s: float, *, ended: JobEnding | None = None
-    ) -> Probe:
-        """Return the probe of a node that is where its entry says."""
-        return cls(
-            name=entry.name,
-            incarnation=entry.incarnation,
-            address=entry.address,
-            port=entry.port,
-            answer_within_s=answer_within_s,
-            ended=ended,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswered:
-    """What dialling an agent showed; `name` and `incarnation` as in the `Probe`.
+    """What dialling the agent of an incarnation showed.
 
-    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `is_ending`: it was told
-    of an end; `ended`: an end it knows.
+    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `is_ending`: it has
+    accepted an end of the job.
     """
 
-    name: str
     incarnation: str
     outcome: Outcome
     newest_round: int = 0
     restarts_used: int = 0
     is_ending: bool = False
-    ended: JobEnding | None = None
 
 
-# --- inputs of the member (besides the agent's requests of `ports`) ------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendTo:
+    """Send this to a connection that others made; if it has just ended, drop it.
+
+    Orders of the leader, answers of the follower to who asked.
+    """
+
+    connection: int
+    message: Order | Answer
+
+
+# --- inputs of the follower (besides the agent's requests of `ports`) -----------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,33 +159,54 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorFound:
-    """The coordinator of `term` listens at `address:port`.
+class Moved:
+    """This node listens somewhere else from here on; only before it asks to join (R14)."""
 
-    `is_here`: it runs in this process, so that no lease is needed from it. `incarnation` is its
-    agent's, so that a tombstone can be told from a successor; empty if the store did not say.
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """This node hosts an endpoint: it may found the job, with the voters of `base`, the hosts.
+
+    `mark`: what its machine remembers of the job that was here before. `seat`: with several
+    endpoints, the voter that this host is, named by its place, as all who come back there are; it
+    is said again when more hosts are known.
     """
 
-    address: str
-    port: int
-    term: int
+    base: Record
+    mark: Mark | None = None
+    seat: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderFound:
+    """The registry names this leader; `is_here`: it runs in this process."""
+
+    leader: LeaderAddress
     is_here: bool = False
-    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """This node listens somewhere else from here on; only before it greets (R14)."""
-
-    address: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorNotFound:
-    """The store could not be asked, or knows no coordinator."""
+class LeaderNotFound:
+    """The store could not be asked, or knows no leader."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderHeard:
+    """Somebody said who leads: the leader itself, or a node that follows it."""
+
+    leader: LeaderAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndHeard:
+    """Somebody who was asked has said how the job has ended."""
+
+    record: Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +218,7 @@ class Connected:
 class DialFailed:
     """The connection asked for by `Dial` could not be made.
 
-    `outcome` is TOMBSTONE only when the coordinator's own keeper said that its agent has ended:
+    `outcome` is TOMBSTONE only when the leader's own keeper said that its agent has ended:
     then nobody needs to wait for it.
     """
 
@@ -229,52 +235,49 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived:
-    """The coordinator said something."""
+    """The leader said something, or its keeper that its agent has ended."""
 
-    message: Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    """Somebody said who decides now: a successor, or a node that is in contact with it."""
-
-    place: Place
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndHeard:
-    """Who was asked, or has dialled us, said how the job ends; `holds`: that it has."""
-
-    ending: JobEnding
-    holds: bool = True
+    message: Order | Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Somebody asks at our listening port; `connection` is where an `AnswerTo` goes."""
+    """Somebody asks at our listening port; `connection` is where the answer goes."""
 
     connection: int
-    question: VoteRequest | PlaceRequest
+    question: VoteRequest | StatusRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteAnswered:
-    """What `AskVote` brought; `answer` is None if nobody answered who could, and `outcome` how."""
+    """What `AskVote` brought; None: no answer."""
 
     incarnation: str
     request: VoteRequest
     answer: VoteAnswer | None
-    outcome: Outcome
 
 
-_News = Announced | Asked | EndHeard | VoteAnswered
-_Link = CoordinatorFound | CoordinatorNotFound | Connected | DialFailed | ConnectionLost
-MemberInput = (
-    Start | Moved | _News | _Link | MessageReceived | ProbeAnswered | TimePassed | ports.Request
+FollowerInput = (
+    Start
+    | Moved
+    | Bootstrap
+    | LeaderFound
+    | LeaderNotFound
+    | LeaderHeard
+    | EndHeard
+    | Connected
+    | DialFailed
+    | ConnectionLost
+    | MessageReceived
+    | Asked
+    | VoteAnswered
+    | ProbeAnswered
+    | TimePassed
+    | ports.Request
 )
 
 
-# --- commands of the member ----------------------------------------------------------------------
+# --- commands of the follower ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,20 +293,20 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinator:
-    """Look the coordinator up in the endpoint's store (again), and ask `peers` who decides.
+class FindLeader:
+    """Look the leader up in the endpoint's store (again), and ask `peers` who leads.
 
-    Answered by `CoordinatorFound` or `CoordinatorNotFound` within `answer_within_s`. A place that a
-    peer names comes as `Announced`, at once, and the end of the job as `EndHeard`.
+    Answered by `LeaderFound` or `LeaderNotFound` within `answer_within_s`. A leader that a peer
+    names comes as `LeaderHeard`, at once, and the end of the job as `EndHeard`.
     """
 
     answer_within_s: float
-    peers: Sequence[RosterEntry] = ()
+    peers: Sequence[Node] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dial:
-    """Connect to the coordinator; gives up any earlier connection.
+    """Connect to the leader; gives up any earlier connection.
 
     Answered by `Connected` or `DialFailed` within `answer_within_s`.
     """
@@ -329,33 +332,16 @@ class Hangup:
 class AskVote:
     """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
 
-    incarnation: str
-    address: str
-    port: int
+    node: Node
     request: VoteRequest
     answer_within_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerTo:
-    """Answer a question; if its connection has ended, drop it."""
-
-    connection: int
-    message: Answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supersede:
-    """This node has voted in an election of `term`: a coordinator here decides no more."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """This node has left, without a word to a coordinator here if there is one: that goes, too.
+    """This node has left, without a word to a leader here if there is one: that goes, too.
 
-    It is an input of that coordinator as well.
+    It is an input of that leader as well.
     """
 
     reason: str
@@ -363,41 +349,39 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """This node was elected: run the coordinator, with this heritage, and announce it."""
+    """This node was elected: run the leader, with what was recovered, and announce it."""
 
-    heritage: Heritage
+    recovered: Recovered
 
 
-MemberCommand = (
+FollowerCommand = (
     Notify
-    | FindCoordinator
+    | FindLeader
     | Dial
     | Send
     | Hangup
     | Probe
     | Emit
     | AskVote
-    | AnswerTo
-    | Supersede
+    | SendTo
     | HandOver
     | Lead
     | Released
 )
 
 
-# --- inputs of the coordinator -------------------------------------------------------------------
+# --- inputs of the leader -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerMessage:
     """Somebody said something; the first message of a connection id introduces it.
 
-    The driver closes connections that say nothing for `Settings.lease_s`, and answers
-    `ProbeRequest` itself: neither reaches the machine.
+    The driver closes connections that say nothing for `Settings.lease_s`.
     """
 
     connection: int
-    message: Message
+    message: Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,51 +393,25 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
-    """This coordinator's own node has voted for somebody else, under a higher term."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFound:
-    """The job is decided elsewhere: that was announced, and whoever is there has said so (R12)."""
-
-    place: Place
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFounded:
-    """The first round may be sealed: a majority of the endpoints is this coordinator's (R12)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundingLost:
-    """Somebody else is about to found the job, or has: this coordinator has decided nothing."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MandateExtended:
-    """Whoever grants the mandate from outside (`GrantedMandate`) has granted it until then."""
+class LeaseExtended:
+    """The key outside that names this leader is granted until then (`key_holder`)."""
 
     until: float
 
 
-_Rights = Superseded | HandOver | JobFound | JobFounded | FoundingLost | MandateExtended
-CoordinatorInput = PeerMessage | PeerLost | ProbeAnswered | EndHeard | TimePassed | _Rights
-
-
-# --- commands of the coordinator -----------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendTo:
-    """Send this to a connection; if it has just ended, drop it: `PeerLost` follows."""
+class RecordWritten:
+    """The record of that number is written down."""
 
-    connection: int
-    message: Order
+    number: int
+
+
+_Peers = PeerMessage | PeerLost | ProbeAnswered
+_Rights = LeaderHeard | HandOver | LeaseExtended | RecordWritten
+LeaderInput = _Peers | _Rights | TimePassed
+
+
+# --- commands of the leader -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,25 +423,28 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """This coordinator waits for nobody any more (R10): the agent may go. Said once.
+    """This leader waits for nobody any more (R10): the agent may go. Said once.
 
-    `result` is the job's. The agent that hosts the coordinator stays until this is said and its own
-    `JobOver` came, whichever is later; whoever greets meanwhile is told of the end.
+    `result` is the job's. The agent that hosts the leader stays until this is said and its own
+    `JobOver` came, whichever is later; nodes that join meanwhile are told of the end.
     """
 
     result: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJob:
-    """Enough nodes are ready, said once a beat: make a majority of the endpoints ours."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedDown:
-    """This coordinator decides no more (R11): its last command. Members were told, and go on."""
+    """This leader leads no more (R11): its last command. Members were told, and go on."""
 
     reason: str
 
 
-CoordinatorCommand = SendTo | Disconnect | Probe | Emit | Finished | FoundJob | SteppedDown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecord:
+    """Write this record down while the key is ours: that decides it. `decided` tells its store."""
+
+    record: Record
+    decided: RecordDecided
+
+
+LeaderCommand = SendTo | Disconnect | Probe | Emit | Finished | SteppedDown | WriteRecord

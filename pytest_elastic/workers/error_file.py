@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_elastic.printed import without_surrogates
+from pytest_elastic.whole_file import replace_file
 
 __all__ = ["WorkerError", "forward_error_file", "read_error_file", "write_error_file"]
 
@@ -66,7 +66,7 @@ def write_error_file(path: str, error: WorkerError) -> None:
     }
     if error.error_code is not None:
         message["errorCode"] = error.error_code
-    _replace(path, {"message": message})
+    replace_file(path, json.dumps({"message": message}))
 
 
 def forward_error_file(source: str, target: str, error_code: int) -> bool:
@@ -80,7 +80,7 @@ def forward_error_file(source: str, target: str, error_code: int) -> bool:
         return False
     if isinstance(content.get("message"), dict):
         content["message"]["errorCode"] = error_code
-    _replace(target, content)
+    replace_file(target, json.dumps(content))
     return True
 
 
@@ -103,14 +103,6 @@ def _load(path: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _replace(path: str, content: Mapping[str, Any]) -> None:
-    unfinished = f"{path}.{secrets.token_hex(8)}"
-    # "x": never into what a stranger has put there.
-    with open(unfinished, "x", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.replace(unfinished, path)
 
 
 def _text(value: object) -> str:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_elastic.errors import UsageError, WorkerFailed
+from pytest_elastic.whole_file import replace_file
 from pytest_elastic.workers.error_file import WorkerError, write_error_file
 
 __all__ = ["pack_call", "read_result"]
@@ -109,9 +110,7 @@ def _main(folder: str) -> None:
         _record(error)
         sys.exit(1)
     path = _result_path(folder, os.environ["PYTEST_ELASTIC_ROUND"], os.environ["RANK"])
-    with open(f"{path}.part", "wb") as file:
-        file.write(result)
-    os.replace(f"{path}.part", path)
+    replace_file(path, result)
 
 
 def _record(error: Exception) -> None:

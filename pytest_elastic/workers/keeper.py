@@ -32,7 +32,7 @@ from pytest_elastic.errors import InternalError
 from pytest_elastic.events.model import EXEC_ASKED_FOR
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop, Timer
-from pytest_elastic.workers import messages, process_tree, warmth
+from pytest_elastic.workers import messages, process_tree
 from pytest_elastic.workers.group import Group
 from pytest_elastic.workers.keeper_settings import KeeperSettings
 from pytest_elastic.workers.messages import (
@@ -52,8 +52,9 @@ from pytest_elastic.workers.messages import (
 )
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.start import fork_worker
-from pytest_elastic.workers.store_link import StoreLink
+from pytest_elastic.workers.store.link import StoreLink
 from pytest_elastic.workers.tombstone import Tombstone
+from pytest_elastic.workers.warm import warmth
 
 __all__ = ["KeeperRole"]
 

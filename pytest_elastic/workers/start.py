@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_elastic.boot.role import Program
-from pytest_elastic.workers.late_variables import LateVariables
 from pytest_elastic.workers.spec import WorkerSpec
+from pytest_elastic.workers.warm.late_variables import LateVariables
 
 __all__ = ["Started", "fork_worker"]
 

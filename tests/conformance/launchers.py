@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import launch_server
+
 LIMIT_S = 240.0
 # For ours, which starts workers warm: most programs here do not use torch, and where one does, that
 # is preloaded, as it is for users.
 LEAN = {"PET_PRELOAD": ""}
 WITH_TORCH = {"PET_PRELOAD": "torch"}
 OURS = (sys.executable, "-m", "pytest_elastic", "run")
+# It starts no warm interpreter: for workers that do not import torch.
+PLAIN = (*OURS, "--worker-start=exec")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 OLD = (sys.executable, "-m", "torch.distributed.launch")
 
@@ -32,27 +36,22 @@ def run(
     folder: Path, *words: str, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; what it leaves in the temporary folder goes with the test."""
-    return subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, "TMPDIR": str(folder), **LEAN, **(environ or {})},
-        cwd=folder,
-        check=False,
-    )
+    process = launch_server.start(words, cwd=folder, environ=_environ(folder, environ))
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode is not None, "it has ended"
+    return subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
+
+
+def _environ(folder: Path, environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return {**os.environ, "TMPDIR": str(folder), **LEAN, **(environ or {})}
 
 
 class Running:
     """A command in the background; what it prints is read as it comes."""
 
     def __init__(self, folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(folder), **LEAN, **(environ or {})},
-            cwd=folder,
+        self.process = launch_server.start(
+            words, cwd=folder, environ=_environ(folder, environ), stderr=subprocess.STDOUT
         )
         self.printed = ""
 
@@ -71,6 +70,7 @@ class Running:
         """Read the rest, and return the exit code."""
         rest, _ = self.process.communicate(timeout=LIMIT_S)
         self.printed += rest.decode()
+        assert self.process.returncode is not None, "it has ended"
         return self.process.returncode
 
     def end(self) -> None:

@@ -11,17 +11,26 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.client import ClusterClient
-from elastic_harness.cluster.cluster import Cluster, ClusterError, NodeGone, NodeSpec, ProcessExited
+from elastic_harness.cluster.cluster import (
+    Cluster,
+    ClusterError,
+    LiveCluster,
+    NodeGone,
+    NodeSpec,
+    ProcessExited,
+)
+from elastic_harness.cluster.machines.cluster import MachinesCluster
 from elastic_harness.cluster.process import is_running
 from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
+from tests.machines import MachinesBench, Network
 
 
-def keeps_the_interface(cluster: ClusterClient) -> Cluster:
+def keep_the_interface(local: ClusterClient, far: MachinesCluster) -> tuple[LiveCluster, ...]:
     """Have the type checker compare the signatures."""
-    return cluster
+    return local, far
 
 
 SLEEP = ("sleep", "1000")
@@ -41,18 +50,29 @@ time.sleep(1000)
 """
 
 
-@pytest.fixture(scope="module", params=["namespace", "process"])
+@pytest.fixture(scope="module", params=["namespace", "process", "machines", "plain machines"])
 def cluster_bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:
     """One server for all tests of a kind, with nothing preloaded but what it needs itself."""
     kind: str = request.param
+    folder = tmp_path_factory.mktemp("cluster")
+    if kind in ("machines", "plain machines"):
+        if os.geteuid() != 0:
+            pytest.skip("only root can make the namespaces that stand for machines")
+        network = Network(2)
+        far = MachinesBench(network, folder, nodes="namespace" if kind == "machines" else "process")
+        yield far
+        far.close()
+        assert network.is_clean()
+        network.end()
+        return
     if kind == "namespace":
         try:
             choose_cluster(kind)
         except UsageError as error:
             pytest.skip(error.message)
-    made = Bench(kind, tmp_path_factory.mktemp("cluster"), preload=())
+    made = Bench(kind, folder, preload=())
     yield made
     made.close()
 
@@ -93,7 +113,9 @@ def test_what_libfaketime_shares_goes_with_the_process_that_was_killed(bench: Be
     bench.wait_for_file("ready")
     bench.end("crash", "n1")
     left = [name for name in os.listdir("/dev/shm") if "faketime" in name]
-    assert not [name for name in left if name.endswith((f"_{killed.pid}", f"_{stays.pid}"))]
+    assert not [
+        name for name in left if name.endswith((f"_{killed.node_pid}", f"_{stays.node_pid}"))
+    ]
 
 
 def test_a_process_has_exactly_the_environment_and_folder_it_was_given(bench: Bench) -> None:
@@ -168,7 +190,7 @@ def test_a_facet_is_there_or_its_capability_says_why_not(bench: Bench) -> None:
         capability = cluster.capabilities[name]
         assert (facet is not None) == capability.available, name
         assert capability.reason
-    assert cluster.sockets is not None
+    assert (cluster.sockets is None) == isinstance(cluster, MachinesCluster)
     assert cluster.limits is not None
 
 
@@ -223,9 +245,10 @@ def test_the_end_of_a_node_is_the_end_of_all_its_processes(bench: Bench, how: st
     bench.wait_for_file("escaped")
     pids = [info.pid for info in bench.processes("n1") if info.state != "Z"]
     assert len(pids) == 2
+    assert all(bench.proc(pid).exists() for pid in pids)
     bench.end(how, "n1")
     assert process.exit_code == -signal.SIGKILL
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not any(bench.proc(pid).exists() for pid in pids)
     assert list(bench.cluster.nodes) == ["n2"]
     assert other.exit_code is None
     gone = [event for event in bench.events if isinstance(event, NodeGone)]
@@ -237,7 +260,7 @@ def test_a_node_that_ends_by_itself_is_reported(bench: Bench) -> None:
     bench.start("n1")
     process = bench.run("n1", *SLEEP)
     init = bench.cluster.nodes["n1"].pid
-    os.kill(init, signal.SIGKILL)
+    bench.kill(init)
     bench.until(lambda: not bench.cluster.nodes, "the node to be gone")
     assert process.exit_code == -signal.SIGKILL
     gone = [event for event in bench.events if isinstance(event, NodeGone)]

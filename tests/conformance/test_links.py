@@ -1,4 +1,6 @@
-"""What a link does with packets: one suite, for the pure model, simulated nodes, the real switch.
+"""What a link does with packets: one suite, for the model, simulated nodes, real switches.
+
+The last kind of link begins at the switch of one machine and ends, behind a trunk, at another's.
 
 All chance is seeded, so that a share that is right once is right always. A real switch may be late
 at any time, and never early: upper bounds of delays are the model's alone.
@@ -7,6 +9,7 @@ at any time, and never early: upper bounds of delays are the model's alone.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +20,7 @@ from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import Bench
 from tests.conformance.wires import OTHER_PORT, PORT, ModelWire, SimulatedWire, SwitchWire, Wire
+from tests.machines import MachinesBench, Network
 
 # What sums of floats may be off by.
 EXACT_S = 2e-6
@@ -35,15 +39,32 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench | None]:
     made.close()
 
 
-@pytest.fixture(params=["model", "simulated", "switch"])
-def wire(request: pytest.FixtureRequest, bench: Bench | None) -> Iterator[Wire]:
+@pytest.fixture(scope="module")
+def far_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench | None]:
+    """A cluster on two machines, whose switches are joined by a trunk."""
+    if os.geteuid() != 0:
+        yield None
+        return
+    network = Network(2)
+    made = MachinesBench(network, tmp_path_factory.mktemp("machines"))
+    yield made
+    made.close()
+    assert network.is_clean()
+    network.end()
+
+
+@pytest.fixture(params=["model", "simulated", "switch", "trunk"])
+def wire(
+    request: pytest.FixtureRequest, bench: Bench | None, far_bench: Bench | None
+) -> Iterator[Wire]:
     """A link of each kind, freshly seeded."""
-    if request.param != "switch":
+    if request.param in ("model", "simulated"):
         yield ModelWire() if request.param == "model" else SimulatedWire()
         return
-    if bench is None:
-        pytest.skip("there is no switch without namespaces")
-    made = SwitchWire(bench)
+    chosen = bench if request.param == "switch" else far_bench
+    if chosen is None:
+        pytest.skip("there is no such switch here: it needs namespaces, and machines need root")
+    made = SwitchWire(chosen)
     yield made
     made.close()
 
@@ -226,14 +247,18 @@ MANY_THINGS = LinkPolicy(
 )
 
 
-def test_switch_and_model_decide_alike_packet_by_packet(bench: Bench | None) -> None:
+@pytest.mark.parametrize("kind", ["switch", "trunk"])
+def test_switch_and_model_decide_alike_packet_by_packet(
+    bench: Bench | None, far_bench: Bench | None, kind: str
+) -> None:
     """From one seed: the same are lost, corrupted, doubled; and none is earlier than the model's.
 
     The model is told when each packet was sent; the switch sees it a little later.
     """
-    if bench is None:
-        pytest.skip("there is no switch without namespaces")
-    switch = SwitchWire(bench)
+    chosen = bench if kind == "switch" else far_bench
+    if chosen is None:
+        pytest.skip("there is no such switch here: it needs namespaces, and machines need root")
+    switch = SwitchWire(chosen)
     switch.change(MANY_THINGS)
     real = switch.send(500)
     counted = switch.counters()

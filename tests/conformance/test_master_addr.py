@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_elastic.workers.name_lookup import name_or_address
+from pytest_elastic.workers.store.name_lookup import name_or_address
 from tests.cluster_bench import ROOT
 from tests.integration.called_launcher import LIMIT_S
 

@@ -28,7 +28,7 @@ from pytest_elastic import launch
 from pytest_elastic.cli.run import read_config
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.launch import settings_of
-from pytest_elastic.rendezvous.departure import leave_timeout_s
+from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 from pytest_elastic.workers.keeper_client import Keeper
 from pytest_elastic.workers.process_tree import children_of, descendants, send_signal
 from tests.conformance.launchers import LIMIT_S, OURS, WITH_TORCH, Running, address

@@ -88,7 +88,7 @@ def test_a_node_that_finds_nobody_may_try_again(tmp_path: Path) -> None:
         environ={"TORCHELASTIC_ERROR_FILE": str(target)},
     )
     assert done.returncode == 3, done.stderr
-    assert "no coordinator was reached within 2 s" in error_in(target)["message"]
+    assert "no leader was reached within 2 s" in error_in(target)["message"]
 
 
 def test_a_job_whose_store_host_is_gone_is_lost(tmp_path: Path) -> None:

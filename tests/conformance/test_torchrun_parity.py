@@ -8,8 +8,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +20,8 @@ from pytest_elastic.agent import environ
 from pytest_elastic.cli.option_table import OPTIONS, Option
 from pytest_elastic.cli.options import build_parser, parse_run_command
 from pytest_elastic.errors import UsageError
+from tests import launch_server
+from tests.conformance.launchers import OURS, TORCHRUN
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "torchrun-parity.md"
 VERDICTS = ("same", "better", "different", "ours")
@@ -58,6 +58,7 @@ SAMPLES = {
     "numa_binding": "socket",
     "signals_to_handle": "SIGTERM,SIGUSR1",
     "shutdown_timeout": "7",
+    "log_line_prefix_template": "${rank}: ",
 }
 
 
@@ -143,14 +144,17 @@ def named(dest: str) -> Option | None:
 
 
 def unexplained(parser: argparse.ArgumentParser, lines: Mapping[str, Line]) -> list[str]:
-    """Return what of torchrun's options is missing or differs here without a reason in `lines`."""
+    """Return what of torchrun's options is missing or differs here without a reason in `lines`.
+
+    An option of ours that a newer torchrun has, too, is to be the same.
+    """
     found = []
     for action in torchs_options(parser):
         name = "--" + action.dest.replace("_", "-")
         line = lines.get(name)
-        if line is None or line.verdict == "ours":
+        if line is None:
             found.append(f"{name}: not in the table as an option of torchrun's")
-        elif line.verdict == "same":
+        elif line.verdict in ("same", "ours"):
             found += [f"{name}: {what}" for what in differences(action, named(action.dest))]
         elif differences(action, named(action.dest))[:1] == ["there is no such option"]:
             found.append(f"{name}: missing; an option may differ, but is at least known")
@@ -163,7 +167,7 @@ def test_every_option_of_torchrun_is_taken_or_explained(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(
-    TORCH < PAGE_IS_OF, reason="the page is about torchrun 2.13, and an older one has fewer options"
+    TORCH != PAGE_IS_OF, reason="the page is about torchrun 2.13: others have fewer options or more"
 )
 def test_the_table_names_no_option_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torchrun dropped goes from the table, and so does what we dropped."""
@@ -230,7 +234,8 @@ def test_every_spelling_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
                     build_parser(), form, action.dest
                 ):
                     ambiguous.append(spelling[:length])
-    assert set(ambiguous) <= {"--node-", "--node_"}, "the document says so"
+    known = {"--node-", "--node_", "--log-", "--log_"}
+    assert set(ambiguous) <= known, "the document says so"
 
 
 def reads_as(parser: argparse.ArgumentParser, form: Sequence[str], dest: str) -> bool:
@@ -286,7 +291,7 @@ JOBS: Mapping[str, tuple[Sequence[str], Mapping[str, str], Sequence[str]]] = {
         (),
     ),
 }
-LAUNCHERS = {"ours": "pytest_elastic", "theirs": "torch.distributed.run"}
+LAUNCHERS = {"ours": OURS, "theirs": TORCHRUN}
 
 
 def options_of(job: str, parser: argparse.ArgumentParser) -> list[str]:
@@ -307,16 +312,10 @@ def run_job(
     # Folders of logs shall be found and go with the test.
     before = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS" and k[:4] != "PET_"}
     before |= {**variables, "TMPDIR": str(folder)}
-    # No worker imports torch, nor is it what workers are forked from.
-    run = ["run", "--preload="] if launcher == "ours" else []
-    words = [sys.executable, "-m", LAUNCHERS[launcher], *run, *options, "--nproc-per-node=2"]
-    subprocess.run(
-        [*words, str(script), str(folder), *args],
-        env=before,
-        timeout=LIMIT_S,
-        check=True,
-        capture_output=True,
-    )
+    words = [*LAUNCHERS[launcher], *options, "--nproc-per-node=2", str(script), str(folder), *args]
+    process = launch_server.start(words, cwd=folder, environ=before)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, said.decode()
     return before, {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)}
 
 

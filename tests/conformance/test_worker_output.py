@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pytest_elastic.workers.error_file import read_error_file
-from pytest_elastic.workers.logs import parse_streams
+from pytest_elastic.workers.logs.folders import parse_streams
 
 
 def test_parity_with_torchs_own_parser() -> None:

@@ -238,7 +238,7 @@ class SwitchWire:
         return self._bench.cluster.nodes[PAIR[1]].address
 
     def _socket(self, node: str) -> socket.socket:
-        opened = self._bench.cluster.sockets.open(node, datagram=True)
+        opened = self._bench.sockets.open(node, datagram=True)
         made: socket.socket = wait_for(self._bench.loop, opened, within_s=LIMIT_S)
         made.setblocking(False)
         return made

@@ -67,6 +67,7 @@ ROOMS = (
             "pytest_elastic.events",
             "pytest_elastic.boot",
             "pytest_elastic.unread",
+            "pytest_elastic.whole_file",
         ),
         may_import=(),
         because="everything stands on it",
@@ -100,10 +101,10 @@ ROOMS = (
         may_import=(
             "ground",
             "rendezvous",
-            "pytest_elastic.workers.name_lookup",
-            "pytest_elastic.workers.own_address",
-            "pytest_elastic.workers.store_client",
-            "pytest_elastic.workers.torch_store",
+            "pytest_elastic.workers.store.name_lookup",
+            "pytest_elastic.workers.store.own_address",
+            "pytest_elastic.workers.store.client",
+            "pytest_elastic.workers.store.torch_store",
         ),
         because="other rendezvous for our agents, and ours for other agents",
     ),
@@ -118,6 +119,7 @@ ROOMS = (
         holds=("elastic_harness",),
         may_import=(
             "ground",
+            "pytest_elastic.rendezvous.model",
             "pytest_elastic.rendezvous.settings",
             "pytest_elastic.workers.exit_status",
         ),
@@ -125,21 +127,13 @@ ROOMS = (
         only_pure_outside_the_ground=True,
     ),
     Room(
-        name="Raft-shaped core",
-        holds=("pytest_elastic.rendezvous.core",),
-        may_import=("ground", "rendezvous"),
-        because="unfinished, and left out of a wheel: only the simulator may import it",
-    ),
-    Room(
         name="simulation",
         holds=("elastic_simulation",),
         may_import=(
             "ground",
             "rendezvous",
-            "Raft-shaped core",
             "workers",
             "agent",
-            "pytest_elastic.backends.granted_registry",
             "harness",
         ),
         because="it plays the launcher's machines; a checkout has it, a wheel does not",
@@ -187,23 +181,7 @@ PURE = (
     Pure(holds="pytest_elastic.plain"),
     Pure(holds="pytest_elastic.printed"),
     Pure(holds="pytest_elastic.events", drivers=("sinks",)),
-    Pure(
-        holds="pytest_elastic.rendezvous",
-        drivers=(
-            "agent_probe",
-            "announcer",
-            "driver",
-            "endpoint_registry",
-            "inquiries",
-            "mark_file",
-            "own_place",
-            "reception",
-            "records",
-            "several_endpoints",
-            "uplink",
-            "wait_teller",
-        ),
-    ),
+    Pure(holds="pytest_elastic.rendezvous", drivers=("driver", "registries")),
     Pure(holds="pytest_elastic.backends.bridge"),
     Pure(holds="pytest_elastic.backends.bridge_vocabulary"),
     Pure(holds="pytest_elastic.workers.spec"),
@@ -223,7 +201,7 @@ PURE = (
     Pure(holds="elastic_harness.cluster.disks.policy"),
     Pure(
         holds="elastic_harness.network",
-        drivers=("alarm", "capture", "lane", "switch"),
+        drivers=("alarm", "capture", "lane", "switch", "trunk"),
     ),
     Pure(
         holds="elastic_harness.toxiproxy",
@@ -246,9 +224,8 @@ PURE = (
     Pure(
         holds="elastic_harness.scenario.stage",
         drivers=(
+            "clocks",
             "held_writers",
-            "link_clock",
-            "log_clock",
             "log_watch",
             "proxies",
             "stage",
@@ -337,9 +314,6 @@ PROCESSES_IN = ("elastic_harness.cluster", "elastic_harness.observe.probe")
 # Modules of the harness that do it themselves: why.
 PROCESSES_EXCEPT: dict[str, str] = {
     "elastic_harness.leaks": "checks for leaks: they ask the kernel, not the cluster",
-    "elastic_harness.observe.observer": (
-        "who is at the other end of a socket of this machine, its kernel knows"
-    ),
     "elastic_harness.observe.stacks": "a file in memory that a probe of this machine has offered",
     "elastic_harness.ranks.rank_faults": "ranks are forked from the test's process: no cluster",
     "elastic_harness.ranks.rank_server": "ranks are forked from the test's process: no cluster",
@@ -365,9 +339,9 @@ IMPORTERS = (
             "pytest_elastic.backends.handler_host",
             "pytest_elastic.backends.torchrun_handler",
             "pytest_elastic.launcher.as_torchrun",
-            "pytest_elastic.workers.bare_torch",
-            "pytest_elastic.workers.logs_plugin_host",
-            "pytest_elastic.workers.torch_store",
+            "pytest_elastic.workers.store.bare_torch",
+            "pytest_elastic.workers.logs.plugin_host",
+            "pytest_elastic.workers.store.torch_store",
             "elastic_harness.observe.logs_specs",
             "elastic_harness.observe.probe.elastic_probe_torch",
             "elastic_harness.ranks.rank_process",
@@ -378,6 +352,11 @@ IMPORTERS = (
         package="yaml",
         modules=("elastic_harness.scenario.reading.yaml_tree",),
         at_top=("elastic_harness.scenario.reading.yaml_tree",),
+    ),
+    Importer(
+        package="ray",
+        modules=("elastic_harness.cluster.machines.ray_driver",),
+        at_top=("elastic_harness.cluster.machines.ray_driver",),
     ),
 )
 

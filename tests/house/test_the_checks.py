@@ -180,12 +180,12 @@ def test_torch_is_found_outside_its_files_and_outside_functions(tmp_path: Path) 
     tree = tree_of(
         tmp_path,
         pytest_elastic__agent__agent=inside,
-        pytest_elastic__workers__torch_store="from torch import distributed",
+        pytest_elastic__workers__store__torch_store="from torch import distributed",
         pytest_elastic__backends__handler_host=inside,
     )
     found = {finding.path: finding.text for finding in checks.expensive_imports(tree)}
     assert "only (" in found.pop("pytest_elastic/agent/agent.py")
-    assert "outside a function" in found.pop("pytest_elastic/workers/torch_store.py")
+    assert "outside a function" in found.pop("pytest_elastic/workers/store/torch_store.py")
     assert found == {}
 
 

@@ -270,4 +270,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "training": script(_TRAIN, OMP_NUM_THREADS="1"),
     "training with two threads": script(_TRAIN, OMP_NUM_THREADS="2"),
     "training with as many threads as there are": script(_TRAIN),
+    "more threads than cores": script(
+        "import torch\ntorch.ones(2).sum()\nprint(torch.get_num_threads())", OMP_NUM_THREADS="500"
+    ),
 }

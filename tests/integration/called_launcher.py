@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 from typing_extensions import Self
+
+from tests import launch_server
+from tests.conformance import launchers
+from tests.conformance.launchers import LEAN, OURS
 
 __all__ = ["LEAN", "LIMIT_S", "STAYS", "Ended", "Running", "run", "start"]
 
 # Importing torch takes seconds on a busy machine, and nothing here takes much longer.
 LIMIT_S = 180.0
-
-# Workers start warm, as they do for users, from an interpreter that did not import torch for two
-# seconds before: most programs here do not use it. Where one does, it is preloaded.
-LEAN = {"PET_PRELOAD": ""}
 
 # Says in which world it is, and stays there until it is told to end.
 STAYS = """
@@ -49,19 +47,15 @@ class Ended:
 
 
 def start(
-    *words: str, cwd: Path, environ: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Start our launcher, in a process group of its own as a terminal does."""
+    *words: str, cwd: Path, environ: Mapping[str, str] | None = None, is_forked: bool = True
+) -> launch_server.Started:
+    """Start our launcher, in a session of its own as a terminal does."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PET_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest_elastic", "run", *words],
+    return launch_server.start(
+        [*OURS, *words],
         cwd=cwd,
-        env={**kept, **LEAN, **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        environ={**kept, **LEAN, **(environ or {})},
+        is_forked=is_forked,
     )
 
 
@@ -70,37 +64,20 @@ def run(*words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> End
     begin = time.monotonic()
     process = start(*words, cwd=cwd, environ=environ)
     out, err = process.communicate(timeout=LIMIT_S)
-    return Ended(code=process.returncode, out=out, err=err, seconds=time.monotonic() - begin)
+    assert process.returncode is not None, "it has ended"
+    return Ended(
+        code=process.returncode,
+        out=out.decode(),
+        err=err.decode(),
+        seconds=time.monotonic() - begin,
+    )
 
 
-class Running:
+class Running(launchers.Running):
     """Our launcher in the background; what it prints is read as it comes."""
 
     def __init__(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pytest_elastic", "run", *words],
-            cwd=cwd,
-            env={**os.environ, **LEAN, **(environ or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self.printed = ""
-
-    def wait_for(self, text: str) -> None:
-        """Read until a text has been printed."""
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
-        deadline = time.monotonic() + LIMIT_S
-        while text not in self.printed:
-            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
-            data = os.read(fd, 65536) if ready else b""
-            assert data, f"{text!r} was not printed:\n{self.printed}"
-            self.printed += data.decode()
-
-    def read_rest(self) -> None:
-        """Read what it prints until it ends."""
-        out, _ = self.process.communicate(timeout=LIMIT_S)
-        self.printed += out.decode()
+        super().__init__(cwd, *OURS, *words, environ={"TMPDIR": gettempdir(), **(environ or {})})
 
     def __enter__(self) -> Self:
         """Have it ended behind a block."""
@@ -108,8 +85,3 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    def end(self) -> None:
-        """Kill it, if it still runs."""
-        self.process.kill()
-        self.process.communicate(timeout=LIMIT_S)

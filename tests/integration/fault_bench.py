@@ -58,7 +58,7 @@ class FaultBench:
     """A session on a cluster, and a folder for its runs."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.session = HarnessSession(choose_cluster(kind), preload=())
+        self.session = HarnessSession(choose_cluster(kind), preload=("torch",))
         _ = self.session.cluster  # started here, and not in the first test
         self.folder = folder
         self._runs = 0

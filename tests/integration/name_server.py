@@ -25,8 +25,9 @@ from functools import partial
 from typing import Any
 
 from pytest_elastic.backends.threaded_store import ThreadedStore
+from pytest_elastic.config import Endpoint
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers import torch_store
+from pytest_elastic.workers.store import torch_store
 
 LIMIT_S = 30.0
 ADDRESS = "10.9.9.9"
@@ -84,7 +85,11 @@ class Caller:
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[list[str], float]:
         answers: list[list[str]] = []
         begin = time.monotonic()
-        getattr(self._store, name)(**arguments, on_done=lambda *answer: answers.append([*answer]))
+        rest = dict(arguments)
+        endpoint = Endpoint(host=rest.pop("host"), port=rest.pop("port"))
+        getattr(self._store, name)(
+            endpoint, **rest, on_done=lambda *answer: answers.append([*answer])
+        )
         while not answers:
             assert time.monotonic() - begin < LIMIT_S, f"{name} has not called back"
             self._loop.run_once(0.1)

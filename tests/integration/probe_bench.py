@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from elastic_harness.cluster.process_table import is_same_process
+from elastic_harness.cluster.local_reporters import LocalReporters
+from elastic_harness.cluster.process_table import row_of
 from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.history import Entry, History
 from elastic_harness.observe.observer import Observer, probe_environ
@@ -65,6 +66,7 @@ class Bench:
         """Begin to observe with these settings."""
         self._observer = Observer(
             self.loop,
+            LocalReporters(self.loop),
             self.path,
             self._record,
             hash_parameters=hashes,
@@ -79,7 +81,7 @@ class Bench:
     def environ(self, **more: str) -> dict[str, str]:
         """Return the environment of a worker, with the probe in it."""
         plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return {**probe_environ("n1", self.path, plain), **WORKER, **more}
+        return {**probe_environ(self.path, plain), "ELASTIC_NODE": "n1", **WORKER, **more}
 
     def start(self, script: str, **more: str) -> subprocess.Popen[str]:
         """Start a worker."""
@@ -137,7 +139,8 @@ class Bench:
                 process.kill()
             send_signal(below, signal.SIGKILL)
         for worker in [source.worker for source in self.observer.stack_sources]:
-            if is_same_process(worker.pid, worker.start_time):
+            row = row_of(worker.pid)
+            if row is not None and row.start_ticks == worker.start_time:
                 send_signal([worker.pid], signal.SIGKILL)
         for process in self.processes:
             process.communicate(timeout=DEADLINE_S)

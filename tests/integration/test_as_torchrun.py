@@ -22,20 +22,17 @@ own = os.environ.get("PYTEST_ELASTIC_ROUND", "none")
 os.write(1, f"rank {rank} of {world} round {own} {sys.argv[1:]}\\n".encode())
 """
 FAILS = "import sys; sys.exit(17)\n"
-MAIN = """\
+CALLS = """\
 import torch.distributed.run as torchrun
 torchrun.main(["--nproc_per_node=2", "--nnodes=1", "--node_rank=0", "--master_addr=127.0.0.1",
                "script.py", "--lr", "0.1"])
-print("returned")
-"""
-RUN = """\
-import torch.distributed.run as distrib_run
+print("main returned", flush=True)
 words = ["--nproc_per_node", "2", "script.py", "--lr", "0.1"]
-args = distrib_run.get_args_parser().parse_args(words)
+args = torchrun.get_args_parser().parse_args(words)
 args.max_restarts = 1
 args.node_rank = 0
-distrib_run.run(args)
-print("returned")
+torchrun.run(args)
+print("run returned")
 """
 RAISES = """\
 import torch.distributed.run as torchrun
@@ -52,7 +49,7 @@ EXPECTED = [f"rank {rank} of 2 round 1 ['--lr', '0.1']" for rank in (0, 1)]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the programs."""
-    texts = {"script": SCRIPT, "fails": FAILS, "main": MAIN, "run": RUN, "raises": RAISES}
+    texts = {"script": SCRIPT, "fails": FAILS, "calls": CALLS, "raises": RAISES}
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
@@ -117,17 +114,21 @@ def test_the_shim_replaces_no_other_torchrun(kind: str, folder: Path) -> None:
         (f"{os.path.dirname(sys.executable)}/torchrun", "--nproc-per-node=2", "script.py"),
         (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "script.py"),
         (*LAUNCH, "--use-env", "--nproc-per-node=2", "script.py"),
-        (sys.executable, "main.py"),
-        (sys.executable, "run.py"),
     ],
-    ids=["torchrun", "-m run", "-m launch", "main", "run"],
+    ids=["torchrun", "-m run", "-m launch"],
 )
 def test_a_variable_makes_torchs_launcher_ours(command: tuple[str, ...], folder: Path) -> None:
-    """By its command, by its modules, and where a tool calls its functions."""
-    is_program = command[-1] in ("main.py", "run.py")
-    words = command if is_program else (*command, "--lr", "0.1")
-    found = lines(run(folder, *words, environ=AS_TORCHRUN))
-    assert found == ([*EXPECTED, "returned"] if is_program else EXPECTED)
+    """By its command, and by its modules."""
+    assert lines(run(folder, *command, "--lr", "0.1", environ=AS_TORCHRUN)) == EXPECTED
+
+
+def test_a_variable_makes_torchs_functions_ours(folder: Path) -> None:
+    """Where a tool calls them, one after the other: each returns."""
+    done = run(folder, sys.executable, "calls.py", environ=AS_TORCHRUN)
+    main, _, rest = done.stdout.partition("main returned\n")
+    assert sorted(main.splitlines()) == EXPECTED, done.stderr
+    assert [*sorted(rest.splitlines()[:-1]), rest.splitlines()[-1]] == [*EXPECTED, "run returned"]
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("value", ["", "0"])

@@ -9,9 +9,12 @@ import select
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.server.server_process import VARIABLE, sharing_one_interpreter
+from elastic_harness.scenario.launchers import modules_to_preload
 
 from tests.cluster_bench import ROOT
 
@@ -44,6 +47,13 @@ for step in range(done + 1, 41):
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_interpreter() -> Iterator[None]:
+    """Import torch once for all check-ups of a file."""
+    with sharing_one_interpreter(modules_to_preload()):
+        yield
+
+
 def check_up(*words: str, cwd: Path, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run(
@@ -64,8 +74,14 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {name: cells for name, *cells in lines}
 
 
-def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path: Path) -> None:
-    """The small example, by a command line of torchrun's; what it writes there is the runs' own."""
+def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small example, by a command line of torchrun's; what it writes there is the runs' own.
+
+    With an interpreter of its own, as a user has it.
+    """
+    monkeypatch.delenv(VARIABLE)
     shutil.copy(ROOT / "examples" / "minimal.py", tmp_path / "train.py")
     torchrun = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py", "--steps=60"]
     only = "--only=worker-killed,checkpoint-torn"
@@ -83,7 +99,7 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(tmp_path
     assert kept == {"uninterrupted", "worker-killed", "checkpoint-torn"}
     assert "pytest battery" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == [".elastic", "battery", "train.py"]
-    (folder,) = (tmp_path / ".elastic").iterdir()
+    (folder,) = (tmp_path / ".elastic").glob("[!.]*")
     assert "Check-up of train.py: 3 valid" in (folder / "card.txt").read_text()
 
 
@@ -121,12 +137,31 @@ def test_an_absolute_path_in_the_working_folder_is_that_of_the_runs_copy(tmp_pat
     assert expected[elsewhere.returncode] in told
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_checkpoint_of_the_users_own_is_not_overwritten(
+    tmp_path: Path, *, is_linked: bool
+) -> None:
+    """In a folder that an argument names, or one that the working folder has a link to."""
+    (here := tmp_path / "here").mkdir()
+    (own := tmp_path / "own").mkdir()
+    (own / "last.tmp").write_bytes(b"mine")
+    (here / "saved").symlink_to(own)
+    where = "saved" if is_linked else str(own)
+    script = SAVES.replace("import os,", "import os, sys,").replace('"saved', 'sys.argv[1] + "')
+    (here / "train.py").write_text(script)
+    done = check_up("--nodes=1", "--only=worker-killed", "train.py", where, cwd=here)
+    assert done.returncode == 2, done.stdout + done.stderr
+    told = " ".join(done.stderr.split())
+    assert "In a check-up it may read, and not write" in told
+    assert sorted(path.name for path in own.iterdir()) == ["last.tmp"]
+    assert (own / "last.tmp").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("input()", "train.py fails without any fault: rank 0 on n1, exit code 1: EOFError"),
         ("print('done')", "train.py ended well, but no step was seen"),
-        ("", "train.py ended well, but no step was seen"),
         (
             "open('train.csv')",
             "train.py fails without any fault: rank 0 on n1, exit code 1: File",
@@ -150,12 +185,27 @@ def test_a_script_that_cannot_be_checked_is_told_so_in_one_sentence(
     assert "Traceback" not in done.stderr
 
 
+def test_an_option_behind_the_script_is_said_to_be_the_scripts(tmp_path: Path) -> None:
+    """Where the script refuses it, which is how most people meet it."""
+    (tmp_path / "train.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
+    words = ["--nodes=1", "--cluster=process", "--jobs=1", "python", "train.py", "--only=preempted"]
+    done = check_up(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "train.py: error: unrecognized arguments: --only=preempted" in done.stderr
+    assert "--only stands behind the script, which gets it" in done.stderr
+
+
 def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Path) -> None:
-    """What cannot be seen of it is a note; that it saves nothing costs it all steps."""
+    """What cannot be seen of it is a note; that it saves nothing costs it all steps.
+
+    Where there is no terminal, no control character is printed.
+    """
     (tmp_path / "train.py").write_text(WITHOUT_TORCH)
     words = ["--nodes=1", "--nproc-per-node=2", "--cluster=process", "--jobs=1"]
     done = check_up(*words, "--only=worker-exits,node-silent", "train.py", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
+    assert "  worker-exits: invalid" in done.stdout
+    assert done.stdout.replace("\n", "").isprintable()
     rows = rows_of(done.stdout)
     assert rows["worker-exits"][0] == "yes (invalid)", done.stdout
     assert "to mend it: Save more often" in done.stdout
@@ -165,7 +215,7 @@ def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Pat
 
 
 def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:
-    """In its last line, with seconds; without a terminal no control character is printed."""
+    """In its last line, with seconds."""
     (tmp_path / "train.py").write_text(WITHOUT_TORCH.replace("0.02", "0.1"))
     words = ["--nodes=1", "--cluster=process", "--jobs=1", "--only=worker-exits", "train.py"]
     ours, theirs = pty.openpty()
@@ -184,9 +234,6 @@ def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:
     assert re.search(r"\r\x1b\[K  under way: worker-exits \d+ s", text), text
     assert "\r\x1b[K  worker-exits: invalid" in text
     assert "\x1b" not in text.partition("Check-up of")[2], "the card is plain"
-    piped = check_up(*words, cwd=tmp_path)
-    assert "  worker-exits: invalid" in piped.stdout
-    assert piped.stdout.replace("\n", "").isprintable()
 
 
 def _read(terminal: int) -> bytes:
@@ -205,6 +252,8 @@ def _read(terminal: int) -> bytes:
         (["nowhere.py"], "there is no script 'nowhere.py'"),
         (["--only=worker-kiled", "train.py"], "there is no such test: worker-killed, "),
         (["--nodes=0", "train.py"], "a whole number of at least 1 is expected"),
+        (["--limit=3", "train.py"], "'3' is not a duration: write for example 10s, 500ms or 2m"),
+        (["python3", "nowhere.py"], "there is no script 'nowhere.py'"),
         (["torchrun", "--no-python", "ls"], "follows what Python runs"),
     ],
 )

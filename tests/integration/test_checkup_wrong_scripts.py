@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_bench import ROOT
-from tests.integration.test_checkup import check_up, rows_of
+from tests.integration.test_checkup import check_up, one_interpreter, rows_of
+
+__all__ = ["one_interpreter"]
 
 
 @pytest.mark.slow

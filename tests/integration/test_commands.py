@@ -71,6 +71,27 @@ def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) ->
     assert tampered.returncode == 3, "a history without its workers proves nothing"
 
 
+def test_chaos_runs_scenarios_on_a_cluster_of_the_users_own(tmp_path: Path) -> None:
+    """Also where the option stands before the files; a script has the built-in kinds only."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    (tmp_path / "a.elastic.yaml").write_text(SCENARIO)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nelastic_preload =\n")
+    (tmp_path / "conftest.py").write_text(
+        "from elastic_harness.cluster.choose import choose_cluster\n"
+        "from elastic_harness.cluster.registry import ClusterKind\n"
+        "def pytest_elastic_register_clusters(registry):\n"
+        "    made = lambda options: choose_cluster('process')\n"
+        "    registry.add(ClusterKind(name='mine', choose=made))\n"
+    )
+    done = run("chaos", "--cluster=mine", "a.elastic.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    refused = run("chaos", "--cluster=mine", "hello.py", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "'mine'" in refused.stderr
+    assert "auto, namespace and process are known" in refused.stderr
+
+
 def test_schema_is_a_json_schema_with_every_fault(tmp_path: Path) -> None:
     """Editors complete what the loader accepts."""
     done = run("schema", cwd=tmp_path)
@@ -109,3 +130,15 @@ def test_init_refuses_a_script_that_is_not_there(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there is no script 'train.py'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_ends_well_where_all_streams_are_closed(tmp_path: Path) -> None:
+    """No socket of ours takes the number of a stream that is closed, where workers would write."""
+    (tmp_path / "hello.py").write_text("print('hello'); open('done', 'w').close()")
+    closed = 'exec "$@" <&- >&- 2>&-'
+    command = [sys.executable, "-m", "pytest_elastic", "run", "--standalone", "hello.py"]
+    done = subprocess.run(
+        ["sh", "-c", closed, "sh", *command], timeout=LIMIT_S, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "done").exists()

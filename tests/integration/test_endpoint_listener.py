@@ -31,7 +31,7 @@ exec "$@"
 """
 HOST = """
 import json, socket, sys
-from pytest_elastic.workers import torch_store
+from pytest_elastic.workers.store import torch_store
 reached = {}
 for number, name in enumerate(sys.argv[1:]):
     bound = torch_store.where_to_bind(name, is_forced=name == "service")

@@ -1,4 +1,4 @@
-"""Jobs where etcd says who decides, and the five calls that this takes, with a real etcd."""
+"""Jobs where etcd says who leads, and the five calls that this takes, with a real etcd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from pytest_elastic.backends.registry_place import where_in_etcd
 from pytest_elastic.errors import StoreUnreachable, UsageError
-from pytest_elastic.workers import etcd_client
+from pytest_elastic.workers.store import etcd_client
 from tests.conformance.launchers import Running
 from tests.integration import granted_job
 from tests.integration.etcd_server import EtcdServer, serve_etcd

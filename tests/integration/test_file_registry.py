@@ -21,7 +21,9 @@ def agent(folder: Path, name: str, *more: str, conf: str = CONF) -> Running:
     return granted_job.agent(folder, name, "--nnodes=1:2", "--max-restarts=1", *where, *more)
 
 
-def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path: Path) -> None:
+def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(
+    tmp_path: Path,
+) -> None:
     """A failed worker, a killed host, then all nodes lost: the same job; its end stays there."""
     agents = {name: agent(tmp_path, name) for name in ("n1", "n2")}
     with ending(agents):
@@ -45,7 +47,8 @@ def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(tmp_path
         assert [late.wait(), latest.wait()] == [0, 0], late.printed + latest.printed
         left = json.loads((tmp_path / "job.rdzv").read_text())["runs"]["job"]
         assert (left["holder"], left["record"]) == ("", "")
-        assert json.loads(left["ending"])["ending"]["result"] == "succeeded"
+        said = json.loads(left["ending"])
+        assert said["record"]["end"]["result"] == "succeeded"
 
 
 def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:
@@ -64,7 +67,9 @@ def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: 
         assert [host.wait(), other.wait()] == [0, 0], host.printed + other.printed
 
 
-def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
     """Whoever can write to the file can take the record away, but not make one up."""
     file, token = tmp_path / "job.rdzv", tmp_path / "token"
     token.write_text("of this job and of no other")
@@ -79,7 +84,7 @@ def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(tmp_path:
         written = json.loads(runs["runs"]["job"]["record"])
         assert "signature" in written
         assert "signature" in runs["runs"]["job"]["holder"]
-        written["seal"]["round"] = 77
+        written["record"]["round"] = 77
         runs["runs"]["job"]["record"] = json.dumps(written)
         file.write_text(json.dumps(runs) + "\n")
         agents["n2"] = second = agent(tmp_path, "n2", *alone)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import launch_server
 from tests.conformance.test_torchrun_parity import PAGE_IS_OF, TORCH
 from tests.integration.called_launcher import LEAN, Running
 
@@ -56,15 +57,12 @@ def run(
     *words: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run our launcher to its end."""
-    return subprocess.run(
-        command(*words),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, **LEAN, **(environ or {})},
-        cwd=cwd,
-        check=False,
+    process = launch_server.start(
+        command(*words), cwd=cwd or Path(), environ={**os.environ, **LEAN, **(environ or {})}
     )
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode is not None, "it has ended"
+    return subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
 
 
 def dumped(folder: Path) -> dict[int, dict[str, str]]:

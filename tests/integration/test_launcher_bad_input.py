@@ -65,7 +65,8 @@ def folder(tmp_path: Path) -> Path:
             "does not say which of several endpoints this node shall host",
         ),
         ("--rdzv-conf=lease=soon hello.py", "--rdzv-conf lease=soon: expected a number of seconds"),
-        ("--rdzv-conf=lease=0.1 hello.py", "lease must be at least twice the beat interval"),
+        ("--rdzv-conf=lease=0.1 hello.py", "--rdzv-conf lease=0.1: expected 0.2 seconds at least"),
+        ("--rdzv-conf=lease=1,beat_interval=1 hello.py", "at least twice the beat interval"),
         ("--redirects=7 hello.py", "--redirects=7 names no streams"),
         ("--signals-to-handle=SIGKILL hello.py", "SIGKILL is not a signal that can be handled"),
         ("--worker-start=warm hello.py", "invalid choice: 'warm' (choose from"),
@@ -175,7 +176,7 @@ def test_a_port_that_somebody_else_has_is_no_meeting_point(
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--nnodes=2")
     ended = run(*words, "--rdzv-conf=join_timeout=2", "hello.py", cwd=folder)
     found = {
-        b"": "no coordinator was reached within 2 s (the endpoint has not answered yet)",
+        b"": "no leader was reached within 2 s (the endpoint has not answered yet)",
         b"HTTP/1.1 400 Bad Request\r\n\r\n": f"what listens at {endpoint} is not a torch store",
     }
     not_joined(ended, found[foreigner._answer], code=3, within_s=150)
@@ -276,7 +277,7 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
     )
     not_joined(
         other_settings,
-        "those of first, which decides: --max-restarts is 5 on second and 0 on first; "
+        "those of first, which leads: --max-restarts is 5 on second and 0 on first; "
         "--rdzv-conf lease is 9 on second and 5 on first. Give all nodes the same options.",
         code=2,
         within_s=150,

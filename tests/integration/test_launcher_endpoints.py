@@ -58,7 +58,7 @@ class Job:
         """Let the workers end well, and their agents with them."""
         (self._folder / "stop").touch()
         for node in self.nodes.values():
-            node.read_rest()
+            node.wait()
 
 
 @pytest.fixture

@@ -8,31 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.launchers import LIMIT_S, OURS, Running, address
+from tests.conformance.launchers import LIMIT_S, PLAIN, Running, address
 from tests.integration.memory_group import limited_memory
-
-# A launcher that starts no warm interpreter: these workers do not import torch.
-PLAIN = (*OURS, "--worker-start=exec")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Return what starts launchers in a folder of the test, and ends them with it."""
-    started: list[Running] = []
-
-    def begin(*words: str, **environ: str) -> Running:
-        started.append(Running(tmp_path, *words, environ=environ))
-        return started[-1]
-
-    yield begin
-    for running in started:
-        running.end()
-
 
 # --- the root cause --------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.rendezvous.codec import encode
 from tests.integration import flood
 from tests.integration.called_launcher import LIMIT_S, STAYS, Running
 from tests.integration.test_launcher_hostile import frame
@@ -25,7 +25,7 @@ FLOOD_S = 4 * LEASE_S
 # 54 MiB were seen, however long the flood took, and 160 MB where nothing was bounded.
 MEMORY_KIB = 96 * 1024
 
-QUESTION = frame(encode(m.ProbeRequest(run_id="flooded", incarnation="x")))
+QUESTION = frame(encode(m.StatusRequest(run_id="flooded")))
 UNSIGNED = b'{"a":[' + b"[]," * 80_000 + b"[]]}"
 WORDS = {
     "questions": QUESTION * 2_800,
@@ -125,6 +125,6 @@ def test_a_flood_of_strangers_costs_a_member_neither_its_lease_nor_its_memory(
         (tmp_path / "stop").touch()
         codes = [node.running.process.wait(LIMIT_S) for node in nodes]
         for node in nodes:
-            node.running.read_rest()
+            node.running.wait()
     assert codes == [0, 0], nodes[0].running.printed
     assert [node.rounds() for node in nodes] == [[1], [1]], nodes[0].running.printed

@@ -129,7 +129,7 @@ def test_a_job_that_cannot_go_on_is_an_error_of_the_surroundings() -> None:
         rdzv_endpoint=address(95),
         rdzv_conf="is_host=false,join_timeout=1,store_timeout=0.5",
     )
-    with pytest.raises(RendezvousError, match="no coordinator was reached within 1 s"):
+    with pytest.raises(RendezvousError, match="no leader was reached within 1 s"):
         elastic_launch(config, print)()
 
 
@@ -204,7 +204,7 @@ def total():
     dist.destroy_process_group()
     return int(ranks), dist.is_torchelastic_launched()
 meeting = dict(rdzv_backend="c10d", rdzv_endpoint="{address(94)}")
-config = launch_config(nnodes=2, nproc_per_node=2, **meeting)
+config = launch_config(nnodes=2, nproc_per_node=2, preload="torch", **meeting)
 print(f"results {{elastic_launch(config, total)()}}", flush=True)
 """
     nodes = [start("-c", code), start("-c", code)]

@@ -79,7 +79,7 @@ def test_a_host_that_is_started_again_waits_for_its_survivors_and_joins_them(job
         node.wait_for("world of 5 in round ")
     job.stop()
     for node in (second, third, again, *new):
-        node.read_rest()
+        node.wait()
         assert node.process.returncode == 0
     for node in (again, *new):
         assert "in round 1;" not in node.printed

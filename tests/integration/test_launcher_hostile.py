@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -14,7 +15,9 @@ import pytest
 
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.wire import encode
+from pytest_elastic.rendezvous.codec import encode
+from pytest_elastic.rendezvous.consensus.records import End, Term, founding_record
+from pytest_elastic.rendezvous.model import Node
 from tests.integration.called_launcher import LIMIT_S, Running, run
 
 TOKEN = "a token of the job that is long enough"
@@ -85,8 +88,13 @@ def frame(said: object) -> bytes:
 
 def strange_things(draw: random.Random) -> list[bytes]:
     """Return what strangers say: noise, other protocols, our own without or with a wrong key."""
-    probe = encode(m.ProbeRequest(run_id=RUN_ID, incarnation="x"))
-    ending = encode(m.JobEnding(term=99, result="succeeded", reason="forged"))
+    question = encode(m.StatusRequest(run_id=RUN_ID))
+    term = Term(99, "evil")
+    entry = Node(name="evil", incarnation="evil", address="127.0.0.1", slots=1)
+    end = End(result="succeeded", reason="forged")
+    record = dataclasses.replace(founding_record([entry]), term=term, number=99, end=end)
+    ending = encode(m.AppendRecord(term=term, record=record, base=record))
+    decided = encode(m.RecordDecided(term=term, number=99))
     forged = json.dumps(ending)
     signed = Credentials.of_job(b"the token of somebody else", RUN_ID).sign(forged)
     return [
@@ -96,10 +104,12 @@ def strange_things(draw: random.Random) -> list[bytes]:
         struct.pack(">I", 0xFFFFFFFF),
         struct.pack(">I", 200_000) + b'{"a":' * 40_000,
         frame([1, 2, 3]),
-        frame(probe),
-        frame(probe | {"format": 99}),
-        frame(probe | {"run_id": "another"}),
-        frame(ending),
+        frame(question),
+        frame(question | {"format": 1}),
+        frame(question | {"format": 99}),
+        frame(question | {"run_id": "another"}),
+        frame(ending) + frame(decided),
+        frame(decided) + frame(ending),
         frame({"nonce": "0" * 32}) + frame(f"{signed}{forged}".encode()),
         frame({"unwelcome": "you are not welcome in your own house"}),
     ]
@@ -126,7 +136,7 @@ def test_a_token_that_is_another_or_that_one_side_has_is_named_while_it_looks(
     words = here.words("theirs", ",join_timeout=8")
     with here.node, Running(*words, cwd=here.folder) as newcomer:
         found = f"{here.address}:29400 is not signed, and this node was given a token (--rdzv-tok"
-        newcomer.read_rest()
+        newcomer.wait()
         on_the_way, _, last_word = newcomer.printed.partition("the job cannot go on: ")
         assert "looking for the job at" in on_the_way, newcomer.printed
         for said in (on_the_way, last_word):
@@ -166,7 +176,7 @@ def test_strangers_neither_join_nor_disturb(job: Job) -> None:
         newcomer.end()
         for sock in silent:
             sock.close()
-    job.node.read_rest()
+    job.node.wait()
     assert "turned away a connection from 127.0.0.1" in job.node.printed
     assert job.node.printed.count("turned away") < 5
     assert "Traceback" not in job.node.printed
@@ -183,11 +193,14 @@ EVIL = {
 
 @pytest.mark.parametrize("conf", ["", ",quorum=majority"])
 def test_whoever_is_announced_by_a_stranger_is_not_followed(tmp_path: Path, conf: str) -> None:
-    """Nothing is signed: a coordinator of a later term is named, at whose port nobody decides."""
+    """Nothing is signed: a leader of a later term is named, at whose port nobody leads."""
     job = Job(tmp_path, None, conf)
     try:
-        place = m.Place(term=2, name="x", incarnation="e" * 16, address=job.address, port=9)
-        say(job.door(), frame(encode(m.Announcement(run_id=RUN_ID, place=place))))
+        evil = "e" * 16
+        leader = m.LeaderAddress(
+            term=Term(2, evil), name="x", incarnation=evil, address=job.address, port=9
+        )
+        say(job.door(), frame(encode(m.LeaderAnnounced(run_id=RUN_ID, leader=leader))))
         (tmp_path / "done").touch()
         assert job.node.process.wait(LIMIT_S) == 0
         events = (tmp_path / "events.jsonl").read_text()
@@ -209,14 +222,14 @@ def test_what_strangers_say_ends_no_agent_and_moves_no_cursor(
             body = raw.encode(errors="surrogatepass")
             say(job.door(), struct.pack(">I", len(body)) + body, host=host)
             say(job.door(), frame({"unwelcome": words}), host=host)
-            say(job.door(), frame(encode(m.ProbeRequest(run_id=words, incarnation=words))))
+            say(job.door(), frame(encode(m.StatusRequest(run_id=words))))
         job.node.wait_for("turned away a connection from 127.0.0.74")
         assert job.node.process.poll() is None
         (job.folder / "done").touch()
         assert job.node.process.wait(LIMIT_S) == 0
     finally:
         job.node.end()
-    job.node.read_rest()
+    job.node.wait()
     printed = job.node.printed
     assert "Traceback" not in printed
     assert printed.replace("\n", "").isprintable(), repr(printed)

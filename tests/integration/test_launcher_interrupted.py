@@ -15,6 +15,7 @@ import pytest
 from elastic_harness.cluster import process_table
 
 from tests.integration.called_launcher import LIMIT_S, run, start
+from tests.launch_server import Started
 
 WAITS_FOR_CTRL_C = """
 import os, sys, time
@@ -46,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def wait_for_workers(process: subprocess.Popen[str], count: int) -> list[int]:
+def wait_for_workers(process: Started, count: int) -> list[int]:
     """Read until so many workers are up; returns a descriptor of each.
 
     Past the stream's own buffer: what waits in there, `select` does not see, nor `communicate`.
@@ -82,7 +83,7 @@ def test_ctrl_c_interrupts_the_workers_and_ends_the_launcher(folder: Path, targe
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=LIMIT_S)
+    out, err = (text.decode() for text in process.communicate(timeout=LIMIT_S))
     assert process.returncode == 128 + signal.SIGINT, err
     assert sorted(out.splitlines()) == ["rank 0 was interrupted", "rank 1 was interrupted"]
     assert err.count("leaving the job: the agent received SIGINT") == 1
@@ -97,7 +98,7 @@ def test_a_second_ctrl_c_ends_workers_that_do_not_listen(folder: Path) -> None:
     pidfds = wait_for_workers(process, 2)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None, "it was started with a pipe"
-    while "leaving the job" not in (line := process.stderr.readline()):
+    while b"leaving the job" not in (line := process.stderr.readline()):
         assert line, "it ended without a word"
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=LIMIT_S)
@@ -128,7 +129,7 @@ def test_a_launcher_whose_keeper_is_killed_says_so_and_ends(folder: Path) -> Non
     rows = process_table.descendants(process.pid)
     (keeper,) = [row.pid for row in rows if row.ppid == process.pid]
     os.kill(keeper, signal.SIGKILL)
-    _, err = process.communicate(timeout=LIMIT_S)
+    _, err = (text.decode() for text in process.communicate(timeout=LIMIT_S))
     assert process.returncode == 3
     assert err.count("this node cannot go on: the keeper ended with -9") == 1
     expect_all_ended(pidfds)
@@ -146,7 +147,9 @@ def test_a_worker_that_prints_much_neither_stops_the_launcher_nor_fills_it(folde
         "time.sleep(600)\n"
     )
     os.mkfifo(folder / "done")
-    process = start("--standalone", "--tee=3", "--log-dir=logs", "prints.py", cwd=folder)
+    # A forked one has torch in its memory.
+    words = ("--standalone", "--tee=3", "--log-dir=logs", "prints.py")
+    process = start(*words, cwd=folder, is_forked=False)
     assert process.stdout is not None, "it was started with a pipe"
     shown = 0
     with subprocess.Popen(["cat", str(folder / "done")]) as bell:

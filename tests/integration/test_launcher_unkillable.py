@@ -78,7 +78,7 @@ def test_a_launcher_leaves_a_worker_that_cannot_be_killed_and_names_it(
                 job.process.wait(0.5)
         assert Path(f"/proc/{pid}/stat").read_text().split()[2] == "D", "nobody can end it"
         freezer.close()  # it holds the pipe that is read now
-        job.read_rest()
+        job.wait()
     assert job.process.returncode == 3, job.printed
     assert "this node cannot go on: processes of round 1 have outlived SIGKILL" in job.printed
     assert f"(pid {pid} is in state D, waits in " in job.printed
@@ -112,7 +112,7 @@ def test_a_node_that_cannot_end_a_stopped_round_names_what_is_left_and_tells_the
         os.kill(pids[1], signal.SIGKILL)
         assert stuck.process.wait(LIMIT_S) == 3
         freezer.close()
-        stuck.read_rest()
+        stuck.wait()
         assert "this node cannot go on: processes of round 1 have outlived" in stuck.printed
         assert f"(pid {pids[0]} is in state D, waits in " in stuck.printed, stuck.printed
         other.wait_for("processes of round 1 have outlived SIGKILL, so it cannot run another one")

@@ -10,7 +10,7 @@ import pytest
 from elastic_harness.future import wait_for
 from elastic_harness.network.names import NameChange
 
-from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
+from tests.cluster_bench import LIMIT_S, Bench
 
 LOOK = """
 import socket, sys, time
@@ -21,12 +21,6 @@ except socket.gaierror:
     found = "nothing"
 print(sys.argv[1], found, time.monotonic() - began >= 0.3)
 """
-
-
-@pytest.fixture(scope="module")
-def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One server for all tests of this file, with nothing preloaded."""
-    yield from namespace_bench(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture

@@ -18,36 +18,30 @@ from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import read_records
 from pytest_elastic.events.model import AgentMoved, AgentStarted
-from pytest_elastic.workers.own_address import (
+from pytest_elastic.workers.store.own_address import (
     OwnAddress,
     address_as_said,
     interface_addresses,
     own_address,
 )
-from tests.cluster_bench import LIMIT_S, Bench, namespace_bench
+from tests.cluster_bench import LIMIT_S, Bench
 
 ASK = """
 import json, sys
 from pytest_elastic.config import Endpoint
-from pytest_elastic.workers.own_address import own_address
+from pytest_elastic.workers.store.own_address import own_address
 found = own_address([Endpoint(host=host, port=29400) for host in sys.argv[1:]])
 print(json.dumps([found.address, found.doubt]))
 """
 ASK_SAID = """
 import json, sys
 from pytest_elastic.config import Endpoint
-from pytest_elastic.workers.own_address import address_as_said
+from pytest_elastic.workers.store.own_address import address_as_said
 endpoints = [Endpoint(host=sys.argv[2], port=29400)]
 found = address_as_said(sys.argv[1], endpoints, said="--local-addr")
 print(json.dumps([found.address, found.doubt, found.is_said]))
 """
 DEBIANS_HOSTS = {"n1": NameChange(address="127.0.1.1")}
-
-
-@pytest.fixture(scope="module")
-def cluster_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One server for all tests of this file, with nothing preloaded."""
-    yield from namespace_bench(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture
@@ -247,7 +241,7 @@ def test_a_job_forms_at_a_link_local_address_with_its_interface(tmp_path: Path) 
 @needs_namespaces
 def test_a_link_local_address_that_was_said_needs_its_interface(tmp_path: Path) -> None:
     """With --local-addr; a name that has another address as well stands for that one."""
-    said = "import sys\nfrom pytest_elastic.workers.own_address import address_as_said\n"
+    said = "import sys\nfrom pytest_elastic.workers.store.own_address import address_as_said\n"
     said += "print(address_as_said(sys.argv[1], [], said='--local-addr').address)"
     hosts = 'echo fd00::7 $(hostname) >> /etc/hosts; exec "$@"'
     found = [
@@ -286,8 +280,8 @@ def test_an_agent_tells_where_it_listens_once_it_knows_the_way_to_where_nodes_me
 
 ASK_LATE = """
 import subprocess
-from pytest_elastic.workers.own_address import own_address
-from pytest_elastic.workers.torch_store import NameUnknown, where_to_bind
+from pytest_elastic.workers.store.own_address import own_address
+from pytest_elastic.workers.store.torch_store import NameUnknown, where_to_bind
 try:
     print(where_to_bind("fd02::7", is_forced=False))
 except NameUnknown as error:

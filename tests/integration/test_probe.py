@@ -49,6 +49,33 @@ def test_a_worker_says_hello_before_its_first_line_and_goodbye_at_its_end(bench:
     assert bench.told().split() == ["worker_hello", "worker_finished", "worker_gone"]
 
 
+def test_a_process_that_gets_its_rank_later_says_so_itself(bench: Bench) -> None:
+    """As a worker of Ray Train does, which is a process of Ray first; the second call does nothing.
+
+    Without the call nobody knows of it, and without a harness the call does nothing.
+    """
+    script = """
+        import os, sys
+        from elastic_harness.observe import report_worker
+        path = list(sys.path)
+        os.environ["RANK"] = "3"
+        if len(sys.argv) > 1:
+            report_worker()
+            report_worker()
+        print(sys.path == path, "elastic_probe" in sys.modules)
+    """
+    watched = {k: v for k, v in bench.environ().items() if k != "RANK"}
+    plain = {k: v for k, v in watched.items() if not k.startswith("ELASTIC_")}
+    path = bench.write(script)
+    bench.start_command([sys.executable, path, "call"], watched)
+    bench.start_command([sys.executable, path], watched)
+    bench.start_command([sys.executable, path, "call"], plain)
+    told = [text.strip() for text in bench.until_all_ended()]
+    assert told == ["True True", "True False", "True False"]
+    assert [hello.event.rank for hello in bench.seen(WorkerHello)] == [3]
+    assert len(bench.seen(WorkerFinished)) == 1
+
+
 def test_a_worker_that_is_killed_is_gone_without_goodbye(bench: Bench) -> None:
     """The kernel says so, whatever the worker could not say; `os._exit` is the same."""
     bench.start("import os; os.kill(os.getpid(), 9)")

@@ -12,21 +12,27 @@ import pytest
 
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous import reception
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.codec import decode, encode
+from pytest_elastic.rendezvous.consensus.records import NO_TERM
+from pytest_elastic.rendezvous.driver import connections
+from pytest_elastic.rendezvous.driver.connections import Reception
 from pytest_elastic.rendezvous.model import Node
-from pytest_elastic.rendezvous.reception import Reception
-from pytest_elastic.rendezvous.wire import encode
 from tests.integration.test_launcher_hostile import frame
 
 LIMIT_S = 30.0
-QUESTION = frame(encode(m.ProbeRequest(run_id="busy", incarnation="x")))
-GREETING = frame(
+QUESTION = frame(encode(m.StatusRequest(run_id="busy")))
+JOIN_REQUEST = frame(
     encode(
-        m.Hello(
+        m.JoinRequest(
             run_id="busy",
             node=Node(name="member", incarnation="m", address="127.0.0.1", port=1, slots=1),
             settings={},
+            resumes_round=0,
+            term=NO_TERM,
+            number=0,
+            restarts_used=0,
+            meant_for="",
         )
     )
 )
@@ -41,17 +47,18 @@ class Port:
         self.listener.setblocking(False)
         self.questions: list[int] = []
         self.strangers: list[str] = []
-        self.members: list[v.CoordinatorInput] = []
+        self.members: list[v.LeaderInput] = []
         self.reception = Reception(
             self.loop,
             self.listener,
             credentials=None,
             patience_s=LIMIT_S,
             new_connection=itertools.count(1).__next__,
-            is_coordinated=lambda: True,
-            tell_coordinator=self.members.append,
+            is_leading=lambda: True,
+            tell_leader=self.members.append,
             on_question=lambda connection, _: self.questions.append(connection),
             on_stranger=lambda _, reason: self.strangers.append(reason),
+            decode=decode,
         )
         self.reception.open()
         self.visitors: list[socket.socket] = []
@@ -121,9 +128,9 @@ def test_a_stranger_asks_one_question(port: Port) -> None:
 
 def test_of_too_many_strangers_the_oldest_go_and_members_stay(port: Port) -> None:
     """Whoever comes is admitted; a member that came before all of them is not in their number."""
-    member = port.visit(GREETING)
+    member = port.visit(JOIN_REQUEST)
     port.serve_until(lambda: len(port.members) == 1)
-    limit = reception._MAX_STRANGERS
+    limit = connections._MAX_STRANGERS
     first = [port.visit() for _ in range(3)]
     others = [port.visit() for _ in range(limit - 3)]
     port.serve_until(lambda: port.accepted == limit + 1)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.config import DEFAULT_PRELOAD
-from pytest_elastic.workers.library_reads import READ_BY_LIBRARIES
 from pytest_elastic.workers.messages import VariableChanged
+from pytest_elastic.workers.warm.library_reads import READ_BY_LIBRARIES
 from tests.integration.small_agent import AgentProcess
 from tests.integration.test_warm_workers import LIMIT_S, run_worker
 from tests.library_reads import trace
@@ -76,8 +76,8 @@ def check(
     variable: str | None,
     obstacle: str,
     work: Path,
-) -> None:
-    """Run a program by Python, warm, and once more, and compare.
+) -> str:
+    """Run a program by Python and warm, and compare; return what it printed by Python.
 
     It changes `variable` too late, if not None, and can begin again, if there is no `obstacle`.
     """
@@ -109,12 +109,7 @@ def check(
     else:
         # What was written above the change is there twice; nothing is, here.
         assert warm == (fresh.stdout, "", 0)
-    for each in work.glob("std*"):
-        each.unlink()
-    start = "warm" if variable is None else "exec"
-    (again,) = run_worker(agent, [script], folder, environ, expect_start=start)
-    assert again == (fresh.stdout, "", 0)
-    agent.reports.clear()
+    return fresh.stdout
 
 
 # A program; the variable that it changes too late when it is warm; why it cannot begin again then.
@@ -226,7 +221,15 @@ def test_a_variable_that_a_program_changes_means_what_it_means_to_python(
 ) -> None:
     """Started warm, it prints what `python` prints, or says that it cannot; then it is exec'ed."""
     agent, environ = small_agent
-    check(agent, environ, *_CASES[name], tmp_path / name.replace(" ", "_"))
+    program, variable, obstacle = _CASES[name]
+    work = tmp_path / name.replace(" ", "_")
+    expected = check(agent, environ, program, variable, obstacle, work)
+    for each in work.glob("std*"):
+        each.unlink()
+    start, script = "warm" if variable is None else "exec", f"{work.name}.py"
+    (again,) = run_worker(agent, [script], work / "work", environ, expect_start=start)
+    assert again == (expected, "", 0)
+    agent.reports.clear()
 
 
 _SHOW = "import torch; print(torch.get_num_threads())\n"

@@ -4,13 +4,13 @@
     python -m tests.judge.source safety judge --jobs 1      some files
     python -m tests.judge.source --sample 30 --seed 7       some changes of all files
 
-Of a fault only what decides whether it took effect, and what it excuses, is changed: how its
+Of a fault only what decides whether it took effect, and whom it exempts, is changed: how its
 parameters are read and whom it hits is no verdict.
 
 Nothing on disk is changed. Each change is tried in a process of its own, forked from one that has
 imported what the tests need save the judged packages; that process imports the changed source in
 place of the file. A change that is noticed by no test is a survivor: a test is missing, or the
-change makes no difference, which `equivalent.py` then says with the reason. The exit code is 1 if
+change makes no difference, which `equivalent.txt` then says with the reason. The exit code is 1 if
 a survivor is not named there.
 """
 
@@ -28,16 +28,17 @@ import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.judge.equivalent import EQUIVALENT
-from tests.judge.operators import Mutant, mutants_of
+if TYPE_CHECKING:  # cosmic-ray is needed by who changes something, not by who reads the lists
+    from tests.judge.operators import Mutant
 
-__all__ = ["FILES", "Tried", "campaign"]
+__all__ = ["FILES", "Tried", "campaign", "equivalent", "source_of"]
 
 _ROOT: Final = "harness/elastic_harness"
+_EQUIVALENT: Final = "tests/judge/equivalent.txt"
 _HISTORY: Final = "tests/unit/history"
 _CHECKERS: Final = tuple(
     f"{_HISTORY}/test_{name}.py"
@@ -70,8 +71,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/samples": _TRAINING,
     "history/checkers/final_state": _TRAINING,
     "history/checkers/rate": _TRAINING,
-    "history/checkers/cut_short": _CHECKERS,
-    "history/checkers/started": _CHECKERS,
+    "history/checkers/never_seen": _CHECKERS,
     "history/checkers/registry": (*_JUDGE, f"{_HISTORY}/test_final_state.py"),
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
@@ -79,7 +79,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,
     **{f"faults/{name}": _FAULTS for name in (
-        "command", "evidence", "proof",
+        "command", "context", "evidence",
         "disks/disk", "disks/files",
         "links/capture", "links/degrade", "links/foreign_bytes", "links/link_fault",
         "links/names", "links/network", "links/store", "links/toxic",
@@ -90,7 +90,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 # What judges in a fault, with all functions of `faults/` that it calls.
-_JUDGES_IN_FAULTS: Final = ("inject", "excuses")
+_JUDGES_IN_FAULTS: Final = ("inject", "exempt_nodes")
 
 # What is asked of a scenario before it runs, or of nothing but names.
 _JUDGE_NO_RUN: Final = ("findings", "schema")
@@ -148,23 +148,37 @@ def campaign(
 
 def _try_unchanged(file: str) -> None:
     """Import a file anew as it is: tests that fail by that alone would notice every change."""
-    _, status = os.waitpid(_start(file, _source_of(file), _needs(), _LIMIT_S), 0)
+    _, status = os.waitpid(_start(file, source_of(file), _needs(), _LIMIT_S), 0)
     if status != 0:
         raise SystemExit(f"{file}: its tests fail when it is imported anew: {status}")
 
 
 def _outcome_of_survivor(file: str, mutant: Mutant) -> str:
-    named = {(each.file, each.old, each.new) for each in EQUIVALENT}
-    is_named = (file, _plain(mutant.old), _plain(mutant.new)) in named
+    is_named = (file, _plain(mutant.old), _plain(mutant.new)) in equivalent()
     return "equivalent" if is_named else "survived"
+
+
+def equivalent() -> set[tuple[str, str, str]]:
+    """Return the changes that no test can notice: a file, the lines before, the lines after."""
+    found, file, old = set(), "", ""
+    with open(_EQUIVALENT, encoding="utf-8") as lines:
+        for line in lines:
+            match line[:2]:
+                case "- ":
+                    old = line[2:].strip()
+                case "+ ":
+                    found.add((file, old, line[2:].strip()))
+                case _:
+                    file = line.partition(":")[0]
+    return found
 
 
 def _refuse_stale_names(files: Sequence[str], work: Sequence[tuple[str, Mutant]]) -> None:
     """Raise SystemExit where what is named as making no difference is no change of a file."""
     changes = {(file, _plain(mutant.old), _plain(mutant.new)) for file, mutant in work}
-    for each in EQUIVALENT:
-        if each.file in files and (each.file, each.old, each.new) not in changes:
-            raise SystemExit(f"{each.file}: equivalent.py names a change that is none: {each.old}")
+    for file, old, new in sorted(equivalent() - changes):
+        if file in files:
+            raise SystemExit(f"{file}: equivalent.txt names a change that is none: {old}\n{new}")
 
 
 def _plain(lines: str) -> str:
@@ -238,13 +252,16 @@ def _run_tests(paths: Sequence[str]) -> int:
     return int(pytest.main([*options, *paths]))
 
 
-def _source_of(file: str) -> str:
+def source_of(file: str) -> str:
+    """Return the source of a file that is named in `FILES`."""
     with open(f"{_ROOT}/{file}.py", encoding="utf-8") as lines:
         return lines.read()
 
 
 def _mutants(file: str) -> list[Mutant]:
-    source = _source_of(file)
+    from tests.judge.operators import mutants_of
+
+    source = source_of(file)
     before_runs = {
         line
         for node in ast.walk(ast.parse(source))
@@ -262,7 +279,7 @@ def _judging_lines(file: str) -> set[int]:
     """Return the lines of a fault's functions that judge: those that they call by name, too."""
     functions: dict[str, list[tuple[str, ast.FunctionDef]]] = {}
     for each in (each for each in FILES if each.startswith("faults/")):
-        for node in ast.walk(ast.parse(_source_of(each))):
+        for node in ast.walk(ast.parse(source_of(each))):
             if isinstance(node, ast.FunctionDef):
                 functions.setdefault(node.name, []).append((each, node))
     lines: set[int] = set()

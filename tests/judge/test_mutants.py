@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from tests.judge import source
 from tests.judge.mutants import RECORDED, changes_of, load, verdict_on
 from tests.judge.unseen import reason_unseen
 
@@ -26,3 +27,11 @@ def test_no_changed_history_is_judged_valid(path: str) -> None:
         if not reason_unseen(change.what, records, change.seq - 1):
             verdict = verdict_on(change.make())
             assert not verdict.is_valid, f"{change.what} (record {change.seq}): seen by nobody"
+
+
+def test_what_changes_the_judges_names_files_and_lines_that_exist() -> None:
+    """Else `python -m tests.judge.source` ends before it has tried anything."""
+    for file in source.FILES:
+        source.source_of(file)
+    for file, old, _ in source.equivalent():
+        assert old in " ".join(source.source_of(file).split()), file

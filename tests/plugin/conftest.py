@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.server.server_process import sharing_one_interpreter
+from elastic_harness.scenario.launchers import modules_to_preload
 
 from tests.plugin.place import Place
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_interpreter() -> Iterator[None]:
+    """Import torch once for the clusters of all places."""
+    with sharing_one_interpreter(modules_to_preload()):
+        yield
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ VICTIMS = ("pytest", "supervisor", "server", "switch", "node init", "launcher")
 
 # What happens after a part has come: the next one, or, after the last one, the job and its end.
 _LONGEST_S = 1.5
-_LOOK_AGAIN_S = 0.01
+_LOOK_AGAIN_S = 0.03
 # What a supervisor has to end a cluster that is being started on a busy machine.
 _GONE_WITHIN_S = 60.0
 
@@ -188,7 +188,8 @@ def main(arguments: Sequence[str]) -> int:
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         home = {"HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        place = Place(Path(folder), home if options.user is not None else {}, user=options.user)
+        environ = home if options.user is not None else {}
+        place = Place(Path(folder), environ, user=options.user, preload="torch")
         prepare(place)
         if options.user is not None:
             _give(place.folder, options.user)

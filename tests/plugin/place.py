@@ -1,13 +1,15 @@
 """A folder with tests in it, and pytest called there as a user would call it.
 
-The inner pytest is a process of its own, with the plugin loaded by its entry point. Scripts import
-no torch: what is tested here is the plugin, and a worker may be any program.
+The inner pytest is a process of its own, with the plugin loaded by its entry point. Most scripts
+import no torch: what is tested here is the plugin, and a worker may be any program. Clusters are
+forked from one interpreter (`conftest.one_interpreter`), and so is what hosts their stores.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,10 +18,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["LIMIT_S", "SCRIPTS", "Called", "Place", "as_user", "scenario"]
+from elastic_harness.cluster.server.server_process import VARIABLE as FORK_SERVER
+
+from pytest_elastic.config import DEFAULT_PRELOAD
+
+__all__ = [
+    "KILLED_ONCE",
+    "LIMIT_S",
+    "SCRIPTS",
+    "Called",
+    "Place",
+    "as_user",
+    "scenario",
+    "wait_for_ring",
+]
 
 # Of a pytest with a handful of runs on two busy cores; most take a tenth of it.
 LIMIT_S = 400.0
+# What a scenario of `second_try.py` does and expects.
+KILLED_ONCE = """
+    timeline:
+      - when: {event: worker_hello, rank: 1}
+        kill: rank 1
+    expect:
+      finally: [{job: succeeded}, {restarts: 1}]
+"""
 
 SCRIPTS = {
     # Writes down that it was there: one line for each worker that was ever started.
@@ -131,7 +154,7 @@ class Place:
     folder: Path
     environ: dict[str, str] = field(default_factory=dict)
     user: int | None = None
-    preload: str = ""
+    preload: str = ",".join(DEFAULT_PRELOAD)
 
     def add(self, name: str, text: str) -> Path:
         """Write one file, without the indentation of our own source."""
@@ -144,7 +167,6 @@ class Place:
         """Write an ini file, so that no other one is found, with some lines of its own.
 
         Plugins that have nothing to do with ours are left out: they take a second of every call.
-        So is torch, which takes a cluster's server two seconds, where no job of the place uses it.
         """
         without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker"))
         own = ("[pytest]", f"addopts = {without}", f"elastic_preload = {self.preload}", *lines)
@@ -227,7 +249,24 @@ class Place:
     def _environ(self) -> dict[str, str]:
         # What the outer pytest is told is not meant for the inner one. Below tox, pytest keeps its
         # cache in tox's folder: all inner ones, three at a time, would share what failed last.
-        foreign = ("PYTEST_", "PET_", "ELASTIC_", "COV_", "COVERAGE_", "TOX_", "GITHUB_")
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        # A pipe is buffered, as it is at a user's: what forks with a full buffer prints it twice.
+        foreign = ("PYTEST_", "PET_", "ELASTIC_", "COV_", "COVERAGE_", "TOX_", "GITHUB_",
+                   "PYTHONUNBUFFERED")  # fmt: skip
+        kept = {
+            name: text
+            for name, text in os.environ.items()
+            if name == FORK_SERVER or not name.startswith(foreign)
+        }
         path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
         return {**kept, "PATH": path, "COLUMNS": "120", **self.environ}
+
+
+def wait_for_ring(bell: Path, pytest_: subprocess.Popen[str]) -> None:
+    """Wait until a job writes into a pipe; fails, with what it said, where pytest ends before."""
+    reading, pidfd = os.open(bell, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(pytest_.pid)
+    try:
+        ready, _, _ = select.select([reading, pidfd], [], [], LIMIT_S)
+    finally:
+        os.close(reading)
+        os.close(pidfd)
+    assert reading in ready, pytest_.communicate()[0] if ready else "nothing rang in time"

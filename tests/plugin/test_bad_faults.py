@@ -8,34 +8,15 @@ import pytest
 
 from tests.plugin.place import Called, Place
 
-# What a test asks for, and what it is told.
+# What a test asks for, and what it is told, where Python has its own way to ask. The rest is what a
+# file may have wrong, and is told in the same words (`tests/unit/scenario/wrong_scenarios.txt`).
 ASKED = {
     "no such fault": (
         'partitoin("n2")',
         "no action is called 'partitoin': did you mean 'partition'?",
     ),
     "no such rank": ('kill("rank 9")', "kill-1: there is no rank 9: the largest world has 2 ranks"),
-    "no such node": (
-        'crash("n7")',
-        "crash-1: there is no node 'n7': this scenario's nodes are n1, n2",
-    ),
-    "a node cut off from itself": (
-        'partition(between=["n1", "n1"])',
-        "n1 is on both sides: nobody has a link to itself",
-    ),
-    "the gateway as a node": ('crash("gateway")', "crash-1: the gateway is no node"),
-    "a loss of more than all": ('degrade(loss="120%")', "loss: '120%' is not a percentage"),
-    "a negative latency": ('degrade(latency="-20ms")', "latency: '-20ms' is not a duration"),
     "healing what is not there": ('heal("it")', "heal-1: no entry of the timeline has the id 'it'"),
-    "a file outside of the job's": (
-        'corrupt("../../etc/passwd")',
-        "file: '../../etc/passwd' is no pattern for files of the job",
-    ),
-    "a directory that is none": (
-        'disk_full("n1", path="checkpoints")',
-        "path: 'checkpoints' is no directory of a node",
-    ),
-    "no such signal": ('kill("rank 0", signal="SIGBANG")', "signal: 'SIGBANG' is not a signal"),
     "a wait without a unit": (
         'kill("rank 0") and job.wait_for_round(1, within="ten")',
         "within: 'ten' is not a duration",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.place import Place
+from tests.plugin.place import Called, Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BROKEN = EXAMPLES / "broken"
@@ -32,21 +31,21 @@ CAUGHT_BY = {
 MOST_LINES = 20
 
 
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Called:
+    """Return what became of a pytest that ran them all, each beside the right one."""
+    artifacts = tmp_path_factory.mktemp("artifacts")
+    options = ["-rA", f"--elastic-artifacts={artifacts}", "-p", "no:cacheprovider"]
+    return Place(BROKEN).pytest(
+        ".", f"--rootdir={BROKEN}", "-c", "/dev/null", *options, limit_s=900
+    )
+
+
 @pytest.mark.parametrize("name", CAUGHT_BY)
-def test_the_wrong_script_is_caught_and_the_right_one_passes(name: str, tmp_path: Path) -> None:
+def test_the_wrong_script_is_caught_and_the_right_one_passes(name: str, called: Called) -> None:
     """The same clauses for both; the wrong one fails by what it breaks, not by chance."""
-    place = Place(BROKEN)
-    file = f"{name.replace('_', '-')}.elastic.yaml"
-    options = [
-        "-rA",
-        f"--elastic-artifacts={tmp_path}",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-    ]
-    called = place.call([sys.executable, "-m", "pytest", file, f"--rootdir={BROKEN}", *options])
-    assert called.outcomes == {
+    outcomes = {key: how for key, how in called.outcomes.items() if key.startswith(f"{name}[")}
+    assert outcomes == {
         f"{name}[job.script={name}.py]": "FAILED",
         f"{name}[job.script=..-{RIGHT}]": "PASSED",
     }, called.out

@@ -26,6 +26,7 @@ from tests.unit.faults.examples import EXAMPLES
 FAULTS = {
     "network": "degrade: {latency: 5ms}",
     "names": "names: {node: n2, of: n1, missing: true}",
+    "node_sockets": "foreign_bytes: rendezvous",
     "pause": "pause: {node: n2}",
     "cpu_limit": "cpu_limit: n2",
     "process_limit": "process_limit: n1",
@@ -35,7 +36,14 @@ FAULTS = {
     "memory_limit": "oom: rank 1",  # ends the round, and cannot be undone
 }
 # What a job sees for itself, and the harness's services at the gateway.
-BY_THE_JOB = ("private_disk", "private_pids", "gateway")
+BY_THE_JOB = (
+    "private_disk",
+    "private_pids",
+    "gateway",
+    "shared_files",
+    "same_kernel",
+    "common_clock",
+)
 # The job of this file has no torch: tests/gpu does it, where there is a device.
 ON_A_DEVICE = ("cuda",)
 
@@ -65,6 +73,10 @@ JOB = """
         assert glob.glob("/tmp/capability-of-*") == [mine], "each node has its own /tmp"
     if "private_pids" in sys.argv:
         assert len(set(tell("pids", os.readlink("/proc/self/ns/pid")))) == 2, "and its own numbers"
+    if "same_kernel" in sys.argv:  # and the files that this is told by are shared
+        assert len(set(tell("kernel", open("/proc/sys/kernel/random/boot_id").read()))) == 1
+    if "common_clock" in sys.argv:
+        assert len(set(tell("clock", os.readlink("/proc/self/ns/time")))) == 1
 
     step = 0
     while not os.path.exists(end):
@@ -166,7 +178,7 @@ def seen(request: pytest.FixtureRequest) -> Iterator[Seen]:
             kind_for(NOBODY)  # can that user run us at all?
     folder = Path(tempfile.mkdtemp(prefix="plugin-test-"))  # tmp_path is closed to others
     try:
-        place = Place(folder, {"HOME": str(folder)}, user=user)
+        place = Place(folder, {"HOME": str(folder)}, user=user, preload="torch")
         place.add_ini()
         place.add("job.py", JOB)
         place.add("marks.py", "import os; open('started-' + os.environ['MARK'], 'w').close()")

@@ -35,10 +35,11 @@ expect:
 SILENT = "timeline: [{at: {step: 20, rank: 0}, power_cut: {node: n3}}]"
 TESTS = """
     import os
-    import pytest, torch, torch.distributed as dist
+    import pytest
 
     @pytest.mark.ranks(4)
     def test_sums(rank):
+        import torch, torch.distributed as dist
         tensor = torch.ones(1) * rank
         dist.all_reduce(tensor)
         assert tensor.item() == 6
@@ -68,7 +69,8 @@ def place(user: int) -> Iterator[Place]:
     """A folder that belongs to the user: pytest closes its own to others."""
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, user, user)
-        yield Place(Path(folder))
+        # A job's script imports torch: once, and not in each worker.
+        yield Place(Path(folder), preload="torch,torch._dynamo")
 
 
 def in_sandbox(user: int, place: Place, *command: str) -> tuple[int, str]:
@@ -113,8 +115,12 @@ def test_the_doctor_says_what_is_left(user: int, place: Place) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("user", [0], ids=["root"], indirect=True)
 def test_faults_of_processes_and_a_proxied_rendezvous_work(user: int, place: Place) -> None:
-    """A freeze and a preemption take effect; what needs a network is skipped."""
+    """A freeze and a preemption take effect; what needs a network is skipped.
+
+    What plain processes do for an ordinary user is in `test_capabilities.py`.
+    """
     shutil.copy(MINIMAL, place.folder)
     place.add_ini()
     nodes = "{initial: 3, min: 2, max: 3}"

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from elastic_harness import leaks
@@ -60,8 +61,10 @@ def traces_of(pid: int) -> Traces:
 
 
 @pytest.fixture
-def start(place: Place) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Return how to start pytest on a job that never ends; waits until both workers are at work."""
+    place = Place(tmp_path, preload="torch")  # its cluster descends from it
+    place.add_ini()
     started: list[subprocess.Popen[str]] = []
     traces: list[Traces] = []
     place.add_scripts()

@@ -12,7 +12,7 @@ TESTS = """
     # Waits for a second node, and there is none.
     ALONE = (
         "$python -m pytest_elastic run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$endpoint "
-        "--rdzv-id=$run_id --rdzv-conf=join_timeout=1 --node-name=$node $program"
+        "--rdzv-id=$run_id --rdzv-conf=join_timeout=1 --node-name=$node --preload= $program"
     )
 
     def test_that_asks(elastic_job):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +20,7 @@ def test_help_shows_every_option_in_a_group_and_every_ini_twin(place: Place) -> 
     assert called.code == 0
     headings = [line for line in called.out.splitlines() if line[:1].strip()]
     ours = [line for line in headings if line.startswith("elastic: ")]
-    assert len(ours) == 4
+    assert len(ours) == 5
     begin = called.out.index(ours[0])
     group = called.out[begin : called.out.index(headings[headings.index(ours[-1]) + 1], begin)]
     settings = called.out[called.out.index("[pytest] configuration options") :]
@@ -47,35 +50,49 @@ def test_markers_and_fixtures_explain_themselves(place: Place) -> None:
         assert example in about
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--elastic-nodes=4:2"], "--elastic-nodes=4:2 asks for at least 4 and at most 2 nodes"),
-        (["--elastic-nodes=many"], "--elastic-nodes='many' is not a number of nodes"),
-        (["--elastic-nproc=0"], "--elastic-nproc=0: expected a whole number of at least 1"),
-        (["--elastic-patience=0"], "--elastic-patience=0: expected a number from 1"),
-        (["--elastic-seed=x"], "--elastic-seed=x: expected a whole number of at least 0"),
-        (["--elastic-cluster=cloud"], "argument --elastic-cluster: invalid choice: 'cloud'"),
-        (["--elastic-launcher=mpirun"], "--elastic-launcher: there is no launcher 'mpirun'"),
-        (["--elastic-replay=nothing.json"], "nothing.json: cannot be read: No such file"),
-        (["--elastic-replay=pytest.ini"], "pytest.ini: cannot replay this plan"),
-        (["--elastic-artifacts=/proc/x/y"], "/proc/x/y: no folder can be made in /proc: No such"),
-        (["--elastic-artifacts=pytest.ini"], "no folder can be made in "),
-        (["-o", "elastic_artifacts=/proc/x"], "no folder can be made in /proc: No such"),
-        (["-o", "elastic_keep=some"], "elastic_keep = some: expected one of failed, all"),
-        (["-o", "elastic_nproc=none"], "--elastic-nproc=none: expected a whole number"),
-    ],
-)
-def test_a_value_that_is_none_is_refused_before_anything_runs(
-    place: Place, arguments: list[str], message: str
-) -> None:
+REFUSED: Sequence[tuple[list[str], str]] = [
+    (["--elastic-nodes=4:2"], "--elastic-nodes=4:2 asks for at least 4 and at most 2 nodes"),
+    (["--elastic-nodes=many"], "--elastic-nodes='many' is not a number of nodes"),
+    (["--elastic-nproc=0"], "--elastic-nproc=0: expected a whole number of at least 1"),
+    (["--elastic-patience=0"], "--elastic-patience=0: expected a number from 1"),
+    (["--elastic-seed=x"], "--elastic-seed=x: expected a whole number of at least 0"),
+    (["--elastic-cluster=cloud"], "--elastic-cluster=cloud: expected auto, namespace, process"),
+    (["--elastic-hosts=hosts"], "the nodes of --elastic-cluster=auto are on this machine"),
+    (["--elastic-ray=auto"], "--elastic-ray=auto: nodes are not on the machines of a Ray cluster"),
+    (["--elastic-ray-machines=x"], "--elastic-ray-machines=x: expected a whole number"),
+    (["--elastic-launcher=mpirun"], "--elastic-launcher: there is no launcher 'mpirun'"),
+    (["--elastic-replay=nothing.json"], "nothing.json: cannot be read: No such file"),
+    (["--elastic-replay=pytest.ini"], "pytest.ini: cannot replay this plan"),
+    (["--elastic-artifacts=/proc/x/y"], "/proc/x/y: no folder can be made in /proc: No such"),
+    (["--elastic-artifacts=pytest.ini"], "no folder can be made in "),
+    (["-o", "elastic_artifacts=/proc/x"], "no folder can be made in /proc: No such"),
+    (["-o", "elastic_keep=some"], "elastic_keep = some: expected one of failed, all"),
+    (["-o", "elastic_nproc=none"], "--elastic-nproc=none: expected a whole number"),
+]
+# As if it were typed several times; a process for each takes half a second.
+CALLS = """
+    import sys
+    import pytest
+
+    for arguments in {calls}:
+        print("called with", *arguments, flush=True)
+        print("code", int(pytest.main(arguments)), flush=True)
+"""
+
+
+def test_a_value_that_is_none_is_refused_before_anything_runs(place: Place) -> None:
     """One clear line, exit code 4, no traceback; ini settings are looked at as well."""
     place.add("test_it.py", "def test_it(): print('it ran')")
-    called = place.pytest(*arguments)
-    assert called.code == pytest.ExitCode.USAGE_ERROR, called.out
-    assert [line for line in called.out.splitlines() if message in line], called.out
-    assert "Traceback" not in called.out
-    assert "test_it.py" not in called.out
+    place.add("calls.py", CALLS.format(calls=[arguments for arguments, _ in REFUSED]))
+    _, *told = place.call([sys.executable, "calls.py"]).out.split("called with ")
+    assert len(told) == len(REFUSED)
+    for (arguments, message), said in zip(REFUSED, told, strict=True):
+        first, *lines = said.splitlines()
+        assert first == " ".join(arguments)
+        assert f"code {int(pytest.ExitCode.USAGE_ERROR)}" in lines, said
+        assert [line for line in lines if message in line], said
+        assert "Traceback" not in said
+        assert "test_it.py" not in said
 
 
 def test_without_the_plugin_nothing_of_it_is_there(place: Place) -> None:
@@ -111,8 +128,10 @@ def test_the_seed_is_said_before_anything_runs_and_is_the_one_asked_for(place: P
     assert "elastic:" not in place.pytest().out
 
 
-def test_what_is_preloaded_is_found_loaded_by_workers(place: Place) -> None:
+def test_what_is_preloaded_is_found_loaded_by_workers(tmp_path: Path) -> None:
     """One that is called for is, and nothing is an answer, too; what cannot be had is named."""
+    place = Place(tmp_path, preload="")
+    place.add_ini()
     place.add(
         "test_it.py",
         """
@@ -149,15 +168,12 @@ def test_patience_stretches_what_a_test_waits_for(place: Place) -> None:
         """,
     )
     options = ("-o", "elastic_cluster=process")
-    hasty = place.pytest(*options)
-    assert hasty.code == 1
-    assert "NotSeen: event worker_hello within 20ms: " in hasty.out
-    assert place.pytest(*options, "--elastic-patience=1000").code == 0
     assert place.pytest(*options, "-o", "elastic_patience=1000").code == 0
     patient = Place(place.folder, {"PYTEST_ELASTIC_PATIENCE": "1000"})
-    assert patient.pytest(*options).code == 0
+    assert patient.pytest(*options, "-o", "elastic_patience=1").code == 0
     overruled = patient.pytest(*options, "--elastic-patience=1")
     assert overruled.code == 1
+    assert "NotSeen: event worker_hello within 20ms: " in overruled.out
     assert "--elastic-patience=1" in overruled.out.rpartition("\nagain ")[2]
 
 

@@ -44,7 +44,7 @@ TESTS = """
 # Imports what a session imports, and torch's library, and says what it would have as nodes.
 LOOK = """
 import pytest
-from pytest_elastic.workers import bare_torch
+from pytest_elastic.workers.store import bare_torch
 bare_torch.provide()
 import torch
 from elastic_harness.cluster.choose import choose_cluster
@@ -92,7 +92,7 @@ def called(kind: str) -> Iterator[Called]:
     folder = Path(tempfile.mkdtemp(prefix="plugin-test-"))  # tmp_path is closed to others
     try:
         if os.getuid() == 0:
-            place = Place(folder, {"HOME": str(folder)}, user=NOBODY)
+            place = Place(folder, {"HOME": str(folder)}, user=NOBODY, preload="torch")
         else:
             place = Place(folder)
         place.add_ini()

@@ -127,6 +127,7 @@ RIGHT = [
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Return a folder with all of them."""
+    # Each of many launchers loads torch's library for its store, but where torch is there already.
     place = Place(tmp_path_factory.mktemp("wrongs"))
     place.add_ini("elastic_nodes = 1")
     place.add_scripts()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.plugin.place import Called, Place
-
-ROOT = Path(__file__).parents[2]
 
 # Of its first life it does not see the end; the second one begins after step 6.
 PRINTS_STEPS = """
@@ -75,6 +71,23 @@ TESTS = """
         @pytest.mark.elastic(nproc=1)
         def test_call_beats_markers(self, elastic_job):
             assert elastic_job(world, nodes=2).wait().results[0] == (2, 1)
+
+    # -- what can be done to it
+
+    @pytest.mark.elastic(nproc=1)
+    def test_fewer_nodes_at_the_start(elastic_job, elastic_chaos):
+        job = elastic_job("forever.py", nodes="1:2", initial_nodes=1, max_restarts=3)
+        job.wait_for_round(1)
+        assert job.world_sizes == [1]
+        elastic_chaos.now().join(1)
+        job.wait_for_world_size(2, within="20s")
+
+    @pytest.mark.elastic(nodes=1, nproc=1, max_restarts=1)
+    def test_a_fault_that_is_called_as_a_statement(elastic_job, elastic_chaos):
+        job = elastic_job("forever.py")
+        fault = elastic_chaos.at("60s").raise_("rank 0", optional=True)
+        assert fault.id == "raise-1"
+        job.wait_for_round(1)
 
     # -- what can be waited for
 
@@ -193,27 +206,14 @@ TESTS = """
 
     def test_chaos_without_a_job(elastic_chaos):
         elastic_chaos.now().kill("rank 0")
-
-    # -- the example of the documentation
-
-    @pytest.mark.elastic(nodes=2, nproc=2, max_restarts=3)
-    def test_a_crashed_worker_resumes_from_the_last_checkpoint(elastic_job, elastic_chaos):
-        job = elastic_job(os.environ["TRAIN"], "--steps=40", "--checkpoint-every=5")
-        crash = elastic_chaos.at(step=22, rank=1).kill("rank 1")
-        job.wait_for_round(2, within="20s", after=crash)
-        assert job.wait().succeeded
-        assert job.restarts == 1
-        assert job.round(2).first_step == 21
-        assert job.steps_lost <= 5
 """
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Return the folder that the session was run in."""
-    place = Place(tmp_path_factory.mktemp("python-api"), preload="torch,torch._dynamo")
+    place = Place(tmp_path_factory.mktemp("python-api"))
     place.add_ini()
-    place.environ["TRAIN"] = str(ROOT / "examples" / "train.py")
     place.add_scripts()
     place.add("prints_steps.py", PRINTS_STEPS)
     place.add("some_module.py", "import sys\nprint('it is', sys.argv[1], 'here')")
@@ -246,13 +246,14 @@ def test_the_session_ends_as_a_session_with_failures_does(called: Called) -> Non
         "test_command_line_beats_ini",
         "test_marker_beats_command_line",
         "test_call_beats_markers",
+        "test_fewer_nodes_at_the_start",
+        "test_a_fault_that_is_called_as_a_statement",
         "test_a_restart",
         "test_steps_that_are_printed",
         "test_a_wait_that_is_not_met_as_expected",
         "test_that_leaves_a_job_running",
         "test_with_a_fault_that_need_not_fire",
         "test_with_a_job_after_the_other",
-        "test_a_crashed_worker_resumes_from_the_last_checkpoint",
     ],
 )
 def test_what_holds_passes(called: Called, test: str) -> None:

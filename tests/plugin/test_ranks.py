@@ -93,6 +93,20 @@ TESTS = """
         dist.barrier()
 
     @pytest.mark.ranks(2)
+    def test_refused_by_torch(rank):
+        dist.init_process_group("gloo")
+
+    @pytest.mark.ranks(3)
+    def test_a_connection_fails_first(rank):
+        if rank == 1:
+            raise RuntimeError("Connection closed by peer")
+        time.sleep(1000)
+
+    @pytest.mark.ranks(2, backend="no_such")
+    def test_no_such_backend(rank):
+        pass
+
+    @pytest.mark.ranks(2)
     def test_leaves_a_child(rank):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "left_by_rank"])
 
@@ -148,6 +162,7 @@ PASSED = {
 FAILED = {
     *("test_two_differ", "test_broken_fixture", "test_one_fails_and_others_wait", "test_hangs"),
     *("test_dies", "test_exits", "test_xfails_otherwise", "test_xpasses"),
+    *("test_refused_by_torch", "test_a_connection_fails_first", "test_no_such_backend"),
     *("test_no_number", "test_no_unit", "test_no_such_setting"),
 }
 
@@ -192,6 +207,10 @@ def test_every_test_ends_as_it_should(called: Called) -> None:
         ),
         ("test_dies", ["rank 1: at test_some.py:", "was killed by SIGSEGV (11)"]),
         ("test_exits", ["rank 1: exited with status 5"]),
+        (
+            "test_a_connection_fails_first",
+            ["rank 1: RuntimeError: Connection closed by peer\nranks 0, 2: at test_some.py:"],
+        ),
         ("test_without_ranks", ["@pytest.mark.ranks(4) would run it on four"]),
         ("test_no_number", ["on how many ranks? Write @pytest.mark.ranks(4)"]),
         ("test_no_unit", ["limit: 3 has no unit (did you mean '3s'?)"]),
@@ -207,12 +226,31 @@ def test_a_failure_says_which_ranks_differ(called: Called, test: str, sentences:
     assert "_pytest/runner" not in said
 
 
+def test_what_pytest_printed_before_the_ranks_is_printed_once(called: Called) -> None:
+    """The server and the ranks are forked from pytest: its buffered lines are not theirs."""
+    assert called.out.count("test session starts") == 1
+
+
 def test_what_differs_is_shown_once(called: Called) -> None:
     """One traceback for two ranks; what they printed, by who printed it."""
     said = called.about("test_two_differ")
     assert said.count("E       AssertionError: odd\n") == 1
     assert re.search(r"Captured stdout call \(ranks 1, 3\) -+\nsaid by odd", called.out)
     assert re.search(r"Captured stdout call \(ranks 0, 2\) -+\nsaid by even", called.out)
+
+
+def test_what_torch_refuses_is_shown_at_the_line_of_the_test(called: Called) -> None:
+    """Not with the source of torch's function, whose documentation alone fills two screens."""
+    said = called.about("test_refused_by_torch")
+    assert '>       dist.init_process_group("gloo")' in said
+    assert "E   ValueError: trying to initialize the default process group twice!" in said
+    assert len(said.splitlines()) < 30
+
+
+def test_a_sentence_of_all_ranks_is_said_once(called: Called) -> None:
+    """Where none of them is missing from a collective."""
+    said = called.about("test_no_such_backend")
+    assert said.count("ranks 0, 1: AssertionError: Unknown backend type no_such") == 1
 
 
 def test_the_first_line_that_a_person_reads_names_who_is_missing(called: Called) -> None:
@@ -234,11 +272,12 @@ def test_workers_of_xdist_have_servers_of_their_own(place: Place) -> None:
     place.add(
         "test_some.py",
         """
-        import pytest, torch.distributed as dist
+        import pytest
 
         @pytest.mark.ranks(2)
         @pytest.mark.parametrize("number", range(16))
         def test_some(rank, number):
+            import torch.distributed as dist
             told = [None, None]
             dist.all_gather_object(told, number)
             assert told == [number, number]
@@ -253,61 +292,54 @@ def test_workers_of_xdist_have_servers_of_their_own(place: Place) -> None:
     assert "rank 1: assert 1 == 0" in called.out
 
 
-@pytest.mark.parametrize("method", ["signal", "thread"])
-def test_pytest_timeout_shows_where_the_ranks_are(place: Place, method: str) -> None:
+def test_pytest_timeout_shows_where_the_ranks_are(place: Place) -> None:
     """Who is missing from the collective comes first; the session goes on, and nothing is left."""
     place.add(
         "test_some.py",
         """
         import subprocess, sys, time
-        import pytest, torch.distributed as dist
+        import pytest
 
-        @pytest.mark.ranks(3)
-        @pytest.mark.timeout(4)
-        def test_hangs(rank):
+        def hang(rank, name):
+            import torch.distributed as dist
             if rank == 2:
-                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "late"])
+                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", name])
                 time.sleep(1000)
             dist.barrier()
 
+        @pytest.mark.ranks(3)
+        @pytest.mark.timeout(4, method="signal")
+        def test_signal(rank):
+            hang(rank, "late-signal")
+
+        @pytest.mark.ranks(3)
+        @pytest.mark.timeout(4, method="thread")
+        def test_thread(rank):
+            hang(rank, "late-thread")
+
         @pytest.mark.ranks(2)
         def test_next(rank):
-            dist.barrier()
-        """.replace("late", f"late-{method}"),
-    )
-    called = place.pytest("-rA", f"--timeout-method={method}", "--timeout=60")
-    assert called.outcomes == {"test_hangs": "FAILED", "test_next": "PASSED"}, called.out
-    said = called.about("test_hangs")
-    assert said.startswith("rank 2 did not come to where ranks 0, 1 waited, in barrier")
-    assert "the 4 s of pytest-timeout are over" in said
-    assert said.index("  rank 2 of 3 _") < said.index("  ranks 0, 1 of 3 _")
-    commands = [process_table.command_of(pid) for pid in process_table.processes()]
-    assert not [command for command in commands if f"late-{method}" in command[-1:]]
-
-
-def test_the_first_test_is_not_charged_with_the_start_of_the_server(place: Place) -> None:
-    """Its duration is a test's own; what it waited for is said once, and torch says nothing."""
-    place.add(
-        "test_some.py",
-        """
-        import pytest, torch.distributed as dist
-
-        @pytest.mark.ranks(2)
-        @pytest.mark.parametrize("number", range(2))
-        def test_some(rank, number):
+            import torch.distributed as dist
             dist.barrier()
         """,
     )
-    called = place.pytest("--durations=0", "-vv")
-    took = [float(each) for each in re.findall(r"(\d+\.\d+)s call .*test_some", called.out)]
-    assert len(took) == 2
-    assert max(took) < 1.0, called.out
-    assert called.out.count("for torch's import") == 1
-    assert "hostname of the client socket" not in called.out
+    called = place.pytest("-rA", "--timeout=60")
+    hang = {"test_signal": "FAILED", "test_thread": "FAILED"}
+    assert called.outcomes == {**hang, "test_next": "PASSED"}, called.out
+    for name in hang:
+        said = called.about(name)
+        assert said.startswith("rank 2 did not come to where ranks 0, 1 waited, in barrier")
+        assert "the 4 s of pytest-timeout are over" in said
+        assert said.index("  rank 2 of 3 _") < said.index("  ranks 0, 1 of 3 _")
+    commands = [process_table.command_of(pid) for pid in process_table.processes()]
+    assert not [command for command in commands if {"late-signal", "late-thread"} & {*command[-1:]}]
 
 
-def test_a_slow_fixture_of_a_module_is_warned_of_once(place: Place) -> None:
-    """At the second of three tests; not a quick one, and not that of a test alone."""
+def test_starting_is_charged_to_no_test_and_a_slow_fixture_is_warned_of_once(place: Place) -> None:
+    """A duration is a test's own; the wait for the server is said once, and torch says nothing.
+
+    The warning comes at the second of three tests; not of a quick fixture, nor of one test's own.
+    """
     place.add(
         "test_some.py",
         """
@@ -322,6 +354,12 @@ def test_a_slow_fixture_of_a_module_is_warned_of_once(place: Place) -> None:
             pass
 
         @pytest.mark.ranks(2)
+        @pytest.mark.parametrize("number", range(2))
+        def test_first(rank, number):
+            import torch.distributed as dist
+            dist.barrier()
+
+        @pytest.mark.ranks(2)
         @pytest.mark.parametrize("number", range(3))
         def test_some(number, slow, quick):
             pass
@@ -331,10 +369,15 @@ def test_a_slow_fixture_of_a_module_is_warned_of_once(place: Place) -> None:
             pass
         """,
     )
-    called = place.pytest()
-    assert "4 passed, 1 warning" in called.out, called.out
+    called = place.pytest("--durations=0", "-vv")
+    took = [float(each) for each in re.findall(r"(\d+\.\d+)s call .*test_first", called.out)]
+    assert len(took) == 2
+    (waited,) = re.findall(r"waited (\d+\.\d+) s for torch's import", called.out)
+    assert max(took) < float(waited), called.out
+    assert "hostname of the client socket" not in called.out
+    assert "6 passed, 1 warning" in called.out, called.out
     assert "the fixture 'slow' (scope module) takes more than 1 s" in called.out
-    assert "test_some.py::test_some[1]" in called.out
+    assert "test_some.py::test_some[1]" in called.out.rpartition("warnings summary")[2]
 
 
 def test_an_interrupt_ends_the_ranks(place: Place) -> None:
@@ -384,10 +427,11 @@ def test_a_debugger_on_one_rank_stops_the_clock(place: Place) -> None:
     place.add(
         "test_some.py",
         """
-        import pytest, torch.distributed as dist
+        import pytest
 
         @pytest.mark.ranks(2, limit="3s")
         def test_looked_at(rank):
+            import torch.distributed as dist
             number = 41
             if rank == 1:
                 breakpoint()

@@ -41,64 +41,19 @@ def test_each_document_is_an_item_and_each_combination_of_a_matrix_one(place: Pl
         assert ids(called.out) == chosen, arguments
 
 
-KILL = "timeline: [{at: 1s, kill: %s}]"
-
+# A file each; what else can be wrong with one is in `tests/unit/scenario/wrong_scenarios.txt`.
 WRONG = {
     "unknown key": (
         scenario("a") + "nodez: 3\n",
         "7:1: unknown key 'nodez' (did you mean 'nodes'?)",
         "nodez: 3",
     ),
-    "wrong type": (
-        scenario("a", nodes="two"),
-        "5:8: keys with values are expected, found 'two'",
-        "two",
-    ),
-    "no unit": (scenario("a", "limit: 10"), "6:8: 10 has no unit (did you mean '10s'?)", "10"),
-    "impossible rank": (
-        scenario("a", KILL % "rank 9", nodes="4"),
-        "6:27: there is no rank 9: the largest world has 4 ranks, 0 to 3",
-        "rank 9}]",
-    ),
-    "impossible node": (
-        scenario("a", "timeline: [{at: 1s, power_cut: n7}]"),
-        "6:32: there is no node 'n7': this scenario's nodes are n1, n2",
-        "n7}]",
-    ),
-    "unknown action": (
-        scenario("a", "timeline: [{at: 1s, kil: rank 0}]"),
-        "6:21: unknown key or action 'kil' (did you mean 'kill'?)",
-        "kil: rank 0}]",
-    ),
-    "unknown clause": (
-        scenario("a", "expect: {finally: [{jbo: succeeded}]}"),
-        "6:21: no checker is called 'jbo': did you mean 'job'?",
-        "jbo: succeeded}]}",
-    ),
-    "missing script": (
-        scenario("a", script="helo.py"),
-        "4:15: there is no script at ",
-        "helo.py",
-    ),
-    "unknown launcher": (
-        scenario("a").replace("hello.py", "hello.py, launcher: mpirun"),
-        "4:35: there is no launcher 'mpirun'",
-        "mpirun",
-    ),
     "unknown mark": (
         scenario("a", "marks: [nightly]"),
         "6:9: 'nightly' not found in `markers` configuration option",
         "nightly]",
     ),
-    "the same id twice": (
-        f"{scenario('a')}---\n{scenario('a')}",
-        "9:5: the id 'a' is taken by the scenario in line 2",
-        "a",
-    ),
     "empty": ("", "1:1: there is no scenario here: the file is empty", ""),
-    "only a comment": ("# nothing", "1:1: there is no scenario here: the file is empty", "# no"),
-    "no YAML": ("version: 1\nid: [a\ntitle: T\n", "3:6: this is not YAML: did not find", ": T"),
-    "a list": ("- a\n", "1:1: a scenario is keys with values: version, id, title", "- a"),
 }
 
 

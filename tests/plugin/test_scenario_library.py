@@ -65,3 +65,15 @@ def test_a_table_that_was_written_is_read_back(
     assert outcomes.read_table(page.read_text()) == read
     assert page.read_text().startswith("before\n")
     assert page.read_text().endswith("\nafter\n")
+
+
+def test_clusters_that_come_to_other_outcomes_are_named() -> None:
+    """What one of them skips for what it lacks is no difference; any other skip is one."""
+    lacking = f"{outcomes.LACKING}network: none here"
+    here = {"a": "valid", "b": "valid", "c": "valid", "d": "valid", "e": lacking, "f": "valid"}
+    there = {"a": "valid", "b": lacking, "c": "invalid: restarts: 1", "d": "skipped: no torch"}
+    assert outcomes.differences(here, there) == [
+        "c: valid; invalid: restarts: 1",
+        "d: valid; skipped: no torch",
+        "f: valid; not run",
+    ]

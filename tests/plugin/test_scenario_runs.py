@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -229,11 +228,16 @@ def test_what_failed_last_can_be_chosen(called: Called, place: Place) -> None:
     assert ids == [test for test, outcome in called.outcomes.items() if outcome == "FAILED"]
 
 
-def test_the_printed_command_shows_the_same_failure(called: Called, place: Place) -> None:
-    """Copied to a shell in the same folder."""
+def test_the_printed_command_shows_the_same_failure(
+    called: Called, place: Place, root: Place
+) -> None:
+    """Copied to a shell in the same folder; the page still links the failures of before."""
     about = called.about("unmet")
     (command,) = re.findall(r"^again +(.*)$", about, re.MULTILINE)
+    before = root.runs
     again = place.call(shlex.split(command))
+    page = (root.folder / ".elastic" / "index.html").read_text()
+    assert all(f'href="{run}/timeline.html"' in page for run in before)
     assert again.code == pytest.ExitCode.TESTS_FAILED, again.out
     assert again.about("unmet").splitlines()[:5] == about.splitlines()[:5]
     assert f"again          {command}" in again.about("unmet")
@@ -263,18 +267,3 @@ def test_a_plan_is_replayed_whatever_has_become_of_its_file(called: Called, root
     refused = place.pytest("--elastic-replay=plan.json", "some.elastic.yaml::passes")
     assert refused.code == pytest.ExitCode.USAGE_ERROR
     assert "none of the tests here is 'exits-3', for which that plan was made" in refused.out
-
-
-def test_a_sessions_page_links_what_earlier_sessions_kept(tmp_path: Path) -> None:
-    """Whoever runs the tests again still finds the failure of before."""
-    place = Place(tmp_path)
-    place.add_ini()
-    place.add_scripts()
-    place.add("bad.elastic.yaml", scenario("bad", script="exits_3.py"))
-    place.add("good.elastic.yaml", scenario("good"))
-    first = place.pytest("bad.elastic.yaml")
-    assert first.code == 1, first.out
-    (kept,) = (place.folder / ".elastic").glob("*/timeline.html")
-    called = place.pytest("good.elastic.yaml")
-    page = (place.folder / ".elastic" / "index.html").read_text()
-    assert f'href="{kept.parent.name}/timeline.html"' in page, called.out

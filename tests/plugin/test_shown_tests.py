@@ -21,34 +21,42 @@ def shown() -> dict[str, tuple[str, str]]:
     for page in PAGES:
         for fence in fences_in((ROOT / page).read_text(encoding="utf-8")):
             where = f"{page}:{fence.line}"
+            name = f"{Path(page).stem}_{fence.line}"
             if fence.language == "python" and "def test_" in fence.text:
-                found[where] = ("test_shown.py", fence.text)
+                found[where] = (f"test_{name}.py", fence.text)
             elif fence.language == "yaml" and fence.text.startswith("version: 1\n"):
-                found[where] = ("shown.elastic.yaml", fence.text)
+                found[where] = (f"{name}.elastic.yaml", fence.text)
     return found
 
 
-@pytest.mark.parametrize("where", shown())
-def test_what_a_page_shows_passes(where: str, tmp_path: Path) -> None:
-    """In a folder beside `examples/`, as the pages say; a Python test is called above it."""
-    file, text = shown()[where]
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "scenarios").mkdir()
-    (tmp_path / "scenarios" / file).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", f"scenarios/{file}"]
-    command += ["-c", "/dev/null", f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what pytest says of them all, in a folder beside `examples/`, called above it."""
+    folder = tmp_path_factory.mktemp("shown")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "scenarios").mkdir()
+    for file, text in shown().values():
+        (folder / "scenarios" / file).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "scenarios"]
+    command += ["-c", "/dev/null", f"--rootdir={folder}", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    if skipped := re.search(r"^SKIPPED .*", done.stdout, re.MULTILINE):
-        pytest.skip(skipped[0])  # what this machine lacks, as the scenario itself says it
-    assert "PASSED" in done.stdout, done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("where", shown())
+def test_what_a_page_shows_passes(where: str, said: str) -> None:
+    """Word for word, as the pages say."""
+    file, _ = shown()[where]
+    outcome = re.search(rf"^(PASSED|SKIPPED .*) scenarios/{re.escape(file)}:.*", said, re.MULTILINE)
+    assert outcome is not None, said
+    if outcome[1] != "PASSED":
+        pytest.skip(outcome[0])  # what this machine lacks, as the scenario itself says it
+    assert not re.search(rf"^(FAILED|ERROR) scenarios/{re.escape(file)}:", said, re.MULTILINE), said
 
 
 def test_pages_show_tests_and_scenarios() -> None:
     """Or nothing is run above."""
-    files = {(where.partition(":")[0], file) for where, (file, _) in shown().items()}
-    assert files == {
-        (page, file) for page in PAGES for file in ("test_shown.py", "shown.elastic.yaml")
-    }
+    kinds = {(where.partition(":")[0], Path(file).suffix) for where, (file, _) in shown().items()}
+    assert kinds == {(page, kind) for page in PAGES for kind in (".py", ".yaml")}

@@ -14,7 +14,7 @@ _WITHOUT = Path(__file__).with_name("without_ipv6.py")
 
 def test_nodes_find_each_other_without_ipv6(tmp_path: Path) -> None:
     """A node's name has addresses of both families there, and the store is found by one of them."""
-    place = Place(tmp_path)
+    place = Place(tmp_path, preload="torch")
     place.add_ini()
     place.add_scripts()
     place.add("some.elastic.yaml", scenario("plain"))

@@ -59,7 +59,7 @@ def rounds_of(history: History) -> Rounds:
 
 def simulated_rounds(plan: Plan) -> Rounds:
     """Return the rounds of a simulated run."""
-    return rounds_of(SimulatedRun(plan, CATALOG, CATALOG).run().history)
+    return rounds_of(SimulatedRun(plan, CATALOG).run().history)
 
 
 def real_rounds(session: HarnessSession, plan: Plan, path: Path, directory: str) -> Rounds:

@@ -72,7 +72,7 @@ def test_an_aimed_plan_has_its_own_faults_among_the_others() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in AIMED if kind not in {"lull", "on ending"}])
 def test_each_kind_does_something(kind: str) -> None:
-    """What is armed is met by a job whose coordinator is lost, or leaves."""
+    """What is armed is met by a job whose leader is lost, or leaves."""
     lose = InjectedFault(after_s=1.5, kind="drain" if kind == "on parting" else "lose host")
     then = (lose,) if kind.startswith("on ") else ()
     done = [
@@ -96,23 +96,25 @@ def test_the_end_is_a_moment_too() -> None:
 
 
 def test_what_is_armed_falls_before_others_hear_of_it() -> None:
-    """Some seal is not heard by all to whom it was sent, as its sender was cut off just then."""
+    """Some record is not heard by all to whom it was sent, as its sender was cut off just then."""
     unheard = 0
     for who in range(40):
-        plan_run = _run(InjectedFault(after_s=0.0, kind="on seal", who=who, how=0.7))
+        plan_run = _run(InjectedFault(after_s=0.0, kind="on proposal", who=who, how=0.7))
         plan_run.run()
         sealed = [
             at for at, _, event in plan_run.world.events if isinstance(event, events.RoundSealed)
         ]
         sent = [
-            (at, target) for at, _, target, said in plan_run.world.sent if isinstance(said, m.Seal)
+            (at, target)
+            for at, _, target, said in plan_run.world.sent
+            if isinstance(said, m.AppendRecord)
         ]
         heard = [
             at
             for at, _, _, said in plan_run.world.sent
-            if isinstance(said, m.SealAcknowledged) and said.round == 1
+            if isinstance(said, m.RecordAccepted) and said.number == 1
         ]
-        struck = [at for at, what in plan_run.said if what.startswith("on seal: ")]
+        struck = [at for at, what in plan_run.said if what.startswith("on proposal: ")]
         first = min(at for at, _ in sent)
         is_at_once = bool(struck) and struck[0] == sealed[0]
         unheard += is_at_once and len([at for at in heard if at <= first + 0.02]) < len(

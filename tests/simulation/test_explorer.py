@@ -21,7 +21,7 @@ def test_no_order_of_a_few_choices_breaks_a_promise(name: str) -> None:
 def test_a_planted_fault_is_found_in_some_order() -> None:
     """And the choices that are named find it again."""
     situation = SITUATIONS["ending"]
-    with PLANTED["reports-not-repeated"].planted():
+    with PLANTED["joins-a-round-again"].planted():
         found = explore(situation, depth=4).found
         assert found
         *_, message = play(situation, found[0].choices)

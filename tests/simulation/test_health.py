@@ -6,10 +6,11 @@ from unittest import mock
 
 import pytest
 from elastic_simulation.random_faults.health import Exemption, health_of
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed
 
-from pytest_elastic.rendezvous.candidate import Candidate
-from pytest_elastic.rendezvous.gathering import Gathering
+from pytest_elastic.rendezvous.consensus.candidate import Candidate
+from pytest_elastic.rendezvous.leader.gathering import Gathering
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 
@@ -63,7 +64,7 @@ def test_two_of_five_go_on_where_two_have_left_in_order() -> None:
 
 
 def test_it_is_a_stall_if_they_do_not_go_on() -> None:
-    """Planted: no round is sealed any more. Two of five need not go on if nobody left in order."""
+    """Planted: no round is proposed any more. Two of five need not go on if none left in order."""
     world = five()
     with mock.patch.object(Gathering, "look", return_value=None):
         two_leave_and_one_is_lost(world)
@@ -72,8 +73,8 @@ def test_it_is_a_stall_if_they_do_not_go_on() -> None:
 
 def test_it_is_a_stall_if_a_majority_elects_nobody() -> None:
     """Planted: nobody ever stands."""
+    world = five()
     with mock.patch.object(Candidate, "stand", return_value=None):
-        world = five()
         world.crash("n1")
         world.run(10.0)
     assert health_of(world).problem == "[] of ['n2', 'n3', 'n4', 'n5'] go on, 4 nodes should"

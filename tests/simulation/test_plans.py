@@ -69,8 +69,8 @@ def test_our_own_shrinking_keeps_what_is_broken() -> None:
     def is_broken(plan: Plan) -> bool:
         return isinstance(finding_of(plan), Finding)
 
-    with PLANTED["connection-not-noticed"].planted():
-        plan = draw_plan(39)
+    with PLANTED["number-reused"].planted():
+        plan = draw_plan(12)
         smaller = shrink(plan, is_broken)
         assert is_broken(smaller)
     assert 1 <= len(smaller.faults) <= 3 < len(plan.faults)

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from elastic_simulation.random_faults.plan import Options
 
-from pytest_elastic.rendezvous.sealing import Sealing
+from pytest_elastic.rendezvous.leader.rounds import Rounds
 from tests.simulation.planted import PLANTED, finds
 from tests.simulation.planting import Planted
 
@@ -23,9 +23,9 @@ def _noticed(*_: object) -> None:
 
 def _plant(fault: object, *, breaks: str = "") -> Planted:
     return Planted(
-        what="no round is ever sealed as it should be",
+        what="no round is ever proposed as it should be",
         breaks=breaks,
-        patches=((Sealing, "begin", fault),),
+        patches=((Rounds, "propose", fault),),
         options=Options(nodes=2, kinds=("fail",)),
     )
 
@@ -46,10 +46,10 @@ def test_an_assertion_of_a_machine_is_no_broken_promise() -> None:
 
 
 def test_only_the_promise_that_a_fault_is_to_break_counts() -> None:
-    """What is stuck is not two worlds."""
-    known = PLANTED["terms-race"]
+    """A round of too few is not two worlds."""
+    known = PLANTED["too-few"]
     with mock.patch.dict(PLANTED, {"as-it-is": known}):
-        assert finds("as-it-is", 786)
+        assert finds("as-it-is", 0)
     other = dataclasses.replace(known, breaks="two worlds")
     with mock.patch.dict(PLANTED, {"another": other}):
-        assert not finds("another", 786)
+        assert not finds("another", 0)

@@ -35,7 +35,7 @@ def _unmet(result: RunResult) -> list[str]:
 @pytest.mark.parametrize("name", list(SIMULATED))
 def test_a_scenario_of_the_library_holds_in_virtual_time(name: str) -> None:
     """The same file, engine, faults and checkers; only nodes and time are simulated."""
-    assert _unmet(SimulatedRun(SIMULATED[name], CATALOG, CATALOG).run()) == []
+    assert _unmet(SimulatedRun(SIMULATED[name], CATALOG).run()) == []
 
 
 def test_the_library_is_simulated_as_far_as_it_is_about_the_control_plane() -> None:
@@ -47,7 +47,7 @@ def test_the_library_is_simulated_as_far_as_it_is_about_the_control_plane() -> N
 def test_a_simulated_run_is_the_same_each_time() -> None:
     """Every record, at the same moment."""
     plan = SIMULATED["isolated-node-heals"]
-    one, other = (SimulatedRun(plan, CATALOG, CATALOG).run() for _ in range(2))
+    one, other = (SimulatedRun(plan, CATALOG).run() for _ in range(2))
     assert one.history.records == other.history.records
 
 
@@ -62,7 +62,7 @@ def test_a_scenario_that_cannot_hold_is_unmet() -> None:
     changed = plan.scenario.model_copy(
         update={"expect": expect.model_copy(update={"finally_": wrong})}
     )
-    result = SimulatedRun(dataclasses.replace(plan, scenario=changed), CATALOG, CATALOG).run()
+    result = SimulatedRun(dataclasses.replace(plan, scenario=changed), CATALOG).run()
     assert any("world sizes were [3, 2]" in line for line in _unmet(result))
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_simulated_is_refused_with_the_reason() -> None:
     """A scenario is never weakened in silence."""
     _, plan = ALL["disk-full"]
     with pytest.raises(UsageError, match="disk_full is no fault of the control plane"):
-        SimulatedRun(plan, CATALOG, CATALOG)
+        SimulatedRun(plan, CATALOG)
 
 
 LINE = {"log": "."}
@@ -91,7 +91,7 @@ def test_nothing_is_said_of_lines_that_nobody_prints(expect: dict[str, object]) 
     asked = Expect.model_validate(expect)
     changed = dataclasses.replace(plan, scenario=plan.scenario.model_copy(update={"expect": asked}))
     with pytest.raises(UsageError, match="simulated processes print nothing"):
-        SimulatedRun(changed, CATALOG, CATALOG)
+        SimulatedRun(changed, CATALOG)
 
 
 @pytest.fixture(scope="module")

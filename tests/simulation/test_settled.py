@@ -1,7 +1,7 @@
 """A machine that has taken an input in has nothing left to do before it wants to be woken.
 
-Neither a coordinator nor a member looks at what follows from every input. So what is let pass is
-followed by a look at the same moment here: of a coordinator each input, of a member that is joined
+Neither a leader nor a follower looks at what follows from every input. So what is let pass is
+followed by a look at the same moment here: of a leader each input, of a follower that is joined
 the answers of peers.
 """
 
@@ -14,19 +14,17 @@ from elastic_simulation.random_faults.plan import QUORUMS, Options, draw_plan
 from elastic_simulation.random_faults.plan_run import run_plan
 
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.coordinator import CoordinatorMachine
-from pytest_elastic.rendezvous.member import MemberMachine
-from pytest_elastic.rendezvous.member_phases import Link
+from pytest_elastic.rendezvous.follower.follower import Follower
+from pytest_elastic.rendezvous.leader.leader import Leader
+from pytest_elastic.rendezvous.machine import ConnectionPhase
 from tests.simulation.planting import after
 
 SEEDS = range(20)
-_step = CoordinatorMachine.step
-_member_step = MemberMachine.step
+_step = Leader.step
+_follower_step = Follower.step
 
 
-def _step_twice(
-    machine: CoordinatorMachine, input: v.CoordinatorInput, now: float
-) -> Sequence[v.CoordinatorCommand]:
+def _step_twice(machine: Leader, input: v.LeaderInput, now: float) -> Sequence[v.LeaderCommand]:
     """Take an input in, and see that nothing happens when time passes at the same moment."""
     commands = _step(machine, input, now)
     wake_at = machine.wake_at()
@@ -37,16 +35,16 @@ def _step_twice(
     return commands
 
 
-def _member_step_twice(
-    member: MemberMachine, input: v.MemberInput, now: float
-) -> Sequence[v.MemberCommand]:
-    """Take an answer of a peer in, and see the same of a member that is joined."""
-    commands = _member_step(member, input, now)
-    if isinstance(input, v.ProbeAnswered) and member.link is Link.JOINED:
-        wake_at = member.wake_at()
-        left = _member_step(member, v.TimePassed(), now)
+def _follower_step_twice(
+    follower: Follower, input: v.FollowerInput, now: float
+) -> Sequence[v.FollowerCommand]:
+    """Take an answer of a peer in, and see the same of a follower that has joined."""
+    commands = _follower_step(follower, input, now)
+    if isinstance(input, v.ProbeAnswered) and follower.connection is ConnectionPhase.JOINED:
+        wake_at = follower.wake_at()
+        left = _follower_step(follower, v.TimePassed(), now)
         assert not left, f"nothing was to be done after {input}, and not {left}"
-        assert member.wake_at() == wake_at, f"it would be woken at {wake_at}"
+        assert follower.wake_at() == wake_at, f"it would be woken at {wake_at}"
     return commands
 
 
@@ -61,41 +59,41 @@ def test_a_step_leaves_nothing_to_be_done_before_the_next_deadline(
     quorum: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is due is done at once, and what comes next is woken for, whoever else says nothing."""
-    monkeypatch.setattr(CoordinatorMachine, "step", _step_twice)
+    monkeypatch.setattr(Leader, "step", _step_twice)
     _run(quorum)
 
 
 def test_a_deadline_that_nobody_is_woken_for_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it was after members had been judged: the next one was judged when another had a beat."""
 
-    def forget(machine: CoordinatorMachine, *_: object) -> None:
+    def forget(machine: Leader, *_: object) -> None:
         machine._deadlines.clear()
 
-    judge = after(CoordinatorMachine._judge_silence, forget)
-    monkeypatch.setattr(CoordinatorMachine, "_judge_silence", judge)
-    monkeypatch.setattr(CoordinatorMachine, "step", _step_twice)
+    judge = after(Leader._judge_silence, forget)
+    monkeypatch.setattr(Leader, "_judge_silence", judge)
+    monkeypatch.setattr(Leader, "step", _step_twice)
     with pytest.raises(AssertionError, match=r"nothing was to be done|it would be woken"):
         _run("coordinator")
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
-def test_no_deadline_of_a_member_hangs_on_the_answer_of_a_peer(
+def test_no_deadline_of_a_follower_hangs_on_the_answer_of_a_peer(
     quorum: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such answers are many, before each round, and the member looks at nothing then."""
-    monkeypatch.setattr(MemberMachine, "step", _member_step_twice)
+    """Such answers are many, before each round, and the follower looks at nothing then."""
+    monkeypatch.setattr(Follower, "step", _follower_step_twice)
     _run(quorum)
 
 
 def test_an_answer_that_a_deadline_hangs_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it would be if a member that answers were to send its next beat a little earlier."""
+    """As it would be if a follower that answers were to send its next beat a little earlier."""
 
-    def hurry(member: MemberMachine, *_: object) -> None:
-        if member._link._lease is not None:
-            member._link._lease.beat_at -= 0.01
+    def hurry(follower: Follower, *_: object) -> None:
+        if follower._connection._lease is not None:
+            follower._connection._lease.beat_at -= 0.01
 
-    tell = after(MemberMachine._tell_checked, hurry)
-    monkeypatch.setattr(MemberMachine, "_tell_checked", tell)
-    monkeypatch.setattr(MemberMachine, "step", _member_step_twice)
+    tell = after(Follower._tell_dialled, hurry)
+    monkeypatch.setattr(Follower, "_tell_dialled", tell)
+    monkeypatch.setattr(Follower, "step", _follower_step_twice)
     with pytest.raises(AssertionError, match="it would be woken"):
         _run("coordinator")

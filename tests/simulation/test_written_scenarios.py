@@ -27,7 +27,7 @@ expect:
     - {world_size: 2, within: 20s, after: cut}
   finally:
 """
-# Whoever follows is told of by an event, and is the store's host from then on.
+# An event tells of the successor, which is the store's host from then on.
 FOLLOWED = """
 nodes: {initial: 3, min: 2, max: 3}
 timeline:
@@ -98,7 +98,7 @@ def _ran(folder: Path, text: str) -> RunResult:
         encoding="utf-8",
     )
     (loaded,) = load_file(str(path), CATALOG)
-    return SimulatedRun(make_plan(loaded.scenario, seed=0), CATALOG, CATALOG).run()
+    return SimulatedRun(make_plan(loaded.scenario, seed=0), CATALOG).run()
 
 
 def _complaints(result: RunResult) -> list[str]:
@@ -118,8 +118,8 @@ def test_a_job_of_which_a_part_is_lost_has_not_succeeded(tmp_path: Path) -> None
     assert "`exit_codes` says it node by node" in message
 
 
-def test_a_scenario_may_wait_for_whoever_decides_next(tmp_path: Path) -> None:
-    """The event is there as on real nodes: once a term, with the reason, from whoever decides."""
+def test_a_scenario_may_wait_for_the_next_leader(tmp_path: Path) -> None:
+    """The event is there as on real nodes: once a term, with the reason, from the leader."""
     result = _ran(tmp_path, FOLLOWED)
     assert _complaints(result) == []
     started = result.history.of_kind(CoordinatorStarted)

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
-from pytest_elastic.rendezvous.candidate import CANDIDATE_ALLOWED, Standing
-from pytest_elastic.rendezvous.coordinator import ALLOWED, Phase
-from pytest_elastic.rendezvous.founding_vocabulary import FOUNDING_ALLOWED, Stage
-from pytest_elastic.rendezvous.member import LINK_ALLOWED, PART_ALLOWED, Link, Part
+from pytest_elastic.rendezvous.machine import (
+    CONNECTION_ALLOWED,
+    GROUP_ALLOWED,
+    LEADER_ALLOWED,
+    ConnectionPhase,
+    GroupPhase,
+    LeaderPhase,
+)
 
 __all__ = ["DRAWINGS", "as_block"]
 
@@ -28,11 +32,9 @@ def _draw(first: _Phase, allowed: Mapping[_Phase, frozenset[_Phase]]) -> str:
 
 
 DRAWINGS: dict[str, str] = {
-    "coordinator": _draw(Phase.GATHERING, ALLOWED),
-    "link": _draw(Link.UNSTARTED, LINK_ALLOWED),
-    "part": _draw(Part.NONE, PART_ALLOWED),
-    "candidate": _draw(Standing.IDLE, CANDIDATE_ALLOWED),
-    "founder": _draw(Stage.LOOKING, FOUNDING_ALLOWED),
+    "leader": _draw(LeaderPhase.GATHERING, LEADER_ALLOWED),
+    "connection": _draw(ConnectionPhase.UNSTARTED, CONNECTION_ALLOWED),
+    "group": _draw(GroupPhase.NONE, GROUP_ALLOWED),
 }
 """By the name that the document calls them."""
 

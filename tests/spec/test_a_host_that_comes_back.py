@@ -6,10 +6,16 @@ import pytest
 from elastic_simulation.checks import Violation, Watch
 from elastic_simulation.marks import Marks
 from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import new_world
 
-from pytest_elastic.events.model import CoordinatorSteppedDown, FirstRoundDelayed
-from pytest_elastic.rendezvous.founding import announced_within_s
-from pytest_elastic.rendezvous.succession import Succession
+from pytest_elastic.events.model import (
+    CoordinatorStarted,
+    CoordinatorSteppedDown,
+    FirstRoundDelayed,
+)
+from pytest_elastic.rendezvous.leases import announced_within_s
+from tests.spec.test_r11_succession import led, succeeding
+from tests.spec.test_the_end_of_successors import succeed
 
 THREE = ("n1", "n2", "n3")
 NEW = ("n1", "n4", "n5")
@@ -17,7 +23,7 @@ NEW = ("n1", "n4", "n5")
 
 def running(*, quorum: str = "majority") -> World:
     """Return a job of three of at most five nodes; n1 hosts its endpoint."""
-    world = World(settings("3:5", quorum=quorum, last_call_s=0.2))
+    world = new_world(settings("3:5", quorum=quorum, last_call_s=0.2))
     watch = Watch(world)
     watch.worker_failures = 1  # at most, in these tests
     world.start(*THREE)
@@ -64,7 +70,7 @@ def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left(refuse
     Storm 80085794: if the spare does not reach it at once, nobody is left who would tell that it is
     well (R11.10).
     """
-    world = World(settings("2:2", quorum="majority", last_call_s=0.2))
+    world = new_world(settings("2:2", quorum="majority", last_call_s=0.2))
     Watch(world)
     world.start("n1", "n2")
     world.run_until(lambda: world.all_run("n1", "n2"), within_s=3.0)
@@ -79,25 +85,6 @@ def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left(refuse
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n3"), within_s=15.0)
     assert [seal.round for seal in world.seals()] == [1, 2]
-
-
-def test_r12_survivors_that_answer_are_waited_for_longer() -> None:
-    """Two of three live, and reach everybody but each other: nothing begins beside them."""
-    world = running()
-    world.isolate("n2", ["n3"])
-    come_back_to_new_nodes(world)
-    world.run(2 * announced_within_s(world.config))
-    assert jobs(world) == 1
-    assert [world.round_of(name) for name in NEW] == [0, 0, 0]
-    delays = [
-        event for event in world.of(FirstRoundDelayed) if isinstance(event, FirstRoundDelayed)
-    ]
-    assert [event.reason for event in delays] == [
-        "its members may be going on with it",
-        "n2, n3 live",
-    ]
-    world.heal()
-    world.run_until(lambda: world.all_run(*THREE, "n4", "n5"), within_s=5.0)
 
 
 def test_r12_who_is_silent_is_taken_for_lost_and_numbers_go_on() -> None:
@@ -133,7 +120,7 @@ def test_r12_a_job_that_was_killed_hard_begins_anew_after_a_short_wait() -> None
 
 
 def test_r12_a_mark_that_is_old_costs_little() -> None:
-    """Whoever was elected long ago looks at the endpoint once a beat, and is heard of soon."""
+    """A leader elected long ago looks at the endpoint once a beat, and is heard of soon."""
     world = running()
     for name in THREE:
         world.crash(name)
@@ -158,7 +145,7 @@ def left_of_a_later_round() -> World:
 
     Nobody of whom the host's mark tells is.
     """
-    world = World(settings("2:3", quorum="majority", last_call_s=0.2))
+    world = new_world(settings("2:3", quorum="majority", last_call_s=0.2))
     Watch(world)
     world.start(*THREE)
     world.run_until(lambda: world.all_run(*THREE), within_s=3.0)
@@ -195,15 +182,8 @@ def test_r12_a_node_that_came_later_and_has_ended_is_waited_for_no_longer() -> N
     world.run_until(lambda: world.all_run("n1", "n5"), within_s=2 * world.config.lease_s)
 
 
-def test_r12_if_it_said_nothing_numbers_would_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is what campaigns had found."""
-    monkeypatch.setattr(Succession, "must_tell", lambda *_: False)
-    with pytest.raises(Violation, match="round 1 is not the same for all"):
-        test_r12_numbers_go_on_where_only_a_node_that_came_later_knows_of_them()
-
-
 def test_r12_nothing_is_left_behind_when_the_job_has_ended() -> None:
-    """Whoever starts it again waits for nobody."""
+    """A host that is started again waits for nobody."""
     world = running()
     assert world.marks.is_at("n1")
     for name in THREE:
@@ -215,3 +195,18 @@ def test_r12_nothing_is_left_behind_when_the_job_has_ended() -> None:
 def test_r12_nothing_is_left_behind_where_the_job_ends_with_its_host() -> None:
     """Without succession there are no survivors."""
     assert not running(quorum="coordinator").marks.is_at("n1")
+
+
+@pytest.mark.parametrize("nodes", ["2:3", "3:4"])
+def test_r12_a_host_that_is_back_gives_way_once_to_the_leader_it_finds(nodes: str) -> None:
+    """It stands no second time as what it led ends, and what it led keeps nobody at the end."""
+    names = ("n1", "n2", "n3", "n4")[: int(nodes[-1])]
+    world = led(*names, config=succeeding(nodes))
+    world.kill_agent("n1")
+    world.run_until(lambda: world.all_run(*names[1:]), within_s=5.0)
+    world.start("n1")
+    world.run_until(lambda: world.all_run(*names), within_s=8.0)
+    began = [name for _, name, event in world.events if isinstance(event, CoordinatorStarted)]
+    assert began == ["n1", "n2", "n1"]
+    succeed(world, *names)
+    world.run_until(lambda: not any(p.is_alive for p in world.every_process), within_s=8.0)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import World, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import new_world
 
 
 def test_r01_a_full_first_round_is_sealed_at_once() -> None:
     """With max_nodes in, there is nobody to wait for."""
-    world = World(settings("2:3", last_call_s=30.0))
+    world = new_world(settings("2:3", last_call_s=30.0))
     world.start("n1", "n2", "n3")
     assert world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=1.0) < 0.1
 
 
 def test_r01_between_min_and_max_the_last_call_is_waited_for() -> None:
     """With min_nodes in, those who come within the last call are in the first round."""
-    world = World(settings("2:4", last_call_s=1.0))
+    world = new_world(settings("2:4", last_call_s=1.0))
     world.start("n1", "n2")
     world.run(0.9)
     assert world.round_of("n1") == 0
@@ -25,7 +26,7 @@ def test_r01_between_min_and_max_the_last_call_is_waited_for() -> None:
 
 def test_r01_the_last_call_begins_when_enough_nodes_are_in() -> None:
     """Time below min_nodes does not count, and a node that goes starts it anew."""
-    world = World(settings("2:4", last_call_s=1.0))
+    world = new_world(settings("2:4", last_call_s=1.0))
     world.start("n1")
     world.run(5.0)
     world.start("n2")
@@ -38,7 +39,7 @@ def test_r01_the_last_call_begins_when_enough_nodes_are_in() -> None:
 
 def test_r01_a_job_that_never_has_enough_nodes_ends_and_names_those_that_came() -> None:
     """Below min_nodes for the join timeout, the job ends as lost."""
-    world = World(settings("3:4", join_timeout_s=10.0))
+    world = new_world(settings("3:4", join_timeout_s=10.0))
     world.start("n1", "n2")
     world.run(9.9)
     assert world.over("n1") is None

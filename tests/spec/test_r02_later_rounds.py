@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import LATENCY_S, World, formed, settings
+from elastic_simulation.world import LATENCY_S, settings
+from elastic_simulation.worlds import formed, new_world
 
 
 def test_r02_a_later_round_needs_no_last_call() -> None:
@@ -14,7 +15,7 @@ def test_r02_a_later_round_needs_no_last_call() -> None:
     assert world.round_of("n1") == 2
 
 
-def test_r02_whoever_waits_is_in_the_next_round() -> None:
+def test_r02_a_node_that_waits_is_in_the_next_round() -> None:
     """A node that arrives while the others stop is sealed together with them."""
     world = formed("n1", "n2", nodes="2:4")
     world.agent("n1").stop_s = 0.5
@@ -106,7 +107,7 @@ def test_r02_a_node_that_returns_in_time_completes_the_round_again() -> None:
 
 def test_r02_two_round_trips_lie_between_the_last_worker_gone_and_the_next_start() -> None:
     """Gone, seal, acknowledgement, commit: each crosses the network once."""
-    world = World(settings("3:3"))
+    world = new_world(settings("3:3"))
     world.latency_s = 100 * LATENCY_S
     world.start("n1", "n2", "n3")
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=5.0)

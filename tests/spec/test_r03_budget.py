@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed
 
 
 def restart(world: World, *names: str) -> None:

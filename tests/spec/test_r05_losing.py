@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import KEEPER_S, formed, settings
+from elastic_simulation.world import KEEPER_S, settings
+from elastic_simulation.worlds import formed
 
 from pytest_elastic.rendezvous import ports
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from elastic_simulation.checks import Watch
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import formed, new_world
 
 from pytest_elastic.rendezvous import ports
 
@@ -55,7 +56,7 @@ def test_r06_a_frozen_agent_cannot_leave_workers_running() -> None:
 @pytest.mark.parametrize("rate", [0.9, 1.1])
 def test_r06_clocks_of_different_speed_are_covered_by_the_margin(rate: float) -> None:
     """A member whose clock is slow or fast by a tenth is still dead in time."""
-    world = World(settings("2:3"))
+    world = new_world(settings("2:3"))
     Watch(world)
     world.start("n1", "n2")
     world.start("n3", clock_rate=rate)

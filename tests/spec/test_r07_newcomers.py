@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import formed, new_world
 
 from pytest_elastic.rendezvous import ports
 
@@ -108,8 +109,8 @@ def test_r07_once_a_group_has_succeeded_newcomers_wait() -> None:
 
 @pytest.mark.parametrize("arrivals", [3, 5])
 def test_r07_more_than_max_at_once_leaves_the_latest_as_spares(arrivals: int) -> None:
-    """The first round takes max_nodes; whoever came later waits."""
-    world = World(settings("2:2"))
+    """The first round takes max_nodes; a node that came later waits."""
+    world = new_world(settings("2:2"))
     names = [f"n{number + 1}" for number in range(arrivals)]
     for name in names:
         world.start(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import formed, new_world
 
 from pytest_elastic.rendezvous import ports
 
@@ -38,7 +39,7 @@ def test_r08_its_address_is_part_of_the_commit() -> None:
 
 def test_r08_without_an_address_in_time_the_round_is_sealed_without_that_node() -> None:
     """A node that cannot host a store is no rank 0: the others go on, it may come back later."""
-    world = World(settings("2:3", last_call_s=0.5))
+    world = new_world(settings("2:3", last_call_s=0.5))
     world.start("n1", "n2", "n3")
     world.agent("n2").opens_stores = True
     world.agent("n1").opens_stores = False
@@ -52,7 +53,7 @@ def test_r08_without_an_address_in_time_the_round_is_sealed_without_that_node() 
 
 def test_r08_a_store_that_cannot_be_opened_is_not_waited_for() -> None:
     """The agent's own word is enough."""
-    world = World(settings("2:3", last_call_s=0.5))
+    world = new_world(settings("2:3", last_call_s=0.5))
     world.start("n1", "n2", "n3")
     world.agent("n1").store_problem = "no free port"
     took_s = world.run_until(lambda: world.all_run("n2", "n3"), within_s=3.0)
@@ -62,7 +63,7 @@ def test_r08_a_store_that_cannot_be_opened_is_not_waited_for() -> None:
 
 def test_r08_a_job_in_which_nobody_can_open_a_store_ends() -> None:
     """Rounds that cannot be committed make no progress either, and are counted with them."""
-    world = World(settings("1:2", max_restarts=0, last_call_s=0.2))
+    world = new_world(settings("1:2", max_restarts=0, last_call_s=0.2))
     world.start("n1", "n2")
     for name in ("n1", "n2"):
         world.agent(name).store_problem = "no free port"

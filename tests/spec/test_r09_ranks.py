@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import formed, new_world
 
 
 def test_r09_names_are_sorted_as_people_do_at_first() -> None:
     """n2 comes before n10, in whatever order they arrive (torch #191190)."""
-    world = World(settings("3:3"))
+    world = new_world(settings("3:3"))
     world.start("n10", "n2", "n1")
     world.run_until(lambda: world.all_run("n1", "n2", "n10"), within_s=1.0)
     assert world.ranks("n10") == ("n1", "n2", "n10")
@@ -41,7 +42,7 @@ def test_r09_a_replacement_takes_its_predecessors_place() -> None:
 
 def test_r09_node_rank_pins_the_order_and_not_the_numbers() -> None:
     """--node-rank 10, 20 and 5 give the ranks 1, 2 and 0."""
-    world = World(settings("3:3"))
+    world = new_world(settings("3:3"))
     world.start("a", pinned=10)
     world.start("b", pinned=20)
     world.start("c", pinned=5)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed
 
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous import messages as m
+from tests.spec.words import has_accepted_the_end
 
 
 def results(world: World, *names: str) -> list[str]:
     """Return how the job ended for these nodes."""
     overs = [world.over(name) for name in names]
     return [over.result if over is not None else "" for over in overs]
-
-
-def has_acknowledged(world: World, name: str) -> bool:
-    """Tell whether the newest message is a node's word that it knows the end."""
-    _, source, _, message = world.sent[-1]
-    return source == name and isinstance(message, m.EndAcknowledged)
 
 
 def test_r10_the_job_succeeds_when_all_groups_have() -> None:
@@ -67,7 +62,7 @@ def test_r10_who_holds_the_announcement_takes_losing_the_coordinator_for_that_en
     world = formed("n1", "n2")
     for name in ("n1", "n2"):
         world.agent(name).succeed()
-    world.run_until(lambda: has_acknowledged(world, "n2"), within_s=1.0)
+    world.run_until(lambda: has_accepted_the_end(world, "n2"), within_s=1.0)
     world.cut("n1", "n2")
     world.run(0.1)
     assert results(world, "n2") == [""]
@@ -82,7 +77,7 @@ def test_r10_silence_after_the_announcement_is_that_end_too() -> None:
     world = formed("n1", "n2")
     for name in ("n1", "n2"):
         world.agent(name).succeed()
-    world.run_until(lambda: has_acknowledged(world, "n2"), within_s=1.0)
+    world.run_until(lambda: has_accepted_the_end(world, "n2"), within_s=1.0)
     world.cut_power("n1")
     world.run(2.0)
     assert results(world, "n2") == ["succeeded"]

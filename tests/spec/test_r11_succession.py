@@ -6,13 +6,15 @@ from functools import partial
 
 import pytest
 from elastic_simulation.checks import Watch
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed, new_world
 
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.consensus.records import Term
+from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Settings
+from tests.spec.words import asks_for_a_vote, has_accepted_the_end, is_of_moment
 
 WAYS = {
     # the keeper says that its workers are gone; silence or a refusal prove nothing, so the others
@@ -51,10 +53,7 @@ def newest_term(world: World) -> int:
 
 def elections(world: World) -> int:
     """Return how many votes were asked for in earnest."""
-    return sum(
-        isinstance(message, m.VoteRequest) and not message.is_trial
-        for _, _, _, message in world.sent
-    )
+    return sum(asks_for_a_vote(message) for _, _, _, message in world.sent)
 
 
 # --- losing the coordinator ------------------------------------------------------------------
@@ -76,7 +75,7 @@ def test_r11_a_frozen_coordinator_is_followed_and_decides_nothing_when_it_goes_o
     world.freeze("n1", 6.0)
     assert world.reform("n2", "n3", within_s=5.0) < 5.0
     world.run_until(lambda: world.all_run("n2", "n3", "n1"), within_s=8.0)
-    assert world.processes["n1"].coordinator is None
+    assert world.processes["n1"].leader is None
     assert newest_term(world) == 2
 
 
@@ -87,7 +86,7 @@ def test_r11_two_that_stand_at_the_same_moment_do_not_cost_another_lease() -> No
     """
     took: dict[int, float] = {}
     for apart_ms in range(0, 250, 5):
-        world = World(succeeding(), checks_wire=False, keeps_messages=False)
+        world = new_world(succeeding(), checks_wire=False, keeps_messages=False)
         world.latency_s = 0.02
         world.start("n1", "n2")
         world.run(apart_ms / 1000)
@@ -103,8 +102,9 @@ def test_r11_two_that_stand_at_the_same_moment_do_not_cost_another_lease() -> No
 def test_r11_a_forged_record_of_a_higher_term_costs_nothing() -> None:
     """It is a hint to dial: nobody is there who says that it decides, and it is overwritten."""
     world = led("n1", "n2", "n3")
-    forged = m.Place(term=900, name="x", incarnation="x/1", address="n3", port=1000)
-    world.inquiries.published = forged
+    world.inquiries.published = LeaderAddress(
+        term=Term(900, "x/1"), name="x", incarnation="x/1", address="n3", port=1000
+    )
     world.run(5.0)
     assert elections(world) == 0
     assert world.inquiries.published.incarnation == "n1/1"
@@ -151,7 +151,7 @@ def test_r11_the_successor_is_lost_before_it_has_decided_anything() -> None:
     names = ["n1", "n2", "n3", "n4", "n5"]
     world = led(*names, config=succeeding("3:5"))
     world.kill_agent("n1")
-    world.run_until(lambda: world.processes["n2"].coordinator is not None, within_s=1.0)
+    world.run_until(lambda: world.processes["n2"].leader is not None, within_s=1.0)
     world.kill_agent("n2")
     world.reform("n3", "n4", "n5", within_s=5.0)
     assert newest_term(world) == 3
@@ -194,7 +194,7 @@ def test_r11_a_coordinator_that_is_deaf_or_mute_steps_down(is_deaf: bool) -> Non
         world.cut(*((other, "n1") if is_deaf else ("n1", other)))
     world.reform("n2", "n3", within_s=5.0)
     assert not world.agent("n1").is_running
-    assert world.processes["n1"].coordinator is None
+    assert world.processes["n1"].leader is None
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=6.0)
 
@@ -282,7 +282,7 @@ def test_r11_a_minority_ends_as_lost_after_the_join_timeout() -> None:
 def test_r11_a_successor_waits_for_the_join_timeout_however_long_its_round_has_run() -> None:
     """The time counts from when nodes are missing, not from when it began to decide."""
     world = led("n1", "n2", "n3", config=succeeding("3:3", join_timeout_s=10.0))
-    world.processes["n1"].feed("coordinator", v.Superseded(term=2))
+    world.show_newer(world.processes["n1"], 1)
     world.run(15.0)
     assert world.all_run("n1", "n2", "n3")
     assert world.round_of("n2") == 1
@@ -325,7 +325,7 @@ def test_r11_a_coordinator_that_leaves_hands_over() -> None:
     over = world.over("n1")
     assert over is not None
     assert over.result == "drained"
-    assert elections(world) == 1
+    assert elections(world) <= 1  # of two that are left, the first may need its own vote only
 
 
 def test_r11_of_two_nodes_the_coordinator_may_leave() -> None:
@@ -385,12 +385,64 @@ def test_r11_a_newcomer_finds_the_successor_at_the_endpoint() -> None:
 def test_r11_a_node_that_has_promised_more_is_taken_in_under_a_new_term() -> None:
     """Two stood for election and one won; the other must not be left out for having stood."""
     world = led("n1", "n2", "n3", config=succeeding("3:3"))
-    # n3 has promised term 5 in an election that came to nothing.
-    ballot = world.processes["n3"].member._succession.ballot
     world.cut("n3", "n1")
     world.cut("n1", "n3")
     world.run(2.0)
-    ballot.vote(5, "n3/3", world.processes["n3"].now())
+    # n3 has promised term 5 in an election that came to nothing.
+    n3 = world.processes["n3"]
+    n3.follower.voter.vote(Term(5, "n3/3"), n3.now())
     world.heal()
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=8.0)
     assert newest_term(world) > 5
+
+
+# --- in the middle of something --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["stop", "propose", "accept", "decide"])
+def test_r11_the_coordinator_is_lost_in_every_moment_of_a_round(moment: str) -> None:
+    """A worker fails, and the coordinator's node dies while the next round is made."""
+    world = led("n1", "n2", "n3")
+    before = len(world.sent)
+    world.fail("n2")
+    world.run_until(
+        lambda: any(is_of_moment(said, moment) for _, _, _, said in world.sent[before:]), 3.0
+    )
+    world.crash("n1")
+    world.run_until(lambda: world.all_run("n2", "n3"), within_s=5.0)
+    assert world.restarts("n2") <= 1
+
+
+def test_r11_the_coordinator_is_lost_while_a_member_leaves() -> None:
+    """The one that leaves has its grace, and votes until its workers are gone."""
+    world = led("n1", "n2", "n3", config=succeeding("1:3"))
+    world.agent("n3").drain(grace_s=5.0, takes_s=1.0)
+    world.run(0.2)
+    world.kill_agent("n1")
+    world.run_until(lambda: world.over("n3") is not None, within_s=3.0)
+    over = world.over("n3")
+    assert over is not None
+    assert over.result == "drained"
+
+
+def test_r11_an_end_that_a_majority_has_heard_of_is_that_end() -> None:
+    """The coordinator is lost before it could say the last word."""
+    world = led("n1", "n2", "n3")
+    for name in ("n1", "n2", "n3"):
+        world.agent(name).succeed()
+    world.run_until(lambda: has_accepted_the_end(world, "n3"), within_s=1.0)
+    world.crash("n1")
+    world.run(8.0)
+    overs = [world.over(name) for name in ("n2", "n3")]
+    assert [over.result for over in overs if over is not None] == ["succeeded"] * 2
+
+
+def test_r11_groups_that_have_succeeded_are_not_run_again_for_a_lost_coordinator() -> None:
+    """The members say again what they have reported; the one that is lost is the only one gone."""
+    world = led("n1", "n2", "n3")
+    world.agent("n2").succeed()
+    world.agent("n3").succeed()
+    world.run(0.5)
+    world.kill_agent("n1")
+    world.reform("n2", "n3")
+    assert world.restarts("n2") == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from elastic_simulation.checks import Watch
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.rdzv_conf import RendezvousConf
 from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.quorum import choose_quorum
+from pytest_elastic.rendezvous.settings import choose_quorum
 
 
 @pytest.mark.parametrize(
@@ -28,9 +30,8 @@ def test_r12_it_is_on_where_no_two_groups_could_both_be_large_enough(
     asked: str, nodes: tuple[int, int], quorum: str
 ) -> None:
     """Unless the user says otherwise."""
-    choice = choose_quorum(
-        asked, min_nodes=nodes[0], max_nodes=nodes[1], beat_interval_s=1.0, lease_s=5.0
-    )
+    conf = RendezvousConf(quorum=asked)
+    choice = choose_quorum(conf, min_nodes=nodes[0], max_nodes=nodes[1])
     assert choice.quorum == quorum
     assert choice.reason
 
@@ -39,9 +40,8 @@ def test_r12_it_is_on_where_no_two_groups_could_both_be_large_enough(
 def test_r12_three_beats_are_enough_however_floats_are_rounded(beat_s: float) -> None:
     """3 * 0.4 is a little more than 1.2 in floats; nobody who writes 1.2 means less."""
     lease_s = round(3 * beat_s, 1)
-    choice = choose_quorum(
-        "auto", min_nodes=3, max_nodes=3, beat_interval_s=beat_s, lease_s=lease_s
-    )
+    conf = RendezvousConf(beat_interval_s=beat_s, lease_s=lease_s)
+    choice = choose_quorum(conf, min_nodes=3, max_nodes=3)
     assert choice.quorum == "majority"
     quick = Settings(
         run_id="job",
@@ -57,7 +57,8 @@ def test_r12_three_beats_are_enough_however_floats_are_rounded(beat_s: float) ->
 
 def test_r12_it_is_off_where_a_lease_is_shorter_than_three_beats() -> None:
     """A coordinator could grant less than a beat of lease; who asks for it all the same is told."""
-    choice = choose_quorum("auto", min_nodes=3, max_nodes=3, beat_interval_s=2.0, lease_s=5.0)
+    conf = RendezvousConf(beat_interval_s=2.0, lease_s=5.0)
+    choice = choose_quorum(conf, min_nodes=3, max_nodes=3)
     assert choice.quorum == "coordinator"
     with pytest.raises(UsageError, match="at least three times the beat interval"):
         Settings(

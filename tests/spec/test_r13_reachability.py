@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import formed, new_world
 
 from pytest_elastic.events import model as events
-from pytest_elastic.rendezvous import messages as m
+from tests.spec.words import asks_who_is_reached
 
 
 def parted(*pairs: str, nodes: str, start: str, quorum: str = "coordinator") -> World:
     """Return a world that has just begun, some of whose links carry nothing."""
-    world = World(settings(nodes, quorum=quorum))
+    world = new_world(settings(nodes, quorum=quorum))
     for pair in pairs:
         one, other = pair.split("-")
         world.isolate(one, [other])
@@ -95,7 +96,7 @@ def test_r13_of_two_parts_with_a_bridge_one_goes_on() -> None:
 
 def test_r13_one_direction_is_enough_to_be_apart() -> None:
     """A connection needs both."""
-    world = World(settings("2:3"))
+    world = new_world(settings("2:3"))
     world.cut("n3", "n2")
     world.start("n1", "n2", "n3")
     world.run_until(lambda: world.all_run("n1", "n2"), within_s=3.0)
@@ -126,10 +127,10 @@ def test_r13_a_node_that_answers_nothing_delays_nobody_beyond_its_lease() -> Non
 @pytest.mark.parametrize("fate", ["break_connection", "kill_agent", "crash"])
 def test_r13_a_member_may_be_lost_while_it_dials(fate: str) -> None:
     """It is asked again, or the others go on without it."""
-    world = World(settings("2:3"))
+    world = new_world(settings("2:3"))
     world.start("n1", "n2", "n3")
     world.run_until(
-        lambda: any(isinstance(message, m.CheckPeers) for *_, message in world.sent), within_s=1.0
+        lambda: any(asks_who_is_reached(message) for *_, message in world.sent), within_s=1.0
     )
     getattr(world, fate)("n3")
     rest = ("n1", "n2", "n3") if fate == "break_connection" else ("n1", "n2")
@@ -140,7 +141,7 @@ def test_r13_the_coordinator_may_be_lost_while_it_asks() -> None:
     """Who follows asks anew."""
     world = formed("n1", "n2", "n3", config=settings("2:3", quorum="majority"))
     world.fail("n2")
-    world.run_until(lambda: isinstance(world.sent[-1][3], m.CheckPeers), within_s=1.0)
+    world.run_until(lambda: asks_who_is_reached(world.sent[-1][3]), within_s=1.0)
     world.crash("n1")
     world.run_until(lambda: world.all_run("n2", "n3"), within_s=6.0)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from elastic_simulation.world import World, formed, settings
+from elastic_simulation.world import settings
+from elastic_simulation.worlds import formed, new_world
 
 
 def test_r14_different_settings_are_refused_one_by_one() -> None:
     """The refusal names each option that differs, and what it is on both nodes, by name."""
-    world = World(settings("2:3", max_restarts=3))
+    world = new_world(settings("2:3", max_restarts=3))
     world.start("n1")
     world.start("n2", config=settings("2:4", max_restarts=5))
     world.run(0.5)
@@ -21,7 +22,7 @@ def test_r14_different_settings_are_refused_one_by_one() -> None:
 
 def test_r14_a_node_of_another_run_is_refused() -> None:
     """Two jobs at one endpoint do not mix (torch #126510)."""
-    world = World(settings("1:3"))
+    world = new_world(settings("1:3"))
     other = settings("1:3")
     world.start("n1")
     world.start("n2", config=type(other)(run_id="other", min_nodes=1, max_nodes=3, max_restarts=3))
@@ -34,7 +35,7 @@ def test_r14_a_node_of_another_run_is_refused() -> None:
 
 def test_r14_the_same_default_name_gets_a_suffix() -> None:
     """Several agents on one host are nodes of their own."""
-    world = World(settings("3:3"))
+    world = new_world(settings("3:3"))
     world.start("host", "host", "host", explicit=False)
     world.run(1.0)
     first = world.every_process[0].agent.assignment

@@ -1,20 +1,21 @@
-"""R10 where an etcd says who decides: the end stands there before anybody hears of it."""
+"""R10 where an etcd says who leads: the end stands there before anybody hears of it."""
 
 from __future__ import annotations
 
 from elastic_simulation.checks import Watch
 from elastic_simulation.granted import ETCD, GrantedWorld
-from elastic_simulation.world import settings
+from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import new_world
 
 from tests.spec.test_the_end_of_successors import result, succeed
 
 NAMES = ("n1", "n2", "n3")
 
 
-def granted(join_timeout_s: float = 600.0) -> GrantedWorld:
+def granted(join_timeout_s: float = 600.0) -> World:
     """Return a world with a first round of three nodes; n1 decides, and stays for a second."""
     config = settings("2:3", quorum="granted", linger_s=1.0, join_timeout_s=join_timeout_s)
-    world = GrantedWorld(config)
+    world = new_world(config)
     Watch(world)
     for name in NAMES:
         world.start(name)
@@ -22,7 +23,7 @@ def granted(join_timeout_s: float = 600.0) -> GrantedWorld:
     return world
 
 
-def ended_without_n3(world: GrantedWorld) -> None:
+def ended_without_n3(world: World) -> None:
     """Cut n3 off, let the others end well and go for good."""
     world.isolate("n3", ("n1", "n2", ETCD))
     world.reform("n1", "n2")
@@ -39,7 +40,7 @@ def test_r10_who_looks_for_a_coordinator_after_the_end_is_told_by_etcd() -> None
     world.heal()
     world.run_until(lambda: result(world, "n3") == "succeeded", within_s=3.0)
     assert {assignment.round for _, assignment in world.starts} == rounds
-    assert world.processes["n3"].coordinator is None
+    assert world.processes["n3"].leader is None
 
 
 def test_r10_the_end_stands_for_longer_than_a_node_looks_for_its_coordinator() -> None:
@@ -49,6 +50,7 @@ def test_r10_the_end_stands_for_longer_than_a_node_looks_for_its_coordinator() -
     world.run_until(lambda: result(world, "n3") == "lost", within_s=30.0)
     wanted = world.config
     late_s = wanted.drift_s * (1 + wanted.join_timeout_s / wanted.lease_s)
+    assert isinstance(world, GrantedWorld | GrantedWorld)
     assert world.etcd.ending_at(world.time + late_s)
 
 

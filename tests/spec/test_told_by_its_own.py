@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from elastic_simulation.granted import ETCD, GrantedWorld
+from elastic_simulation.granted import ETCD
 from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import new_world
 
 from tests.spec.test_the_end_of_successors import result, succeed
 
@@ -19,7 +20,7 @@ def over_while_it_kills(quorum: str) -> World:
     stayed for it for `linger_s`.
     """
     config = settings("2:3", quorum=quorum, linger_s=1.0)
-    world = GrantedWorld(config) if quorum == "granted" else World(config)
+    world = new_world(config)
     world.start(*NAMES)
     world.run_until(lambda: world.all_run(*NAMES), within_s=5.0)
     decides = world.agent("n1")

@@ -8,9 +8,11 @@ import pytest
 
 from tests.spec.transcript import FOLDER, replay
 
+_PATHS = sorted(FOLDER.glob("*.txt"))
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: str(path.stem))
+
+@pytest.mark.parametrize("path", _PATHS, ids=lambda path: str(path.stem))
 def test_a_transcript_is_what_happens(path: Path) -> None:
-    """See `tests/spec/transcript.py` for how to read one and when to write it again."""
+    """When it is not: `python -m tests.spec.transcript` writes what is, to be read."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert replay(lines) == lines

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from elastic_simulation.machine_agent import MachineAgent
 from elastic_simulation.world import World
+from elastic_simulation.worlds import new_world
 
-from pytest_elastic.rendezvous import messages as m
 from tests.spec.test_r11_succession import led, newest_term, succeeding
+from tests.spec.words import lets_go
 
 
 def _left_in_order(world: World, name: str) -> bool:
-    return any(isinstance(said, m.LeaveGranted) and to == name for _, _, to, said in world.sent)
+    return any(lets_go(said) and to == name for _, _, to, said in world.sent)
 
 
 @pytest.mark.parametrize("lose", ["cut_power", "freeze"])
@@ -31,7 +32,7 @@ def test_r11_who_leaves_as_the_coordinator_is_lost_votes_before_it_goes(lose: st
 def test_r11_its_agent_waits_for_that_where_a_lease_is_long() -> None:
     """The lease of production: longer than anybody waits to be let go where no vote is needed."""
     config = succeeding("2:4", lease_s=5.0, shutdown_timeout_s=30.0)
-    world = World(config, agent_class=MachineAgent)
+    world = new_world(config, agent_class=MachineAgent)
     names = ("n1", "n2", "n3", "n4")
     world.start(*names)
     world.run_until(lambda: world.all_run(*names), within_s=15.0)  # a first round waits (R12)

@@ -3,7 +3,7 @@
 A file begins with prose (lines with `#`); a line with `>` does something to the world; the lines
 below it are what followed: messages (`n2 -> n1  workers_gone round=1`), what agents were told
 (`n2 |  start_workers round=1`) and facts (`n1 *  round_sealed round=1`). Left out are
-beats, everything about a lease that is extended, and questions who decides.
+beats, everything about a lease that is extended, and questions who leads.
 
     python -m tests.spec.transcript          writes all files again
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from elastic_simulation.trace import QUIET, described
 from elastic_simulation.world import World, settings
+from elastic_simulation.worlds import new_world
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
@@ -28,7 +29,9 @@ __all__ = ["FOLDER", "replay"]
 FOLDER = Path(__file__).parent / "transcripts"
 
 # What a line of a specification does not need to say beside what a told run leaves out.
-_QUIET = QUIET | {"term", "meant_for", "sealed_by", "idle_rounds", "grant_s"}
+_QUIET = QUIET | {"meant_for", "idle_rounds", "lease_s"}
+
+_LEFT_OUT = (m.Heartbeat, m.StatusAnswer, m.StatusRequest)
 
 
 def replay(script: Iterable[str]) -> list[str]:
@@ -43,7 +46,7 @@ def replay(script: Iterable[str]) -> list[str]:
             out.append(line.rstrip())
             words = line[1:].split()
             if words[0] == "nodes":
-                reader = _Reader(World(settings(words[1], **_options(words[2:]))))
+                reader = _Reader(new_world(settings(words[1], **_options(words[2:]))))
                 continue
             assert reader is not None, "a script begins with `> nodes MIN:MAX`"
             reader.act(words)
@@ -100,7 +103,7 @@ class _Reader:
         lines: list[tuple[float, int, str]] = []
         world = self.world
         for at, source, target, message in world.sent[self._sent :]:
-            if not isinstance(message, m.Beat | m.PlaceRequest | m.PlaceAnswer):
+            if not isinstance(message, _LEFT_OUT):
                 lines.append((at, 0, f"{source} -> {target}  {described(message, _QUIET)}"))
         self._sent = len(world.sent)
         for at, name, event in world.events[self._emitted :]:

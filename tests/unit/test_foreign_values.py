@@ -15,47 +15,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_elastic.backends.written_round import WrittenRound, end_as_text, read_end, read_round
 from pytest_elastic.channel import read_object, write_object
 from pytest_elastic.events.model import NodeSpared, Record
 from pytest_elastic.events.sinks import Sink, make_sink
 from pytest_elastic.plain import as_object
 from pytest_elastic.printed import printable
+from pytest_elastic.rendezvous import codec
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous import wire
-from pytest_elastic.rendezvous.founding_vocabulary import Claim
-from pytest_elastic.rendezvous.mark import KnownJob
-from pytest_elastic.rendezvous.mark_file import MarkFile
-from pytest_elastic.rendezvous.model import Electorate, Failure, Node, RosterEntry
-from pytest_elastic.rendezvous.records import as_text, read_record
+from pytest_elastic.rendezvous.consensus.records import NO_TERM, End, KnownJob
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.registries.mark_file import MarkFile
+from pytest_elastic.rendezvous.registries.registry import as_text, read_text
+from pytest_elastic.rendezvous.vocabulary import WriteRecord
 from pytest_elastic.workers.error_file import WorkerError, read_error_file, write_error_file
+from tests.unit.rendezvous.message_samples import ANSWER, FAILURE, LEADER, MESSAGES, RECORD, STORE
 
-ENTRY = RosterEntry(name="n1", incarnation="a", address="10.0.0.1", slots=2, port=4000)
-ELECTORATE = Electorate(term=1, round=3, coordinator="a", members=(ENTRY,))
-FAILURE = Failure(node="n1", rank=0, local_rank=0, pid=9, exit_code=1, timestamp=1795000000)
-NODE = Node(name="n1", incarnation="a", address="10.0.0.1", port=7, slots=2)
-PLACE = m.Place(term=3, name="n1", incarnation="a", address="10.0.0.1", port=4000)
-SEAL = m.Seal(
-    term=1,
-    round=2,
-    roster=(ENTRY,),
-    spares=("n9",),
-    restart_count=0,
-    max_restarts=3,
-    electorates=(ELECTORATE,),
-)
-COMMIT = m.Commit(term=1, round=2, store_address="n1", store_port=5)
-JOB = KnownJob(round=3, restarts_used=1, electorates=(ELECTORATE,), left=("b",))
-END = m.JobEnding(term=1, result="failed", reason="x", first_failure=FAILURE)
+HOST = Node(name="n1", incarnation="a", address="10.0.0.1", port=4000, slots=2)
+JOB = KnownJob(record=RECORD, base=RECORD, number=3, restarts_used=1)
 
 
 def _message(text: str) -> object:
     fields = read_object(text.encode(errors="surrogatepass"))
     try:
-        return None if fields is None else wire.decode(fields)
-    except wire.BadMessage as error:
+        return None if fields is None else codec.decode(fields)
+    except codec.BadMessage as error:
         # It is said to the other node, printed, and stated in an event.
-        return m.Refusal(term=1, reason=error.message, is_final=True)
+        return m.Dismissed(term=NO_TERM, reason=error.message, is_final=True)
 
 
 def _error_file(text: str) -> object:
@@ -69,13 +54,14 @@ def _error_file(text: str) -> object:
     failure = dataclasses.replace(
         FAILURE, message=said.message, traceback=said.traceback, timestamp=said.timestamp
     )
-    return m.JobEnding(term=1, result="failed", reason=said.message, first_failure=failure)
+    ended = End(result="failed", reason=said.message, first_failure=failure)
+    return dataclasses.replace(ANSWER, ended=dataclasses.replace(RECORD, end=ended))
 
 
 def _mark(text: str) -> object:
     with tempfile.TemporaryDirectory() as folder:
         marks = MarkFile(lambda: folder, "job", "n1:29400")
-        marks.write(KnownJob(round=1, restarts_used=0))
+        marks.write(JOB)
         assert marks.wait(60.0)
         (path,) = Path(folder).iterdir()
         head, _, body = path.read_text().partition("\n")
@@ -92,22 +78,21 @@ def _sample_error_file() -> str:
         return path.read_text()
 
 
+def _text(cls: type[object]) -> Callable[[str], object]:
+    return lambda text: read_text(cls, text, "r", None)
+
+
 DECODERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "hello": (
-        json.dumps(wire.encode(m.Hello(run_id="r", node=NODE, settings={"lease_s": 1.5}))),
-        _message,
+    **{
+        codec.kind_of(type(message)): (json.dumps(codec.encode(message)), _message)
+        for message in MESSAGES
+    },
+    "leader in a store": (as_text(LEADER, "r", None), _text(m.LeaderAddress)),
+    "host in a store": (as_text(HOST, "r", None), _text(Node)),
+    "written record": (
+        as_text(WriteRecord(record=RECORD, decided=STORE), "r", None),
+        _text(WriteRecord),
     ),
-    "seal": (json.dumps(wire.encode(SEAL)), _message),
-    "end": (json.dumps(wire.encode(END)), _message),
-    "record": (
-        as_text(PLACE, "r", None, claim=Claim(count=7, rank=1, is_final=True)),
-        lambda text: read_record(text, "r", None),
-    ),
-    "written round": (
-        WrittenRound(coordinator="a", seal=SEAL, commit=COMMIT).as_text("r", None),
-        lambda text: read_round(text, "r", None),
-    ),
-    "written end": (end_as_text(END, "r", None), lambda text: read_end(text, "r", None)),
     "mark": (json.dumps(as_object(JOB)), _mark),
     "error file": (_sample_error_file(), _error_file),
 }
@@ -199,10 +184,10 @@ def _check(value: object, sinks: list[Sink]) -> None:
         return
     fields = as_object(value)
     assert read_object(write_object(fields)) == json.loads(json.dumps(fields))
-    if type(value) in wire._TYPE_OF.values():
-        sent = read_object(write_object(wire.encode(value)))  # type: ignore[arg-type]
+    if type(value) in codec._TYPE_OF.values():
+        sent = read_object(write_object(codec.encode(value)))
         assert sent is not None
-        assert wire.decode(sent) == value
+        assert codec.decode(sent) == value
     for leaf in _leaves(fields):
         if isinstance(leaf, str):
             leaf.encode()

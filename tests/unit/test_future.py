@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pytest
 from elastic_harness.future import (
@@ -73,6 +74,10 @@ def test_several_futures_are_one_with_all_values_or_the_first_error() -> None:
     assert both.result() == [1, 2]
     assert gather([]).result() == []
     assert gather([Future[int](), settled(REFUSED)]).error is REFUSED
+    late = Future[int]()
+    failed = gather([late, settled(REFUSED)])
+    late.settle(1)
+    assert failed.error is REFUSED
 
 
 def test_a_value_can_be_converted_and_an_error_stays_one() -> None:
@@ -270,3 +275,18 @@ def test_who_waits_hears_that_the_loop_has_crashed(thread: LoopThread) -> None:
     with pytest.raises(InternalError, match="ZeroDivisionError"):
         thread.wait(crash, timeout_s=60)
     assert thread.call(lambda: 7) == 7
+
+
+def test_who_waits_hears_what_the_loop_has_to_say_as_it_is(thread: LoopThread) -> None:
+    """An error with words for the user, such as a full disk, is no defect to be reported."""
+
+    def refuse() -> NoReturn:
+        raise REFUSED
+
+    def begin() -> Future[None]:
+        thread.loop.call_soon(refuse)
+        return Future()
+
+    with pytest.raises(ElasticError) as told:
+        thread.wait(begin, timeout_s=60)
+    assert told.value is REFUSED

@@ -160,14 +160,21 @@ def _middle(seen: Measured) -> int:
     saved = [each for each in seen.checkpoints.steps if each + half < seen.steps * 0.9]
     if not saved:
         return middle
+    # On a busy machine it may be seen as late as the next one is written.
+    late = max(_UNDER_WAY, seen.checkpoints.interval - 1)
     return half + min(
-        saved, key=lambda step: (_ends_an_epoch(step, seen), abs(step + half - middle))
+        saved,
+        key=lambda step: (
+            _ends_an_epoch(step, seen, _UNDER_WAY),
+            _ends_an_epoch(step, seen, late),
+            abs(step + half - middle),
+        ),
     )
 
 
-def _ends_an_epoch(saved: int, seen: Measured) -> bool:
-    """Tell whether a checkpoint may be that of an epoch's end: it is seen a step or two late."""
-    return not seen.epoch_ends.isdisjoint(range(saved - _UNDER_WAY, saved + 1))
+def _ends_an_epoch(saved: int, seen: Measured, late: int) -> bool:
+    """Tell whether a checkpoint that is seen so many steps late may be that of an epoch's end."""
+    return not seen.epoch_ends.isdisjoint(range(saved - late, saved + 1))
 
 
 def _one_interval(seen: Measured) -> int:

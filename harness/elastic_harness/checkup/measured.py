@@ -190,10 +190,14 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
         why = f"{failed}"
         if failed.raised is None and not failed.message and (said := lines_of(history, failed)):
             why += f": {said[-1]}"
-    return UsageError(
-        f"{program} fails without any fault: {why}",
-        hint="Have it end well first: pytest-elastic run, with the same words.",
-    )
+    hint = "Have it end well first: pytest-elastic run, with the same words."
+    if "Read-only file system" in why:
+        hint = (
+            "In a check-up it may read, and not write, what an argument or a link names outside "
+            "the working folder, and large files: they are your own. Let it save by a relative "
+            "path, in a folder that is new."
+        )
+    return UsageError(f"{program} fails without any fault: {why}", hint=hint)
 
 
 def _losses_of(state: ReferenceObserved) -> list[float]:

@@ -193,8 +193,7 @@ class Runs:
         plan = make_plan(loaded.scenario, self.settings.seed)
         directory = create_run_directory(self.settings.artifacts, loaded.scenario.id)
         directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
-        with open(directory.plan, "w", encoding="utf-8") as file:
-            file.write(encode_plan(plan))
+        directory.write_plan(encode_plan(plan))
         session = self._idle.get()
         try:
             if self._is_stopped:

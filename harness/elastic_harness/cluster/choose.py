@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from elastic_harness.cluster.client import ClusterClient, NamespaceCluster, ProcessCluster
 from elastic_harness.cluster.cluster import (
@@ -17,13 +18,14 @@ from elastic_harness.cluster.cluster import (
     Capabilities,
     Capability,
     ClusterEvent,
+    LiveCluster,
 )
 from elastic_harness.cluster.node.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["Choice", "choose_cluster", "find_cuda_devices"]
+__all__ = ["Choice", "ClusterChoice", "choose_cluster", "find_cuda_devices"]
 
 # It takes 0.1 s; what is left is for a machine that is overloaded many times over.
 _DRY_RUN_LIMIT_S = 30.0
@@ -34,6 +36,32 @@ _WITH_NAMESPACES = (
     "private_pids",
     "gateway",
 )
+_ON_ONE_MACHINE = ("node_sockets", "common_clock", "shared_files", "same_kernel")
+
+
+class ClusterChoice(Protocol):
+    """A cluster that can be had: what it can do, and a sentence on why it was chosen."""
+
+    @property
+    def kind(self) -> str:
+        """What `--elastic-cluster` calls this kind."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do here, and why not more."""
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen."""
+
+    def make(
+        self,
+        loop: Loop,
+        *,
+        on_event: Callable[[ClusterEvent], None],
+        preload: Sequence[str] = ...,
+    ) -> LiveCluster:
+        """Return a cluster of this kind; nothing is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +72,11 @@ class Choice:
     capabilities: Capabilities
     reason: str
     uses_user_namespace: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What `--elastic-cluster` calls this kind."""
+        return self.cluster.kind
 
     def make(
         self,
@@ -118,6 +151,8 @@ def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
         elif name == "disk_faults":
             failure = lacking or failures.get(name)
             entries.append((name, not failure, failure or "a dry run made such a disk"))
+        elif name in _ON_ONE_MACHINE:
+            entries.append((name, True, "all nodes are on this machine"))
         elif name in _WITH_NAMESPACES:
             entries.append((name, not lacking, lacking or "a dry run made such a node"))
         elif name == "pause":

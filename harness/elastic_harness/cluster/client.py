@@ -33,7 +33,9 @@ from elastic_harness.cluster.cluster import (
     ProcessExited,
     ServerLost,
 )
+from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.local_processes import LocalProcesses, list_processes
+from elastic_harness.cluster.local_reporters import LocalReporters
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 from elastic_harness.cluster.server.loopback import LoopbackRange
@@ -76,7 +78,9 @@ class ClusterClient:
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.limits = NodeLimits(self)
         self.names = NodeNames(self) if capabilities.has("names") else None
+        self.logs = LocalLogs()
         self.clock = FileClock() if capabilities.has("clock_skew") else None
+        self.reporters = LocalReporters(loop)
         self._on_event = on_event
         self._uses_user_namespace = uses_user_namespace
         self._preload = tuple(preload)
@@ -116,6 +120,10 @@ class ClusterClient:
             return frozenset()
         held = set() if self._loopback is None else {self._loopback.fileno()}
         return self._server.fds | held
+
+    @property
+    def clock_errors(self) -> Mapping[str, float]:
+        return {}
 
     @property
     def scratch(self) -> str:
@@ -186,6 +194,7 @@ class ClusterClient:
             "name": spec.name,
             "index": spec.index,
             "shared": _shared_paths(spec.shared),
+            "read_only": list(spec.read_only),
             "keep_disk": spec.keep_disk,
             "sysctls": dict(spec.sysctls),
         }

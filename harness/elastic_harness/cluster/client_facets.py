@@ -29,8 +29,19 @@ from elastic_harness.network.switch_wire import (
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
+from pytest_elastic.whole_file import replace_file
 
-__all__ = ["FileClock", "LocalSockets", "NodeDisks", "NodeLimits", "NodeNames", "Switch"]
+__all__ = [
+    "FileClock",
+    "LocalSockets",
+    "NodeDisks",
+    "NodeLimits",
+    "NodeNames",
+    "Switch",
+    "add_up",
+    "ends_by_index",
+    "policy_order",
+]
 
 _LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "process_limit"}
 _GATEWAY_INDEX: Final = 254
@@ -81,23 +92,12 @@ class Switch(_Facet):
         traffic: str | None = None,
         layers: Layers = (),
     ) -> Future[None]:
-        if traffic is not None:
-            check_class(traffic)
-        order = {
-            "pairs": [list(pair) for pair in pairs],
-            "policy": policy_to_fields(policy),
-            "layers": layers_to_fields(layers),
-            "traffic": traffic,
-        }
+        order = policy_order(pairs, policy, traffic, layers)
         return self._ask_switch("set_policy", order).then(_nothing)
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
-        places = self._client.places
-        ends = {
-            name: [(places[node].index, port) for node, port in found if node in places]
-            for name, found in endpoints.items()
-        }
-        return self._ask_switch("learn_traffic", {"ends": ends}).then(_nothing)
+        order = {"ends": ends_by_index(endpoints, self._client.places)}
+        return self._ask_switch("learn_traffic", order).then(_nothing)
 
     def counters(self) -> Future[NetworkCounters]:
         return run(self._client.loop, self._read_counters())
@@ -116,7 +116,9 @@ class Switch(_Facet):
         for device in devices:
             with contextlib.suppress(ClusterError):  # it has ended meanwhile
                 stalled += int((yield from device).fields["dropped"])
-        return NetworkCounters(links=links, own_drops=_own_drops(links, stalled))
+        own = {DropReason.STALL.value: stalled} if stalled else {}
+        own = add_up(own, answer.fields["own"])
+        return NetworkCounters(links=links, own_drops=_own_drops(links, own))
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
         try:
@@ -149,13 +151,40 @@ def _packets(answer: Answer) -> int:
     return int(answer.fields["packets"])
 
 
-def _own_drops(links: Mapping[Pair, LinkCounters], stalled: int) -> dict[str, int]:
-    own = {DropReason.STALL.value: stalled} if stalled else {}
+def policy_order(
+    pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None, layers: Layers
+) -> dict[str, Any]:
+    """Return what a switch is told of a policy."""
+    if traffic is not None:
+        check_class(traffic)
+    return {
+        "pairs": [list(pair) for pair in pairs],
+        "policy": policy_to_fields(policy),
+        "layers": layers_to_fields(layers),
+        "traffic": traffic,
+    }
+
+
+def ends_by_index(
+    endpoints: Mapping[str, Sequence[tuple[str, int]]], places: Mapping[str, ClusterNode]
+) -> dict[str, list[tuple[int, int]]]:
+    """Return endpoints as a switch knows them: by the last octet of the address."""
+    return {
+        name: [(places[node].index, port) for node, port in found if node in places]
+        for name, found in endpoints.items()
+    }
+
+
+def add_up(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of numbers by name."""
+    return {name: some.get(name, 0) + more.get(name, 0) for name in {**some, **more}}
+
+
+def _own_drops(links: Mapping[Pair, LinkCounters], own: Mapping[str, int]) -> dict[str, int]:
     for link in links.values():
-        for reason, number in link.dropped.items():
-            if reason.is_own:
-                own[reason.value] = own.get(reason.value, 0) + number
-    return own
+        found = {each.value: number for each, number in link.dropped.items() if each.is_own}
+        own = add_up(own, found)
+    return dict(own)
 
 
 class LocalSockets(_Facet):
@@ -183,6 +212,7 @@ class LocalSockets(_Facet):
                 "name": GATEWAY,
                 "index": _GATEWAY_INDEX,
                 "shared": [],
+                "read_only": [],
                 "keep_disk": False,
                 "sysctls": {},
             }
@@ -292,7 +322,7 @@ def _limit_files(
     except (ProcessLookupError, FileNotFoundError):
         return None
     before.setdefault(process, soft)
-    return FileLimit(limit=limit, lowest_free=usable[0], asked=usable[free])
+    return FileLimit(limit=limit, asked=usable[free])
 
 
 class NodeNames(_Facet):
@@ -321,9 +351,7 @@ class FileClock:
 
     def set_offset(self, file: str, offset_s: float) -> Future[None]:
         try:
-            with open(f"{file}.new", "w") as new:
-                new.write(f"{offset_s:+g}\n")
-            os.replace(f"{file}.new", file)
+            replace_file(file, f"{offset_s:+g}\n")
         except OSError as error:
             return settled(ClusterError(f"cannot set the clock {file}: {error.strerror}"))
         return settled(None)

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from elastic_harness.cluster.facets import Clock, Disks, Limits, Names, Network, Sockets
+from elastic_harness.cluster.facets import (
+    Clock,
+    Disks,
+    Limits,
+    Logs,
+    Names,
+    Network,
+    Reporters,
+    Sockets,
+)
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future
 from pytest_elastic.errors import ElasticError, UsageError
@@ -28,6 +37,7 @@ __all__ = [
     "ClusterError",
     "ClusterEvent",
     "ClusterNode",
+    "LiveCluster",
     "NodeGone",
     "NodeSpec",
     "ProcessExited",
@@ -56,6 +66,10 @@ CAPABILITIES: Mapping[str, str] = {
     "clock_skew": "the time of day can be wrong on a node",
     "cuda": "workers have a GPU that CUDA can use",
     "gateway": "services of the host can listen inside the cluster's network",
+    "node_sockets": "the harness can connect, listen and look at packets in the network of a node",
+    "common_clock": "times that different nodes state can be compared",
+    "shared_files": "nodes see the files of the machine that pytest runs on",
+    "same_kernel": "all nodes and pytest run on one kernel",
 }
 
 
@@ -105,13 +119,16 @@ class NodeSpec:
 
     `shared` are directories that stay the host's even when they lie below a directory that is
     private to the node (/tmp, /dev/shm). `keep_disk` keeps what an earlier node of this name left
-    on its local disk (a reboot); without it the disk is empty (a replacement).
+    on its local disk (a reboot); without it the disk is empty (a replacement). `read_only` are
+    files and directories that the node may read and not write; a cluster whose nodes have no
+    mounts of their own cannot keep that.
     `sysctls` are written below /proc/sys/net of the node.
     """
 
     name: str
     index: int
     shared: Sequence[str] = ()
+    read_only: Sequence[str] = ()
     keep_disk: bool = False
     sysctls: Mapping[str, str] = field(default_factory=dict)
 
@@ -214,6 +231,10 @@ class Cluster(Protocol):
         """Names that mean something else on a node (capability `names`)."""
 
     @property
+    def logs(self) -> Logs:
+        """What processes of nodes print and log."""
+
+    @property
     def clock(self) -> Clock | None:
         """The time of day on nodes (capability `clock_skew`)."""
 
@@ -278,6 +299,36 @@ class Cluster(Protocol):
 
         Negative: by that signal. None: nothing tells, or it had ended before.
         """
+
+
+class LiveCluster(Cluster, Protocol):
+    """A cluster whose processes are real, as a session holds it."""
+
+    @property
+    def reporters(self) -> Reporters:
+        """Where probes and launchers on nodes report to the harness."""
+
+    @property
+    def clock_errors(self) -> Mapping[str, float]:
+        """By how many seconds times may be off, by the node that stated them since the last reset.
+
+        Nodes that have the clock of this process are not in it.
+        """
+
+    @property
+    def scratch(self) -> str:
+        """A folder for files of ours on the host: it is removed whoever is killed, us included.
+
+        "" where there is none, as nothing of this host is used.
+        """
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """The processes of this machine that serve a cluster without nodes."""
+
+    @property
+    def own_fds(self) -> frozenset[int]:
+        """The descriptors of this process that a started cluster uses."""
 
 
 def having(facet: T | None, capability: Capability) -> T:

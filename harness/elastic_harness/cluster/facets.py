@@ -7,7 +7,7 @@ surroundings may refuse comes as the error of a future.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,12 +20,16 @@ from elastic_harness.network.names import NameChange
 
 __all__ = [
     "Clock",
+    "Connection",
     "Disks",
     "FileLimit",
     "Limits",
+    "LogFile",
+    "Logs",
     "Names",
     "Network",
     "NetworkCounters",
+    "Reporters",
     "Sockets",
 ]
 
@@ -35,11 +39,13 @@ class NetworkCounters:
     """What the network did.
 
     `own_drops` are packets that were lost by no policy of the caller's, by reason: where it is not
-    empty, nothing may be concluded from a run.
+    empty, nothing may be concluded from a run. `spread_s` is by how much the moments may differ, at
+    most, in which a policy came into force on links of several machines.
     """
 
     links: Mapping[Pair, LinkCounters]
     own_drops: Mapping[str, int]
+    spread_s: float = 0.0
 
 
 class Network(Protocol):
@@ -103,13 +109,12 @@ class Disks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimit:
-    """A limit on descriptors that is in force: `lowest_free` is the number the next one needs.
+    """A limit on descriptors that is in force.
 
     `asked` is what was asked for; where that is more than `at_most`, it is not the `limit`.
     """
 
     limit: int
-    lowest_free: int
     asked: int
 
 
@@ -158,6 +163,39 @@ class Names(Protocol):
         """Return how often a node asked for which changed name, by whose change it is."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """What lies below a folder of logs under a name that ends in ".log", as it is now.
+
+    `identity` changes when another file takes the name. `problem` says why a file, or a folder
+    there, cannot be read. `link_to` is where a link leads that leads to no log of the folder.
+    """
+
+    path: str
+    size: int = 0
+    modified_at: float = 0.0
+    identity: tuple[int, int] = (0, 0)
+    link_to: str = ""
+    problem: str = ""
+
+
+class Logs(Protocol):
+    """What processes of nodes write into their output and their folder of logs (`ProcessSpec`).
+
+    Answers at once, in any thread, with what has arrived here so far. All that a process wrote has
+    arrived before its end is reported.
+    """
+
+    def list(self, folder: str) -> Sequence[LogFile]:
+        """Return what lies below a folder, at any depth."""
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes of a file; raises OSError where it cannot be read."""
+
+    def is_complete(self, path: str, size: int) -> bool:
+        """Tell whether a file has this size and no process can write to it any more."""
+
+
 class Clock(Protocol):
     """The time of day on nodes."""
 
@@ -166,3 +204,56 @@ class Clock(Protocol):
 
     def time_of_day(self) -> float:
         """Return the right time, in seconds since the epoch."""
+
+
+class Connection(Protocol):
+    """A process on a node that reports to the harness: a worker's probe, or a launcher.
+
+    `pid` is in the caller's numbers, `start_time` as in `ProcessRef`. `clock_offset_s` is added to
+    times that it states, so that they are times of this process's clock.
+    """
+
+    pid: int
+    clock_offset_s: float
+
+    @property
+    def start_time(self) -> int:
+        """When it was started, in the kernel's ticks; 0 where it is gone."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether nothing can be said any more."""
+
+    def ancestors(self) -> Sequence[int]:
+        """Return the processes above it, its parent first."""
+
+    def open(self, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
+        """Say who is to hear what it says."""
+
+    def read(self) -> None:
+        """Hear now what it has said already."""
+
+    def send(self, data: bytes) -> None:
+        """Tell it something; lost where it does not listen."""
+
+    def close(self) -> None:
+        """Hang up; harmless when that has been done."""
+
+    def watch_end(self, on_ended: Callable[[], None]) -> None:
+        """Call back when the process is dead."""
+
+    def has_ended(self) -> bool:
+        """Tell whether the process is dead, once its end is watched."""
+
+    def unwatch_end(self) -> None:
+        """Watch its end no more; harmless when it is not watched."""
+
+
+class Reporters(Protocol):
+    """Where processes on nodes report to the harness."""
+
+    def listen(self, path: str, on_connection: Callable[[Connection], None]) -> Callable[[], None]:
+        """Take the connections that processes on nodes make to a Unix socket at `path`.
+
+        Returns what ends that. Raises UsageError for a path that is too long.
+        """

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["ProcessHandle", "ProcessInfo", "ProcessRef", "ProcessSpec", "is_running"]
+__all__ = [
+    "PIDS_OF_A_MACHINE",
+    "ProcessHandle",
+    "ProcessInfo",
+    "ProcessRef",
+    "ProcessSpec",
+    "is_running",
+]
+
+# No process of Linux has a number as high as this (PID_MAX_LIMIT). Those of processes on other
+# machines are higher: that of their machine, times this, plus their own.
+PIDS_OF_A_MACHINE: Final = 1 << 22
 
 
 def is_running(state: str) -> bool:

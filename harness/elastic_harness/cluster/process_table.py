@@ -18,7 +18,6 @@ __all__ = [
     "descendants",
     "environ_of",
     "has_ended",
-    "is_same_process",
     "pid_of_pidfd",
     "processes",
     "processes_in",
@@ -88,12 +87,6 @@ def start_ticks(pid: int) -> int:
     if row is None:
         raise ProcessLookupError(f"there is no process {pid}")
     return row.start_ticks
-
-
-def is_same_process(pid: int, start_ticks: int) -> bool:
-    """Tell whether the process named by pid and start still runs."""
-    row = row_of(pid)
-    return row is not None and row.start_ticks == start_ticks and row.is_alive
 
 
 def has_ended(pidfd: int) -> bool:

@@ -35,6 +35,7 @@ from elastic_harness.faults.layers import (
 )
 from elastic_harness.future import Future, Scheduler, Sleep, Until, Within, within
 from elastic_harness.future import Wait as Waiting
+from elastic_harness.observe.ends import ProcessEnds
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.toxiproxy.stream import Direction, Toxic
 from pytest_elastic.errors import ElasticError
@@ -42,7 +43,6 @@ from pytest_elastic.errors import ElasticError
 __all__ = [
     "IN_FORCE",
     "PROOF_S",
-    "Ends",
     "Evidence",
     "FaultContext",
     "FaultImpossible",
@@ -143,16 +143,6 @@ class Probes(Protocol):
         """Return how many steps that very worker has completed, as far as the probe can tell."""
 
 
-class Ends(Protocol):
-    """How processes end."""
-
-    def of(self, process: ProcessRef) -> Future[int | None]:
-        """Watch a process from now on; done when it has ended, with how.
-
-        Negative: by that signal. None: neither the kernel nor its launcher tells.
-        """
-
-
 class Proxies(Protocol):
     """The proxies of the run."""
 
@@ -224,7 +214,7 @@ class FaultContext:
     seed: Seed
     launchers: Launchers
     probes: Probes
-    ends: Ends
+    ends: ProcessEnds
     proxies: Proxies
     strangers: Strangers
     links: LinkLayers

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from elastic_harness.faults.context import FaultContext, Steps
 from elastic_harness.finding import Finding
-from elastic_harness.scenario.actions import PlannedAction
+from elastic_harness.scenario.actions import CheckedScenario, PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.selectors import Selector, Term
 from pytest_elastic.errors import UsageError
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["LAYERS", "Fault", "with_exclude"]
 

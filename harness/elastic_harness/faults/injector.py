@@ -1,15 +1,17 @@
-"""Performs the engine's orders: injects faults, says what became of them, heals them."""
+"""Faults at work: performs the engine's orders, and says what became of each."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
 
-from elastic_harness.faults.context import FaultContext
+from elastic_harness.faults.context import FaultContext, HealOrdered, InForce, Proved
+from elastic_harness.faults.context import Steps as FaultSteps
+from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.fault import Fault
-from elastic_harness.faults.task import FaultTask
-from elastic_harness.future import Future, Scheduler, Steps, run, settled
+from elastic_harness.future import Future, Scheduler, Steps, Task, run, settled
 from elastic_harness.scenario.engine.messages import (
     EngineInput,
     FaultFailed,
@@ -20,15 +22,86 @@ from elastic_harness.scenario.engine.messages import (
     Heal,
 )
 from elastic_harness.scenario.engine.situation import Targets
+from pytest_elastic.errors import ElasticError
 
-__all__ = ["Catalog", "Injector"]
+__all__ = ["FaultTask", "Injector"]
+
+# The cluster's own deadline for one operation is longer: this is for a cluster that is stuck.
+_OPERATION_S: Final = 15.0
 
 
-class Catalog(Protocol):
-    """Where faults come from; `FaultRegistry` is one."""
+class FaultTask(Task[Evidence | str]):
+    """Runs a fault's steps to their end; `tell` hears when it acts, and once how that ended.
 
-    def parse(self, name: str, value: object) -> Fault:
-        """Return a fault with its parameters."""
+    A fault whose steps end without saying that it is in force, is in force then. One that has said
+    `Proved` may go on working, and how its steps end is not told then. `proof` is what would show
+    that it acts, for one that is healed before that was seen.
+    """
+
+    def __init__(
+        self,
+        steps: FaultSteps,
+        scheduler: Scheduler,
+        tell: Callable[[EngineInput], None],
+        *,
+        entry_id: str,
+        proof: str = "",
+        patience: float = 1.0,
+    ) -> None:
+        super().__init__(scheduler, steps, patience=patience, limit_s=_OPERATION_S)
+        self._tell = tell
+        self._entry_id = entry_id
+        self._proof = proof
+        self._started_at = scheduler.now()
+        self._is_told = False
+        self.add_done_callback(self._on_over)
+
+    def finish(self) -> None:
+        """Let the fault look once more whether it acts, and end: it is about to be healed.
+
+        An answer that it waits for is waited for: what is under way cannot be undone yet.
+        """
+        self.interrupt(HealOrdered())
+
+    def _on_said(self, said: object) -> None:
+        if isinstance(said, InForce):
+            needs_job = said is InForce.NEEDS_JOB
+            self._tell(FaultInForce(entry_id=self._entry_id, proof_needs_job=needs_job))
+        elif isinstance(said, Proved):
+            self._prove(said.evidence)
+        else:
+            super()._on_said(said)
+
+    def _error_of(self, problem: Exception) -> ElasticError:
+        if isinstance(problem, ElasticError):
+            return problem
+        if isinstance(problem, HealOrdered):
+            return ElasticError(self._too_early())
+        # A fault may be a user's: its bugs end it, and not us.
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        return ElasticError(
+            f"it crashed with {type(problem).__name__}: {problem} ({where.filename}:{where.lineno})"
+        )
+
+    def _on_over(self, over: Future[Evidence | str]) -> None:
+        if over.error is None:
+            self._prove(over.result())
+        elif not self._is_told:
+            self._is_told = True
+            self._tell(FaultFailed(entry_id=self._entry_id, reason=over.error.message))
+
+    def _prove(self, evidence: Evidence | str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell(FaultProved(entry_id=self._entry_id, evidence=Evidence.of(evidence)))
+
+    def _too_early(self) -> str:
+        after_s = self._scheduler.now() - self._started_at
+        shown_by = f" (shown by: {self._proof})" if self._proof else ""
+        return (
+            f"it was healed {after_s:.1f} s after it fired, before it was seen to act{shown_by}: "
+            "give it longer"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,19 +118,20 @@ class _Borrowed:
 class Injector:
     """Fires and heals faults, and tells the engine what became of each.
 
-    `tell` receives the engine's inputs. It may be called before `fire` or `heal` has returned, so
+    `parse` returns the fault of a name with its parameters (`FaultRegistry.parse`). `tell` receives
+    the engine's inputs. It may be called before `fire` or `heal` has returned, so
     it has to queue them.
     """
 
     def __init__(
         self,
         context: FaultContext,
-        catalog: Catalog,
+        parse: Callable[[str, object], Fault],
         scheduler: Scheduler,
         tell: Callable[[EngineInput], None],
     ) -> None:
         self._context = context
-        self._catalog = catalog
+        self._parse = parse
         self._scheduler = scheduler
         self._tell = tell
         self._borrowed: dict[str, _Borrowed] = {}
@@ -65,15 +139,12 @@ class Injector:
     def fire(self, order: Fire) -> None:
         """Inject a fault; `tell` hears of FaultInForce, then FaultProved or FaultFailed."""
         name = order.entry_id
-        fault = self._catalog.parse(order.action, order.value)
+        fault = self._parse(order.action, order.value)
         task = FaultTask(
             fault.inject(self._context, order.targets, id=name),
             self._scheduler,
-            on_in_force=lambda needs_job: self._tell(
-                FaultInForce(entry_id=name, proof_needs_job=needs_job)
-            ),
-            on_done=lambda evidence: self._tell(FaultProved(entry_id=name, evidence=evidence)),
-            on_failed=lambda reason: self._tell(FaultFailed(entry_id=name, reason=reason)),
+            self._tell,
+            entry_id=name,
             proof=fault.proof,
             patience=self._context.patience,
         )
@@ -93,13 +164,10 @@ class Injector:
 
     def _heal_all(self) -> Steps[Mapping[str, str]]:
         problems: dict[str, str] = {}
-        for name in [name for name in reversed(self._borrowed) if not self._is_healed(name)]:
+        for name in [name for name, each in self._borrowed.items() if not each.is_healed][::-1]:
             if problem := (yield from self._heal(name)):
                 problems[name] = problem
         return problems
-
-    def _is_healed(self, name: str) -> bool:
-        return self._borrowed[name].is_healed
 
     def _heal(self, name: str) -> Future[str]:
         """Undo one fault, once; returns what is wrong, or nothing."""
@@ -121,19 +189,17 @@ class Injector:
         borrowed.task.finish()
         if not borrowed.task.is_done:
             yield borrowed.task
-        problems: list[str] = []
         task = FaultTask(
             borrowed.fault.heal(self._context, borrowed.targets, id=name),
             self._scheduler,
-            on_in_force=lambda _: None,
-            on_done=lambda _: None,
-            on_failed=problems.append,
+            lambda _: None,
+            entry_id=name,
             patience=self._context.patience,
         )
         task.start()
         if not task.is_done:
             yield task
-        borrowed.is_healed = not problems
+        borrowed.is_healed = task.error is None
         if borrowed.is_healed and borrowed.fault.is_healable:
             self._tell(FaultUndone(entry_id=name))
-        return "".join(problems)
+        return task.error.message if task.error is not None else ""

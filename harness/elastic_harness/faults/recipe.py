@@ -2,20 +2,35 @@
 
 Pure. A recipe is given a source of chance and a `Sketch` of the job, and returns what an entry of a
 timeline has beside its trigger. Those of the built-in faults are in `faults.recipes`; a fault of a
-user brings its own (`FaultRegistry.add`).
+user brings its own (`FaultRegistry.add`). A scenario, a Python test and a user's own `faker` draw
+alike, by `draw_fault` and `draw_plan`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from elastic_harness.scenario.fields import format_duration
 from pytest_elastic.errors import UsageError
 
-__all__ = ["Drawn", "Recipe", "Sketch", "known_draws", "needs_of", "usable"]
+__all__ = [
+    "Drawn",
+    "Recipe",
+    "Sketch",
+    "choose",
+    "draw_fault",
+    "draw_plan",
+    "known_draws",
+    "needs_of",
+    "usable",
+]
+
+# Two faults of a drawn plan are at least so far apart.
+_LEAST_APART_S = 0.05
 
 Drawn = dict[str, Any]
 
@@ -31,6 +46,22 @@ class Sketch:
     nodes: tuple[str, ...]
     all_nodes: tuple[str, ...]
     proxies: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, nodes: int, nproc: int, *, exclude: Collection[str] = (), proxies: Iterable[str] = ()
+    ) -> Sketch:
+        """Return the sketch of a job on so many nodes, of which some are not hit as nodes."""
+        for what, number in (("nodes", nodes), ("nproc", nproc)):
+            if type(number) is not int or number < 1:
+                raise UsageError(f"{what}={number!r}: a whole number of at least 1 is expected")
+        names = tuple(f"n{number}" for number in range(1, nodes + 1))
+        return cls(
+            ranks=nodes * nproc,
+            nodes=tuple(name for name in names if name not in exclude),
+            all_nodes=names,
+            proxies=tuple(proxies),
+        )
 
 
 def _always(_: Sketch) -> bool:
@@ -87,3 +118,69 @@ def usable(
         for each in recipes
         if (each.kind in faults or each.fault in faults) and each.fits(sketch)
     )
+
+
+def choose(
+    recipes: Sequence[Recipe], faults: Sequence[str], sketch: Sketch, *, exclude: Iterable[str] = ()
+) -> Sequence[Recipe]:
+    """Return what may be drawn; raises UsageError for words that mean nothing, and for nothing."""
+    known = known_draws(recipes)
+    for each in faults:
+        if each not in known:
+            raise UsageError(
+                f"nobody knows how to draw {each!r}: expected one of {', '.join(known)}"
+            )
+    for each in exclude:
+        if each not in sketch.all_nodes:
+            raise UsageError(
+                f"{each!r} cannot be left out of what is drawn: the nodes are "
+                f"{', '.join(sketch.all_nodes)}"
+            )
+    chosen = usable(recipes, faults, sketch)
+    if not chosen:
+        raise UsageError(
+            f"there is nothing to draw {', '.join(faults) or 'no faults'} from: of "
+            f"{len(sketch.all_nodes)} nodes {len(sketch.nodes)} may be hit, and there are "
+            f"{len(sketch.proxies)} proxies"
+        )
+    return chosen
+
+
+def draw_fault(random: Random, recipes: Sequence[Recipe], sketch: Sketch) -> Drawn:
+    """Draw one fault, as a scenario's entry without its trigger."""
+    # First the kind, so that a kind with many recipes does not crowd out the others.
+    kind = random.choice(list(dict.fromkeys(each.kind for each in recipes)))
+    several = [each for each in recipes if each.kind == kind]
+    (recipe,) = random.choices(several, weights=[each.weight for each in several])
+    return recipe.draw(random, sketch)
+
+
+def draw_plan(
+    random: Random,
+    recipes: Sequence[Recipe],
+    sketch: Sketch,
+    *,
+    seconds: float,
+    steps: int | None,
+    max_faults: int,
+) -> list[Drawn]:
+    """Draw half of `max_faults` to `max_faults` entries of a scenario's timeline, in order.
+
+    Each has a trigger `at`: a time below `seconds`, or, with `steps`, a step of rank 0 up to that
+    one. Raises UsageError where that is nothing.
+    """
+    if seconds <= 0 or max_faults < 1:
+        raise UsageError(
+            f"a plan of {max_faults} faults in {seconds:g} s cannot be drawn: both must be "
+            "more than nothing"
+        )
+    # Rather many than few: who asks for a storm of six does not mean a drizzle of one.
+    count = random.randint((max_faults + 1) // 2, max_faults)
+    if steps is not None:
+        moments = sorted(random.randint(1, steps) for _ in range(count))
+        triggers: list[object] = [{"step": step, "rank": 0} for step in moments]
+    else:
+        times = sorted(random.uniform(0, seconds) for _ in range(count))
+        apart = [t + number * _LEAST_APART_S for number, t in enumerate(times)]
+        triggers = [format_duration(round(time, 2)) for time in apart]
+    return [{"at": trigger, **draw_fault(random, recipes, sketch)} for trigger in triggers]

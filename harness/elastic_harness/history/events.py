@@ -18,6 +18,7 @@ __all__ = [
     "HISTORY_FORMAT",
     "ClauseJudged",
     "ClausePlanned",
+    "ClockCompared",
     "FaultEffective",
     "FaultFired",
     "FaultHealed",
@@ -32,6 +33,7 @@ __all__ = [
     "NodeStopped",
     "OutputRead",
     "ParametersHashed",
+    "PoliciesSpread",
     "ProcessExited",
     "ProcessStarted",
     "PythonTestFailed",
@@ -338,8 +340,28 @@ class SurvivorFound(Event):
 
 
 @register
+class ClockCompared(Event):
+    """Times that were stated on a node, whose machine has a clock of its own, are off by this much.
+
+    At most: they are translated, and `error_s` bounds what that does not know.
+    """
+
+    error_s: float
+
+
+@register
+class PoliciesSpread(Event):
+    """Links of several machines changed at moments that differ by this much at most.
+
+    From the order to the last acknowledgement, of the order that took longest.
+    """
+
+    within_s: float
+
+
+@register
 class SwitchDropped(Event):
-    """The switch lost packets by its own doing: the run cannot be judged."""
+    """The switch lost packets, or kept them back, by its own doing: the run cannot be judged."""
 
     packets: int
 

@@ -21,7 +21,7 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import decode_record, encode_record, kind_of
 from pytest_elastic.events.model import Event, Record
 
-__all__ = ["Entry", "History"]
+__all__ = ["Entry", "History", "unwritable"]
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)
 
@@ -47,6 +47,15 @@ class Entry(Generic[E_co]):
     def event(self) -> E_co:
         """What happened."""
         return cast("E_co", self.record.event)
+
+
+def unwritable(path: str, error: OSError) -> UsageError:
+    """Return what to say of a file of a run that cannot be written."""
+    return UsageError(
+        f"cannot write {path}: {error.strerror}",
+        hint="Make room, or choose another folder (pytest: --elastic-artifacts, "
+        "pytest-elastic chaos: --artifacts).",
+    )
 
 
 class History:
@@ -101,16 +110,24 @@ class History:
         return history
 
     def append(self, record: Record) -> Entry[Event]:
-        """Add a record at the end and return its entry; the file is opened where it is closed."""
+        """Add a record at the end and return its entry; the file is opened where it is closed.
+
+        Raises UsageError, once, when the file cannot be written: the record is kept in memory, and
+        so are all that follow.
+        """
         entry: Entry[Event] = Entry(len(self._entries) + 1, record)
         self._entries.append(entry)
         self._by_kind.setdefault(kind_of(record.event), []).append(entry)
         self.worlds.observe(record)
         if self._path is not None:
-            if self._file is None:
-                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (kept open)
             line = (encode_record(record, seq=entry.seq) + "\n").encode()
-            self._file.write(line)
+            try:
+                if self._file is None:
+                    self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (kept open)
+                self._file.write(line)
+            except OSError as error:
+                path, self._path = self._path, None
+                raise unwritable(path, error) from error
             self._lines.update(line)
         return entry
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+
 from elastic_harness.network import packets
 from elastic_harness.network.capture import Capture
 from elastic_harness.network.link_model import Link, Traffic
@@ -14,16 +19,36 @@ _MAX_KNOWN_FLOWS = 4096
 
 
 class Port:
-    """One attached device. `lanes` has, for each last octet of an address, the way there."""
+    """One attached device, or (`fd` -1) a node of another machine, which `put` sends frames to.
 
-    __slots__ = ("fd", "is_dark", "lanes", "name", "octet")
+    `lanes` has, for each last octet of an address, the way there.
+    """
 
-    def __init__(self, name: str, octet: int, fd: int) -> None:
+    __slots__ = ("fd", "is_attached", "is_dark", "lanes", "name", "octet", "put")
+
+    def __init__(
+        self,
+        name: str,
+        octet: int,
+        fd: int,
+        put: Callable[[bytes | memoryview], object] | None = None,
+    ) -> None:
         self.name = name
         self.octet = octet
         self.fd = fd
+        # No function of ours around the call: it is made for every packet.
+        self.put = put or partial(os.write, fd)
+        self.is_attached = True
         self.is_dark = False
         self.lanes: list[Lane | None] = [None] * 256
+
+    def detach(self) -> None:
+        """Take no more packets."""
+        self.fd, self.put, self.is_attached = -1, _refuse, False
+
+
+def _refuse(_: bytes | memoryview) -> None:
+    raise OSError(errno.EBADF, "the port is detached")
 
 
 class Lane:
@@ -43,7 +68,7 @@ class Lane:
     @property
     def is_dark(self) -> bool:
         """Tell whether nothing may pass, whatever the link's policy."""
-        return self.source.is_dark or self.target.is_dark or self.target.fd < 0
+        return self.source.is_dark or self.target.is_dark or not self.target.is_attached
 
     def clear_up(self, now: float) -> None:
         """Look whether packets may simply pass from now on."""

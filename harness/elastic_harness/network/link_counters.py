@@ -21,11 +21,17 @@ class DropReason(enum.Enum):
     HOLD_FULL = "hold_full"
     DEVICE = "device"
     STALL = "stall"
+    TRUNK = "trunk"
 
     @property
     def is_own(self) -> bool:
         """Tell whether the drop is the harness's own doing, which makes a run unknown."""
-        return self in {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL}
+        return self in {
+            DropReason.HOLD_FULL,
+            DropReason.DEVICE,
+            DropReason.STALL,
+            DropReason.TRUNK,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ Each node's `eth0` is a TUN device whose descriptor was handed to us. A packet i
 descriptor and written to another; what happens in between is decided by the `Link` of that
 direction. A link without a policy costs a dictionary-free look into a table and two system calls.
 
+Where nodes are on several machines, each has a switch for its own, and a trunk to every other. What
+happens to a packet is decided where it comes from; on its target's machine it is only delivered.
+
 Nobody is ever told that an address does not exist: silence is what an unplugged machine answers.
 """
 
@@ -39,6 +42,7 @@ from elastic_harness.network.switch_wire import (
     policy_from_fields,
 )
 from elastic_harness.network.traffic import TrafficTable
+from elastic_harness.network.trunk import Trunk
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
@@ -46,9 +50,11 @@ from pytest_elastic.loop import Loop
 __all__ = ["Switch", "SwitchRole"]
 
 _FRAME_BYTES = packets.FRAME_HEAD_BYTES + 65536
-# Where the version and the last part of the destination are, in a frame.
+# Where the version, the source and the destination are, in a frame.
 _VERSION = packets.FRAME_HEAD_BYTES
+_SOURCE = packets.FRAME_HEAD_BYTES + 12
 _TARGET = packets.FRAME_HEAD_BYTES + 16
+_LEAST_FRAME_BYTES = packets.FRAME_HEAD_BYTES + 20
 # How many packets of one node are passed on before the others get their turn: one reading of the
 # clock and one epoll for that many, and still under a millisecond for 65 000-byte packets.
 _BATCH = 32
@@ -58,6 +64,8 @@ _AT_ONCE_S = 1e-6
 _MAX_HELD_PACKETS = 8192
 # And so much may be on its way on slow links, all together.
 _MAX_PACKETS_ON_WAY = 65536
+# What writing to a device says whose node has ended.
+_NODE_IS_GONE = frozenset({errno.EBADF, errno.EIO, errno.EBADFD})
 
 
 class Switch:
@@ -66,6 +74,8 @@ class Switch:
     def __init__(self, loop: Loop, control: socket.socket) -> None:
         self._loop = loop
         self._ports: dict[int, Port] = {}
+        self._trunks: dict[int, Trunk] = {}  # by the number of the machine at the other end
+        self._undelivered = 0
         self._links: dict[Pair, Link] = {}
         self._traffic = TrafficTable()
         self._captures = Captures()
@@ -86,6 +96,8 @@ class Switch:
         """Close every device and the control connection."""
         for port in list(self._ports.values()):
             self._detach(port)
+        for trunk in self._trunks.values():
+            trunk.close()
         self._alarm.close()
         self._control.close()
 
@@ -110,7 +122,7 @@ class Switch:
                 self._pass_slowly(lane, bytes(view[:size]))
                 continue
             try:
-                os.write(lane.target.fd, view[:size])
+                lane.target.put(view[:size])
             except OSError as error:
                 lane.link.count_offer(size - _VERSION)
                 self._count_failed_write(lane, error, NO_CLASS)
@@ -187,7 +199,7 @@ class Switch:
     def _answer(self, port: Port, answer: bytes | None) -> None:
         if answer is not None:
             with contextlib.suppress(OSError):
-                os.write(port.fd, packets.frame_of(answer))
+                port.put(packets.frame_of(answer))
 
     def _send(self, packet: Packet, frame: bytes, when: float, now: float) -> None:
         if when <= now + _AT_ONCE_S:
@@ -204,7 +216,7 @@ class Switch:
             lane.link.count_drop(DropReason.DOWN, traffic=packet.traffic)
             return
         try:
-            os.write(lane.target.fd, frame)
+            lane.target.put(frame)
         except OSError as error:
             self._count_failed_write(lane, error, packet.traffic)
         else:
@@ -212,9 +224,26 @@ class Switch:
 
     def _count_failed_write(self, lane: Lane, error: OSError, traffic: Traffic) -> None:
         """Count a packet that a device did not take; a device whose node has ended is no fault."""
-        is_gone = error.errno in {errno.EBADF, errno.EIO, errno.EBADFD}
-        reason = DropReason.DOWN if is_gone else DropReason.DEVICE
+        if error.errno in _NODE_IS_GONE:
+            reason = DropReason.DOWN
+        else:
+            is_far = lane.target.fd < 0
+            reason = DropReason.TRUNK if is_far else DropReason.DEVICE
         lane.link.count_drop(reason, traffic=traffic)
+
+    def _deliver_from_afar(self, frame: memoryview) -> None:
+        """Deliver what a trunk has brought; the switch at its other end has decided on it."""
+        if len(frame) < _LEAST_FRAME_BYTES:
+            return
+        source, target = (self._ports.get(frame[at + 3]) for at in (_SOURCE, _TARGET))
+        is_dark = source is not None and source.is_dark
+        if target is None or target.fd < 0 or target.is_dark or is_dark:
+            return
+        try:
+            target.put(frame)
+        except OSError as error:
+            if error.errno not in _NODE_IS_GONE:
+                self._undelivered += 1
 
     def _hold(self, packet: Packet) -> None:
         if self._held_packets >= _MAX_HELD_PACKETS:
@@ -266,6 +295,18 @@ class Switch:
         match op:
             case "attach":
                 self._attach(fields["name"], fields["octet"], fds[0])
+            case "attach_remote":
+                trunk = self._trunks.get(fields["machine"])
+                if trunk is None:
+                    reply.failed(f"there is no trunk to machine {fields['machine']}")
+                    return
+                self._add_port(Port(fields["name"], fields["octet"], -1, trunk.put))
+            case "add_trunk":
+                self._add_trunk(fields["machine"], fds.pop())
+            case "trunks":
+                alive = [machine for machine, trunk in self._trunks.items() if trunk.is_alive]
+                reply.done({"machines": alive})
+                return
             case "detach":
                 self._detach_name(fields["name"])
             case "darken":
@@ -286,7 +327,7 @@ class Switch:
                 return
             case "counters":
                 links = {pair: link.counters() for pair, link in self._links.items()}
-                reply.done({"links": counters_to_fields(links)})
+                reply.done({"links": counters_to_fields(links), "own": self._own_drops()})
                 return
             case "reset":
                 self._reset(fields["seed"])
@@ -296,12 +337,28 @@ class Switch:
         reply.done({"ports": sorted(port.name for port in self._ports.values())})
 
     def _attach(self, name: str, octet: int, fd: int) -> None:
-        old = self._ports.get(octet)
+        os.set_blocking(fd, False)
+        port = Port(name, octet, fd)
+        self._add_port(port)
+        self._loop.watch(fd, on_readable=lambda: self._read(port))
+
+    def _add_port(self, port: Port) -> None:
+        old = self._ports.get(port.octet)
         if old is not None:
             self._detach(old)
-        os.set_blocking(fd, False)
-        port = self._ports[octet] = Port(name, octet, fd)
-        self._loop.watch(fd, on_readable=lambda: self._read(port))
+        self._ports[port.octet] = port
+
+    def _add_trunk(self, machine: int, fd: int) -> None:
+        if machine in self._trunks:
+            self._trunks[machine].close()
+        sock = socket.socket(fileno=fd)
+        self._trunks[machine] = Trunk(self._loop, sock, on_frame=self._deliver_from_afar)
+
+    def _own_drops(self) -> dict[str, int]:
+        """Return what no link has counted: stalls of trunks, and what they brought in vain."""
+        stalls = sum(trunk.stalls for trunk in self._trunks.values())
+        own = {DropReason.TRUNK: stalls, DropReason.DEVICE: self._undelivered}
+        return {reason.value: number for reason, number in own.items() if number}
 
     def _detach_name(self, name: str) -> None:
         for port in list(self._ports.values()):
@@ -309,9 +366,10 @@ class Switch:
                 self._detach(port)
 
     def _detach(self, port: Port) -> None:
-        self._loop.unwatch(port.fd)
-        os.close(port.fd)
-        port.fd = -1
+        if port.fd >= 0:
+            self._loop.unwatch(port.fd)
+            os.close(port.fd)
+        port.detach()
         del self._ports[port.octet]
         for other in self._ports.values():
             other.lanes[port.octet] = None
@@ -380,6 +438,9 @@ class Switch:
         self._held.clear()
         self._held_packets = 0
         self._traffic = TrafficTable()
+        self._undelivered = 0
+        for trunk in self._trunks.values():
+            trunk.reset()
         self._seed = seed
 
 

@@ -1,5 +1,5 @@
 """What the harness sees of workers without changing the user's script."""
 
-from elastic_harness.observe.report import report_resume, report_samples, report_step
+from elastic_harness.observe.report import report_resume, report_samples, report_step, report_worker
 
-__all__ = ["report_resume", "report_samples", "report_step"]
+__all__ = ["report_resume", "report_samples", "report_step", "report_worker"]

@@ -35,7 +35,10 @@ class ProcessEnds:
         self._workers: dict[_Place, ProcessRef] = {}
 
     def of(self, process: ProcessRef) -> Future[int | None]:
-        """Watch a process from now on; done when it has ended, with how (None: nothing tells)."""
+        """Watch a process from now on; done when it has ended, with how.
+
+        Negative: by that signal. None: neither the kernel nor its launcher tells.
+        """
         if process not in self._ends:
             end = self._ends[process] = Future()
             self._cluster.ended(process).add_done_callback(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from elastic_harness.cluster.facets import LogFile, Logs
 from elastic_harness.history.events import (
     LastLinesSeen,
     WorkerFinished,
@@ -44,7 +44,8 @@ class LastLines:
     `own_lines` is how the launcher's own lines begin, empty where that is not known.
     """
 
-    def __init__(self, log_dir: str, own_lines: str) -> None:
+    def __init__(self, logs: Logs, log_dir: str, own_lines: str) -> None:
+        self._logs = logs
         self._log_dir = log_dir
         self._own_lines = re.compile(own_lines) if own_lines else None
         self._workers: dict[int, WorkerHello] = {}
@@ -88,30 +89,22 @@ class LastLines:
         return (failed.node, seen) if lines else None
 
     def _end_of(self, node: str, local_rank: int) -> _End:
-        folder = os.path.join(self._log_dir, node)
-        own = max(self._own_files(folder, local_rank), default=(0.0, ""))[1]
-        path = own or os.path.join(folder, "launcher.log")
-        return _End(file=os.path.relpath(path, folder), text=_tail(path))
+        """Look into the worker's own file of errors, else into what its launcher prints.
 
-    def _own_files(self, folder: str, local_rank: int) -> Iterator[tuple[float, str]]:
-        """Yield the files of a worker's errors, where workers have files of their own, with times.
-
-        The newest is its: it has just ended.
+        The newest of its own is its: it has just ended.
         """
-        for inside, _, names in os.walk(os.path.join(folder, WORKER_LOGS)):
-            if os.path.basename(inside) == str(local_rank) and "stderr.log" in names:
-                path = os.path.join(inside, "stderr.log")
-                try:
-                    yield os.stat(path).st_mtime, path
-                except OSError:
-                    continue
+        folder = os.path.join(self._log_dir, node)
+        own = f"{WORKER_LOGS}{os.sep}", f"{os.sep}{local_rank}{os.sep}stderr.log"
+        there = {os.path.relpath(file.path, folder): file for file in self._logs.list(folder)}
+        errors = [name for name in there if name.startswith(own[0]) and name.endswith(own[1])]
+        name = max(errors, key=lambda name: there[name].modified_at, default="launcher.log")
+        return _End(file=name, text=self._tail(there.get(name)))
 
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - _MAX_BYTES))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    def _tail(self, file: LogFile | None) -> str:
+        if file is None:
+            return ""
+        begin = max(0, file.size - _MAX_BYTES)
+        try:
+            return self._logs.read(file.path, begin, _MAX_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""

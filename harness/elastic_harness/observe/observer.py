@@ -1,10 +1,10 @@
 """The harness's side of observation: one Unix socket for probes and for agents.
 
 Probes (in workers) speak first with a hello and are answered; agents send records and listen to
-nothing. The kernel says who is at the other end (SO_PEERCRED, translated into our pid namespace), a
-pidfd says when that process is dead. A hello is answered only after the workers of earlier rounds
-on the same node have been looked at, so "a worker of an older round was alive when a newer one
-began" is a fact and not a race.
+nothing. Who is at the other end, and when that process is dead, the connection tells (`Connection`
+of the cluster's facets). A hello is answered only after the workers of earlier rounds on the same
+node have been looked at, so "a worker of an older round was alive when a newer one began" is a fact
+and not a race.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from elastic_harness.cluster.facets import Connection, Reporters
 from elastic_harness.cluster.process import ProcessRef
-from elastic_harness.cluster.process_table import ancestors, has_ended, row_of
 from elastic_harness.history.events import (
     GroupFormed,
     ParametersHashed,
@@ -37,16 +35,13 @@ from elastic_harness.history.events import (
     WorkerRaised,
 )
 from elastic_harness.observe.stacks import StackOffer, StackSource
-from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import decode_record, event_from
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
 
-__all__ = ["NODE_VARIABLE", "PROBE_FOLDER", "SOCKET_VARIABLE", "Observer", "probe_environ"]
+__all__ = ["PROBE_FOLDER", "Observer", "probe_environ"]
 
 PROBE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
-SOCKET_VARIABLE = "ELASTIC_PROBE_SOCKET"
-NODE_VARIABLE = "ELASTIC_NODE"
 
 # What a worker may say of itself, beside its hello.
 _OF_WORKERS = (
@@ -61,25 +56,19 @@ _OF_WORKERS = (
     WorkerFinished,
     WorkerRaised,
 )
-_CREDENTIALS = struct.Struct("3i")
-_CHUNK = 1 << 18
 # The longest honest line holds a batch's indices; a line that never ends is somebody else's stream.
 _MAX_LINE_BYTES = 1 << 24
-# A Unix socket's path has 108 bytes, the closing zero included.
-_MAX_PATH_BYTES = 107
 # A worker whose clock is this far from ours runs under a faked one (its hello took milliseconds).
 _FAKED_CLOCK_S = 1.0
 
 
-def probe_environ(node: str, socket_path: str, environ: Mapping[str, str]) -> dict[str, str]:
+def probe_environ(socket_path: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return a launcher's environment with the probe in it, for the workers to inherit."""
-    inherited = environ.get("PYTHONPATH")
-    folders = [PROBE_FOLDER, inherited] if inherited else [PROBE_FOLDER]
+    folders = filter(None, (PROBE_FOLDER, environ.get("PYTHONPATH")))
     return {
         **environ,
         "PYTHONPATH": os.pathsep.join(folders),
-        SOCKET_VARIABLE: socket_path,
-        NODE_VARIABLE: node,
+        "ELASTIC_PROBE_SOCKET": socket_path,
     }
 
 
@@ -104,17 +93,19 @@ def _compile_probe() -> None:
 class _Peer:
     """One connection; `generation` counts its node's rounds, `skew_s` is added to its times."""
 
-    sock: socket.socket
-    pid: int
+    connection: Connection
     inbox: bytearray = field(default_factory=bytearray)
     worker: WorkerHello | None = None
     node: str = ""
     generation: int = 0
     skew_s: float = 0.0
-    pidfd: int = -1
     is_held: bool = False
     steps: int = 0
     stacks: StackOffer | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.connection.pid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +128,7 @@ class Observer:
     def __init__(
         self,
         loop: Loop,
+        reporters: Reporters,
         socket_path: str,
         on_record: Callable[[Record], None],
         *,
@@ -145,14 +137,8 @@ class Observer:
         observe_rate: bool = False,
         hold_limit_s: float = 30.0,
     ) -> None:
-        if len(os.fsencode(socket_path)) > _MAX_PATH_BYTES:
-            raise UsageError(
-                f"cannot listen at {socket_path!r}: it has {len(os.fsencode(socket_path))} bytes, "
-                f"and a Unix socket's path at most {_MAX_PATH_BYTES}"
-            )
         _compile_probe()
         self._loop = loop
-        self._path = socket_path
         self._on_record = on_record
         self._welcome = (
             f"welcome hash={hash_parameters:d} samples={observe_samples:d} rate={observe_rate:d} "
@@ -164,14 +150,8 @@ class Observer:
         self._holds: list[tuple[int, int | None]] = []
         self._overlaid: set[str] = set()
         self._generations: dict[tuple[str, str], _Generation] = {}
-        self._listener = socket.socket(
-            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        )
-        self._listener.bind(socket_path)
-        # Workers may run as another user (a user namespace's); what they can say does no harm.
-        os.chmod(socket_path, 0o777)  # noqa: S103
-        self._listener.listen(1024)
-        loop.watch(self._listener.fileno(), on_readable=self._accept)
+        self._is_closed = False
+        self._stop_listening = reporters.listen(socket_path, self._accept)
 
     @property
     def stack_sources(self) -> list[StackSource]:
@@ -227,7 +207,7 @@ class Observer:
         `by` whose order it was, as given. A worker that waits in a hold obeys at once.
         """
         peer = self._workers.get(process.pid)
-        if peer is None or peer.sock.fileno() < 0:
+        if peer is None or peer.connection.is_closed:
             return False
         self._answers.get(process.pid, {}).pop(str(order.get("by", "")), None)
         words = [str(order["do"])]
@@ -254,56 +234,36 @@ class Observer:
 
     def close(self) -> None:
         """Stop observing; workers that are held go on by themselves. Harmless when closed."""
-        if self._listener.fileno() < 0:
+        if self._is_closed:
             return
-        self._loop.unwatch(self._listener.fileno())
-        self._listener.close()
+        self._is_closed = True
+        self._stop_listening()
         for peer in list(self._peers):
             self._hang_up(peer)
         for peer in list(self._workers.values()):
-            self._forget_pidfd(peer)
+            peer.connection.unwatch_end()
         self._workers.clear()
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
 
     # --- connections ---------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            sock.setblocking(False)
-            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            pid, _, _ = _CREDENTIALS.unpack(raw)
-            peer = _Peer(sock=sock, pid=pid)
-            self._peers.append(peer)
-            self._loop.watch(sock.fileno(), on_readable=partial(self._read, peer))
+    def _accept(self, connection: Connection) -> None:
+        peer = _Peer(connection=connection, skew_s=connection.clock_offset_s)
+        self._peers.append(peer)
+        connection.open(partial(self._read, peer), partial(self._hang_up, peer))
 
-    def _read(self, peer: _Peer) -> None:
-        while peer.sock.fileno() >= 0:
-            try:
-                data = peer.sock.recv(_CHUNK)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._hang_up(peer)
-                return
-            peer.inbox += data
-            if len(peer.inbox) > _MAX_LINE_BYTES:
-                self._hang_up(peer)
-                return
-            *lines, rest = peer.inbox.split(b"\n")
-            peer.inbox = rest
-            for line in lines:
-                self._on_line(peer, bytes(line))
+    def _read(self, peer: _Peer, data: bytes) -> None:
+        peer.inbox += data
+        if len(peer.inbox) > _MAX_LINE_BYTES:
+            self._hang_up(peer)
+            return
+        *lines, rest = peer.inbox.split(b"\n")
+        peer.inbox = rest
+        for line in lines:
+            self._on_line(peer, bytes(line))
 
     def _on_line(self, peer: _Peer, line: bytes) -> None:
         if (record := decode_record(line)) is not None:
-            self._on_record(record)
+            self._on_record(replace(record, at=record.at + peer.skew_s) if peer.skew_s else record)
             return
         try:
             said = json.loads(line)
@@ -314,17 +274,13 @@ class Observer:
             return
 
     def _hang_up(self, peer: _Peer) -> None:
-        if peer.sock.fileno() >= 0:
-            self._loop.unwatch(peer.sock.fileno())
-            peer.sock.close()
+        peer.connection.close()
         if peer in self._peers:
             self._peers.remove(peer)
         peer.is_held = False
 
     def _send(self, peer: _Peer, line: str) -> None:
-        # A worker reads at each step; one that has left some thousand orders unread is stopped.
-        with contextlib.suppress(OSError):
-            peer.sock.send(line.encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        peer.connection.send(line.encode() + b"\n")
 
     def _tell(self, rank: int | None, line: str) -> None:
         for peer in self._workers.values():
@@ -353,31 +309,30 @@ class Observer:
                 self._emit(peer, event, at)
 
     def _on_hello(self, peer: _Peer, said: Mapping[str, Any]) -> None:
-        if peer.pid in self._workers or self._has_worker_above(peer.pid):
+        if peer.pid in self._workers or self._has_worker_above(peer):
             self._send(peer, "bystander")
             return
-        process = row_of(peer.pid)
-        start_time = process.start_ticks if process is not None else 0
-        hello = event_from(said["say"], {**said, "pid": peer.pid, "start_time": start_time})
+        process = {"pid": peer.pid, "start_time": peer.connection.start_time}
+        hello = event_from(said["say"], {**said, **process})
         if not isinstance(hello, WorkerHello):
             return
         peer.node = said["node"]
         peer.generation = self._generation_of(peer.node, hello)
         peer.worker = replace(hello, alive_before=self._alive_before(peer, hello.run_id))
         at = float(said["at"])
-        if abs(self._loop.now() - at) > _FAKED_CLOCK_S:
+        if abs(self._loop.now() - (at + peer.skew_s)) > _FAKED_CLOCK_S:
             peer.skew_s = self._loop.now() - at
         self._workers[peer.pid] = peer
         self._answers.pop(peer.pid, None)
         self._emit(peer, peer.worker, at + peer.skew_s)
-        self._watch_process(peer)
+        peer.connection.watch_end(partial(self._on_gone, peer))
         steps = sorted({step for step, rank in self._holds if rank in (None, hello.rank)})
         enter = ["enter"] if peer.node in self._overlaid else []
         orders = [*enter, *(f"hold {step}" for step in steps)]
         self._send(peer, "\n".join([*orders, self._welcome]))
 
-    def _has_worker_above(self, pid: int) -> bool:
-        return any(above in self._workers for above in ancestors(pid))
+    def _has_worker_above(self, peer: _Peer) -> bool:
+        return any(above in self._workers for above in peer.connection.ancestors())
 
     def _generation_of(self, node: str, hello: WorkerHello) -> int:
         """Return which of its node's rounds a worker belongs to, counting from 1.
@@ -409,33 +364,18 @@ class Observer:
             and other.generation < peer.generation
         ]
         for other in earlier:
-            if other.pidfd < 0 or has_ended(other.pidfd):
+            if other.connection.has_ended():
                 self._on_gone(other)
         return tuple(sorted(other.pid for other in earlier if other.pid in self._workers))
-
-    def _watch_process(self, peer: _Peer) -> None:
-        try:
-            peer.pidfd = os.pidfd_open(peer.pid)
-        except OSError:
-            # Gone between its hello and now: nobody else can have its pid yet without being seen.
-            self._loop.call_soon(lambda: self._on_gone(peer))
-            return
-        self._loop.watch(peer.pidfd, on_readable=lambda: self._on_gone(peer))
 
     def _on_gone(self, peer: _Peer) -> None:
         if self._workers.get(peer.pid) is not peer or peer.worker is None:
             return
-        self._read(peer)
+        peer.connection.read()
         self._hang_up(peer)
-        self._forget_pidfd(peer)
+        peer.connection.unwatch_end()
         del self._workers[peer.pid]
         self._emit(peer, WorkerGone(pid=peer.pid, rank=peer.worker.rank), self._loop.now())
-
-    def _forget_pidfd(self, peer: _Peer) -> None:
-        if peer.pidfd >= 0:
-            self._loop.unwatch(peer.pidfd)
-            os.close(peer.pidfd)
-            peer.pidfd = -1
 
     def _emit(self, peer: _Peer, event: Event, at: float) -> None:
         run_id = peer.worker.run_id if peer.worker is not None else ""

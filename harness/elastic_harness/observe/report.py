@@ -7,15 +7,17 @@
 Not needed with optimizers that count steps in their state (Adam and its family do; plain SGD does
 not). Said before the first step of the optimizer, it tells where the script resumes; a script that
 steps without an optimizer of torch says that with `report_resume(step)`. The probe lives in its own
-module, put into the process by the harness; this only looks whether it is there.
+module, put into the process by the harness; these only look whether it is there. `report_worker`
+loads it, where the harness could not know that the process would be a worker.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-__all__ = ["report_resume", "report_samples", "report_step"]
+__all__ = ["report_resume", "report_samples", "report_step", "report_worker"]
 
 
 def report_step(step: int) -> None:
@@ -39,3 +41,19 @@ def report_samples(
     """
     if (probe := sys.modules.get("elastic_probe")) is not None:
         probe.report_samples(indices, epoch=epoch, loader=loader, size=size)
+
+
+def report_worker() -> None:
+    """Say that this process is a worker now, where its launcher gave it a rank after its start.
+
+    Ray Train does; with launchers that start a process for each rank nothing is to be said.
+    """
+    if "ELASTIC_PROBE_SOCKET" not in os.environ or "elastic_probe" in sys.modules:
+        return
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
+    sys.path.insert(0, folder)
+    try:
+        import elastic_probe  # type: ignore[import-not-found,unused-ignore]
+    finally:
+        sys.path.remove(folder)
+    elastic_probe.start(folder)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_harness.cluster.cluster import Cluster
-from elastic_harness.cluster.process import ProcessRef, is_running
+from elastic_harness.cluster.process import PIDS_OF_A_MACHINE, ProcessRef, is_running
 from elastic_harness.cluster.process_table import row_of
 from elastic_harness.future import Scheduler, Sleep, Steps
 from elastic_harness.history.events import StackSeen, WorkerHello
@@ -94,6 +94,8 @@ class _Answer:
             self._reason = "it has just ended"
         elif state in _STOPPED:
             self._reason = f"{_STOPPED[state]} (state {state})"
+        elif worker.pid >= PIDS_OF_A_MACHINE:
+            self._reason = "it is on another machine, where it cannot be asked yet"
         elif offer is None or not _is_offered(worker.pid, offer):
             self._reason = "its probe offers no stacks"
         elif not (yield from cluster.signal(process, offer.signal)):

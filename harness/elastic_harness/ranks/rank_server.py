@@ -13,6 +13,7 @@ import importlib
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class RankServer:
         """Fork the server, which calls `prepare` once: what that imports, no rank has to."""
         self._conn, other = Pipe()
         self._is_ready = False
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what pytest has printed is not for each rank to print again
         self._pid = os.fork()
         if self._pid == 0:
             self._conn.close()

@@ -23,7 +23,7 @@ from elastic_harness.report.cause import (
     where_ranks_stand,
 )
 from elastic_harness.report.moments import Moment, moments, where_it_stood
-from elastic_harness.scenario.engine.situation import natural_key
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = ["Place", "UnmetClause", "failure_screen"]
 

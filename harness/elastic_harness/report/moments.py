@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from elastic_harness.history.events import (
+    ClockCompared,
     FaultFired,
     FaultHealed,
     FaultIneffective,
@@ -17,6 +18,7 @@ from elastic_harness.history.events import (
     NodeStarted,
     NodeStopped,
     ParametersHashed,
+    PoliciesSpread,
     ProcessExited,
     RankHeld,
     ResumeObserved,
@@ -115,6 +117,10 @@ def _text_and_weight(event: Event) -> tuple[str, int] | None:
             return f"launcher ended: {exit_text(code)}", 6
         case SurvivorFound(command=command):
             return f"left over: {command}", 9
+        case ClockCompared(error_s=error_s):
+            return f"times there are within {error_s * 1000:.1f} ms", 0
+        case PoliciesSpread(within_s=within_s):
+            return f"links of several machines changed within {within_s * 1000:.1f} ms", 0
         case SwitchDropped(packets=packets):
             return f"switch lost {packets} packets", 9
         case RankHeld(rank=rank, step=step):

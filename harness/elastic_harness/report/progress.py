@@ -9,7 +9,7 @@ from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.report.spans import end_of
-from elastic_harness.scenario.engine.situation import natural_key
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = ["Goodput", "PlaceRow", "goodput", "places", "steps_lost"]
 

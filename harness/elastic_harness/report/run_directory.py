@@ -22,15 +22,20 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from elastic_harness.history.history import History
+from elastic_harness.history.history import History, unwritable
 from elastic_harness.history.judge import Judgement
-from elastic_harness.report.links import LinkUse, read_link_uses
-from elastic_harness.report.timed_lines import LogLine, read_marks, timed_lines
+from elastic_harness.report.noted_times import (
+    LinkUse,
+    LogLine,
+    read_link_uses,
+    read_marks,
+    timed_lines,
+)
 from elastic_harness.report.timeline import timeline_html
 from elastic_harness.report.trace import trace_json
-from elastic_harness.scenario.stage.link_clock import LINK_COUNTS
-from elastic_harness.scenario.stage.log_clock import LOG_TIMES
+from elastic_harness.scenario.stage.clocks import LINK_COUNTS, LOG_TIMES
 from pytest_elastic.errors import UsageError
+from pytest_elastic.whole_file import replace_file
 
 __all__ = [
     "RunDirectory",
@@ -38,7 +43,6 @@ __all__ = [
     "earlier_runs",
     "remove_old_runs",
     "safe_name",
-    "write_whole",
 ]
 
 # File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
@@ -93,9 +97,13 @@ class RunDirectory:
         path = os.path.join(self.logs, safe_name(node), "launcher.log")
         return _end_of_file(path, _TAIL)[0].decode("utf-8", "replace")
 
+    def write_plan(self, text: str) -> None:
+        """Write the plan of a run; raises UsageError, as all of these do, if that cannot be."""
+        _write(self.plan, text)
+
     def write_scenario(self, text: str) -> None:
         """Write the scenario as it was run."""
-        write_whole(self.scenario, text)
+        _write(self.scenario, text)
 
     def write_reports(
         self, history: History, judgements: Sequence[Judgement] = (), *, command: str = ""
@@ -109,8 +117,8 @@ class RunDirectory:
             links=self._link_uses(),
             command=command,
         )
-        write_whole(self.timeline, page)
-        write_whole(self.trace, trace_json(history))
+        _write(self.timeline, page)
+        _write(self.trace, trace_json(history))
 
     def _log_lines(self) -> list[LogLine]:
         """Return the ends of all logs with the times of their lines, as far as those are known."""
@@ -146,6 +154,15 @@ class RunDirectory:
         return found
 
 
+def _write(path: str, text: str) -> None:
+    # The name of a file need not be UTF-8; for JSON, that is how such a character is written.
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def create_run_directory(artifacts: str, name: str) -> RunDirectory:
     """Make a new, empty directory for a run below `artifacts`.
 
@@ -154,7 +171,9 @@ def create_run_directory(artifacts: str, name: str) -> RunDirectory:
     """
     base = safe_name(name)
     try:
-        os.makedirs(artifacts, exist_ok=True)
+        if not os.path.isdir(artifacts):
+            os.makedirs(artifacts, exist_ok=True)
+            _write(os.path.join(artifacts, ".gitignore"), "*\n")  # as pytest does with its cache
         for number in range(1, _MAX_TRIES):
             path = os.path.join(artifacts, base if number == 1 else f"{base}-{number}")
             with contextlib.suppress(FileExistsError):
@@ -163,7 +182,8 @@ def create_run_directory(artifacts: str, name: str) -> RunDirectory:
     except OSError as error:
         raise UsageError(
             f"cannot keep the run {name!r} in {artifacts!r}: {error.strerror}",
-            hint="Choose another folder with --elastic-artifacts.",
+            hint="Choose another folder (pytest: --elastic-artifacts, "
+            "pytest-elastic chaos: --artifacts).",
         ) from error
     raise UsageError(f"cannot keep the run {name!r}: {artifacts!r} holds {_MAX_TRIES} of them")
 
@@ -243,11 +263,3 @@ def _end_of_file(path: str, at_most: int) -> tuple[bytes, int]:
             return file.read(at_most), start
     except OSError:
         return b"", 0
-
-
-def write_whole(path: str, text: str) -> None:
-    """Write a file that no reader sees half of: it takes the place of the old one at once."""
-    temporary = f"{path}.{os.getpid()}.part"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import html
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from elastic_harness.history.history import History
@@ -44,15 +44,6 @@ class RunSummary:
     seed: int
     directory: str = ""
     screen: str = ""
-
-    def to_plain(self) -> dict[str, object]:
-        """Return the fields by name."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, fields: Mapping[str, object]) -> RunSummary:
-        """Return the summary with these fields."""
-        return cls(**fields)  # type: ignore[arg-type]  # of our own making
 
 
 def summary_of(

@@ -14,7 +14,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView, World
-from elastic_harness.scenario.engine.situation import natural_key
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = ["Lane", "Span", "end_of", "fault_spans", "lanes", "round_spans"]
 

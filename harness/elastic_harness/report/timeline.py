@@ -20,13 +20,12 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, overall, unmet
 from elastic_harness.report.cause import failed_first, first_failure, lines_of, where_ranks_stand
-from elastic_harness.report.links import LinkUse, link_lines, reach
 from elastic_harness.report.moments import Moment, moments, where_it_stood
+from elastic_harness.report.noted_times import LinkUse, LogLine, link_lines, reach
 from elastic_harness.report.progress import goodput, places, steps_lost
 from elastic_harness.report.recoveries import recoveries
 from elastic_harness.report.rendered import render
 from elastic_harness.report.spans import Span, end_of, fault_spans, lanes, round_spans
-from elastic_harness.report.timed_lines import LogLine
 from pytest_elastic.events.codec import encode_record, kind_of
 
 __all__ = ["timeline_html"]

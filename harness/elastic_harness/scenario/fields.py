@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,16 +24,12 @@ from pydantic import (
 from elastic_harness.scenario.selectors import FORMS, Selector, parse_selector
 from pytest_elastic.errors import UsageError
 
-if TYPE_CHECKING:
-    from elastic_harness.finding import Finding
-
 __all__ = [
     "Fraction",
     "Listed",
     "Mark",
     "ModuleName",
     "Name",
-    "Parameters",
     "Rate",
     "ScenarioModel",
     "Seconds",
@@ -62,19 +58,6 @@ class ScenarioModel(BaseModel):
     """The common rules: strict types, no unknown key, no change after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Parameters(ScenarioModel):
-    """What a scenario says behind the name of a fault or a checker."""
-
-    # Any: a `CheckedScenario`, which is made of parameters, and would make a circle of imports.
-    def findings(self, scenario: Any) -> Iterable[Finding]:  # noqa: ANN401
-        """Return what is wrong with this use, as far as the `CheckedScenario` shows it.
-
-        Paths begin at these parameters: `("node",)`. What is wrong with a value by itself, pydantic
-        has found already.
-        """
-        return ()
 
 
 def from_shorthand(model: type[BaseModel], shorthand: str | None, value: object) -> object:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from pydantic import Field, field_validator, model_validator
 
 from elastic_harness.scenario.fields import Listed, ScenarioModel, Text
-from elastic_harness.toxiproxy.proxied import parse_upstream
 from pytest_elastic.errors import UsageError
 
-__all__ = ["Observe", "ProxySpec", "Rdzv"]
+__all__ = [
+    "RENDEZVOUS",
+    "Observe",
+    "ProxySpec",
+    "Rdzv",
+    "Upstream",
+    "environ_name",
+    "parse_upstream",
+]
+
+# The upstream of a proxy that is the job's rendezvous endpoint.
+RENDEZVOUS = "rendezvous"
+_ADDRESS = re.compile(r"(?P<host>[^\s:/]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})")
 
 
 class Rdzv(ScenarioModel):
@@ -103,3 +115,37 @@ class ProxySpec(ScenarioModel):
         except UsageError as error:
             raise ValueError(error.message) from error
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """What a proxy connects to. `node` is "" on the host's side; the endpoint has neither part."""
+
+    node: str = ""
+    address: str = ""
+    port: int = 0
+
+    @property
+    def is_rendezvous(self) -> bool:
+        """Tell whether it is the job's rendezvous endpoint."""
+        return not self.port
+
+
+def parse_upstream(text: str, nodes: Collection[str]) -> Upstream:
+    """Return what a text means, given the names of the nodes; raises UsageError."""
+    if text == RENDEZVOUS:
+        return Upstream()
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 1 <= int(found["port"]) <= 65535:
+        raise UsageError(
+            f"a proxy cannot lead to {text!r}: '{RENDEZVOUS}', HOST:PORT or NODE:PORT is expected"
+        )
+    host, port = found["host"], int(found["port"])
+    if host in nodes:
+        return Upstream(node=host, port=port)
+    return Upstream(address=text, port=port)
+
+
+def environ_name(proxy: str) -> str:
+    """Return the variable in which a job finds a proxy's `host:port`."""
+    return f"ELASTIC_PROXY_{proxy.upper().replace('-', '_')}"

@@ -12,7 +12,7 @@ import shlex
 import string
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from elastic_harness.registry import Registry
@@ -91,7 +91,6 @@ class Launcher:
     preloaded_role: str | None = None
     modules: Sequence[str] = ()
     read_options: str = ""
-    names_rounds: bool = False
     own_lines: str = ""
 
     def argv(self, job: JobPlan, node: NodePlan) -> list[str]:
@@ -238,6 +237,16 @@ _SOME_JOB = JobPlan(
 )
 _SOME_NODE = NodePlan(name="n1", address="any", index=0, log_dir="any")
 
+# As it is shipped.
+_TORCHRUN = Launcher(
+    name="torchrun",
+    command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
+    conf_keys=_TORCHRUN_KEYS,
+    read_options="elastic_harness.scenario.checks.torchrun_options:read_options",
+    preloaded_entry="torch.distributed.run:main",
+    own_lines=_TORCH_LOG_LINE,
+    modules=("torch.distributed.run",),
+)
 LAUNCHERS = LauncherRegistry(
     (
         Launcher(
@@ -251,29 +260,14 @@ LAUNCHERS = LauncherRegistry(
                 "pytest_elastic.workers.keeper",
             ),
             read_options="pytest_elastic.cli.options:read_options",
-            names_rounds=True,
             own_lines=r"\[pytest-elastic\b|pytest-elastic[ :]",
         ),
-        # As it is shipped.
-        Launcher(
-            name="torchrun",
-            command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
-            conf_keys=_TORCHRUN_KEYS,
-            read_options="elastic_harness.scenario.checks.torchrun_options:read_options",
-            preloaded_entry="torch.distributed.run:main",
-            own_lines=_TORCH_LOG_LINE,
-            modules=("torch.distributed.run",),
-        ),
+        _TORCHRUN,
         # With the one setting that lets 2.13 recover from a lost member at all.
-        Launcher(
+        replace(
+            _TORCHRUN,
             name="torchrun-best",
-            command=("$python", "-m", "torch.distributed.run", *_TORCHRUN_WORDS),
             environ={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-            conf_keys=_TORCHRUN_KEYS,
-            read_options="elastic_harness.scenario.checks.torchrun_options:read_options",
-            preloaded_entry="torch.distributed.run:main",
-            own_lines=_TORCH_LOG_LINE,
-            modules=("torch.distributed.run",),
         ),
     )
 )

@@ -31,7 +31,7 @@ from elastic_harness.scenario.fields import (
     Title,
     format_duration,
 )
-from elastic_harness.scenario.job_spec import Observe, ProxySpec, Rdzv
+from elastic_harness.scenario.job_spec import RENDEZVOUS, Observe, ProxySpec, Rdzv
 from elastic_harness.scenario.stage.log_source import ANY
 from elastic_harness.scenario.triggers import (
     After,
@@ -44,10 +44,10 @@ from elastic_harness.scenario.triggers import (
     When,
     WritingCondition,
 )
-from elastic_harness.toxiproxy.proxied import RENDEZVOUS, ProxyPlan
 
 __all__ = [
     "ENTRY_KEYS",
+    "STORM_ID",
     "TRIGGER_KEYS",
     "Action",
     "Clause",
@@ -62,6 +62,8 @@ __all__ = [
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
+# What the entries of a storm are called: this, and this with a number.
+STORM_ID: Final = "storm"
 ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
 
 
@@ -339,16 +341,6 @@ class Scenario(ScenarioModel):
                 "proxies lead to one"
             )
         return self
-
-    @property
-    def proxy_plans(self) -> tuple[ProxyPlan, ...]:
-        """The proxies to be opened before the launchers start."""
-        return tuple(
-            ProxyPlan(
-                name=name, upstream=spec.upstream, listen=spec.listen, is_enabled=spec.enabled
-            )
-            for name, spec in self.proxies.items()
-        )
 
     @property
     def store_host(self) -> str:

@@ -14,18 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elastic_harness.cluster.cluster import Cluster, ClusterEvent
-from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.cluster.cluster import ClusterEvent, LiveCluster
+from elastic_harness.faults.injector import Injector
 from elastic_harness.future import Future, Steps, Within, run
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import (
     HISTORY_FORMAT,
     ClausePlanned,
+    ClockCompared,
     FaultPlanned,
     FileWritten,
     HarnessFailed,
     LogMatched,
+    PoliciesSpread,
     ProcessExited,
     RunClosed,
     RunEnded,
@@ -41,12 +43,10 @@ from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.engine_run import EngineRun
-from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import clauses_of
-from elastic_harness.scenario.planning.planner import Plan
+from elastic_harness.scenario.planning.planner import PinnedTargets, Plan
+from elastic_harness.scenario.stage.clocks import LINK_COUNTS, LOG_TIMES, LinkClock, LogClock
 from elastic_harness.scenario.stage.held_writers import HeldWriters
-from elastic_harness.scenario.stage.link_clock import LINK_COUNTS, LinkClock
-from elastic_harness.scenario.stage.log_clock import LOG_TIMES, LogClock
 from elastic_harness.scenario.stage.log_source import WORKER
 from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 from elastic_harness.scenario.stage.plan import StagePlan
@@ -59,26 +59,12 @@ from pytest_elastic.loop import Loop, Timer
 if TYPE_CHECKING:
     from elastic_harness.faults.registry import FaultRegistry
 
-__all__ = ["Run", "RunResult", "RunSetup"]
+__all__ = ["Run", "RunResult"]
 
 # What a job saves is told file by file; one that writes more than this is not meant to be followed.
 _MOST_FILES = 2000
 # Undoing a fault is bounded by the fault itself; this bounds all of them together.
 _HEAL_LIMIT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSetup:
-    """Everything a run is made of; `directory` exists, is empty, and is the run's own."""
-
-    plan: Plan
-    stage: StagePlan
-    directory: str
-    socket_path: str
-    cluster_kind: str
-    is_open: bool = False
-    patience: float = 1.0
-    checkers: Registry = STANDARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,61 +94,70 @@ class RunResult:
 
 
 class Run(EngineRun):
-    """One run, in the loop's thread; `finished` has its result once all is clean again."""
+    """One run, in the loop's thread; `finished` has its result once all is clean again.
+
+    `directory` exists, is empty, and is the run's own; probes report at `socket_path`. `is_open`: a
+    test goes on with the timeline while the run is under way.
+    """
 
     def __init__(
         self,
         loop: Loop,
-        cluster: Cluster,
-        setup: RunSetup,
-        catalog: Catalog,
-        actions: FaultRegistry,
+        cluster: LiveCluster,
+        plan: Plan,
+        stage: StagePlan,
+        faults: FaultRegistry,
         *,
+        directory: str,
+        socket_path: str,
+        is_open: bool = False,
+        checkers: Registry = STANDARD,
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
-        scenario = setup.plan.scenario
-        names = {clause.name for clause in clauses_of(scenario)}
-        wanted = {what for name in names for what in setup.checkers.find(name).observes}
+        names = {clause.name for clause in clauses_of(plan.scenario)}
+        wanted = {what for name in names for what in checkers.find(name).observes}
         self._observer = Observer(
             loop,
-            setup.socket_path,
+            cluster.reporters,
+            socket_path,
             self._on_record,
-            hash_parameters=setup.is_open or "state" in wanted,
-            observe_samples=setup.is_open or "samples" in wanted,
-            observe_rate=setup.is_open or "learning_rate" in wanted,
+            hash_parameters=is_open or "state" in wanted,
+            observe_samples=is_open or "samples" in wanted,
+            observe_rate=is_open or "learning_rate" in wanted,
         )
         engine = EngineMachine(
-            setup.plan,
-            actions,
-            is_open=setup.is_open,
-            patience=setup.patience,
-            checkers=setup.checkers,
+            plan, faults, is_open=is_open, patience=stage.patience, checkers=checkers
         )
-        history = History(os.path.join(setup.directory, "history.jsonl"))
-        super().__init__(engine, history, setup.checkers, self._observer)
+        history = History(os.path.join(directory, "history.jsonl"))
+        super().__init__(engine, history, checkers, self._observer)
         self._loop = loop
         self._cluster = cluster
-        self._setup = setup
+        self._plan = plan
+        self._launched = stage
         self.finished: Future[RunResult] = Future()
         self._stage = Stage(
             loop,
             cluster,
-            setup.stage,
+            stage,
             probes=self._observer,
             on_fact=self._on_fact,
             on_lost=self._on_cluster_lost,
             toxiproxy=toxiproxy,
         )
-        self._injector = Injector(self._stage.context, catalog, loop, self._tell)
+        self._injector = Injector(self._stage.context, faults.parse, loop, self._tell)
         self._logs = LogWatch(
-            loop, setup.stage.log_dir, self._on_log_line, log_source_of=setup.stage.log_source_of
+            loop,
+            cluster.logs,
+            stage.log_dir,
+            self._on_log_line,
+            log_source_of=stage.log_source_of,
         )
-        log_times = os.path.join(setup.directory, LOG_TIMES)
-        self._log_clock = LogClock(loop, setup.stage.log_dir, log_times)
-        self._link_clock = LinkClock(loop, cluster, os.path.join(setup.directory, LINK_COUNTS))
-        self._last_lines = LastLines(setup.stage.log_dir, setup.stage.launcher.own_lines)
+        log_times = os.path.join(directory, LOG_TIMES)
+        self._log_clock = LogClock(loop, cluster.logs, stage.log_dir, log_times)
+        self._link_clock = LinkClock(loop, cluster, os.path.join(directory, LINK_COUNTS))
+        self._last_lines = LastLines(cluster.logs, stage.log_dir, stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
-        self._files = FolderWatch(loop, setup.stage.data_folders[0], self._on_file_written)
+        self._files = FolderWatch(loop, stage.data_folders[0], self._on_file_written)
         self._files_told = 0
         self._timer: Timer | None = None
         self._paused_at: float | None = None
@@ -173,9 +168,9 @@ class Run(EngineRun):
 
     def start(self) -> None:
         """Start the nodes, the launchers, and the engine's clock."""
-        scenario = self._setup.plan.scenario
+        scenario = self._plan.scenario
         log_clauses = [
-            self._setup.checkers.bind(clause.name, clause.expected).parameters
+            self._checkers.bind(clause.name, clause.expected).parameters
             for clause in clauses_of(scenario)
             if clause.name == "log_contains"
         ]
@@ -187,9 +182,9 @@ class Run(EngineRun):
             "",
             RunStarted(
                 scenario=scenario.id,
-                seed=self._setup.plan.seed.value,
-                launcher=self._setup.stage.launcher.name,
-                cluster=self._setup.cluster_kind,
+                seed=self._plan.seed.value,
+                launcher=self._launched.launcher.name,
+                cluster=self._cluster.kind,
                 nodes_initial=scenario.nodes.initial,
                 nodes_min=scenario.nodes.min,
                 nodes_max=scenario.nodes.max,
@@ -207,10 +202,10 @@ class Run(EngineRun):
     def _begin(self) -> Steps[None]:
         try:
             # Links draw from the run's own seed, so that the same plan meets the same losses.
-            yield from self._cluster.reset(seed=str(self._setup.plan.seed.value))
+            yield from self._cluster.reset(seed=str(self._plan.seed.value))
             if self._end is None:
                 self._link_clock.start()
-                yield from self._stage.begin(self._setup.plan.scenario.initial_nodes)
+                yield from self._stage.begin(self._plan.scenario.initial_nodes)
         except ElasticError as problem:
             # A run that is ended while its launchers are being started takes their nodes away.
             if self._end is None:
@@ -273,7 +268,7 @@ class Run(EngineRun):
     # Facts into the history, and from there into the engine
 
     def _on_fact(self, source: str, node: str, event: Event) -> None:
-        run_id = self._setup.stage.job.run_id
+        run_id = self._launched.job.run_id
         self._on_record(
             Record(at=self._loop.now(), source=source, node=node, run_id=run_id, event=event)
         )
@@ -301,7 +296,7 @@ class Run(EngineRun):
         if self._files_told > _MOST_FILES or self.is_over:
             return
         try:
-            size = os.stat(os.path.join(self._setup.stage.data_folders[0], path)).st_size
+            size = os.stat(os.path.join(self._launched.data_folders[0], path)).st_size
         except OSError:
             size = None
         self._on_fact("cluster", "", FileWritten(path=path, how=how, size=size))
@@ -380,9 +375,13 @@ class Run(EngineRun):
                 self._link_clock.note(counters.links)
                 if lost := sum(counters.own_drops.values()):
                     self._on_fact("cluster", "", SwitchDropped(packets=lost))
+                if counters.spread_s:
+                    self._on_fact("cluster", "", PoliciesSpread(within_s=counters.spread_s))
             except ElasticError as problem:
                 self._fail(f"whether the harness dropped packets is not known: {problem}")
         self._link_clock.close()
+        for node, error_s in self._cluster.clock_errors.items():
+            self._on_fact("cluster", node, ClockCompared(error_s=error_s))
         try:
             yield from self._cluster.reset()
         except ElasticError as problem:
@@ -400,7 +399,7 @@ class Run(EngineRun):
             exit_codes={**end.exit_codes, **self._stage.exit_codes},
             history=self.history,
             targets=self.engine.resolved,
-            checkers=self._setup.checkers,
+            checkers=self._checkers,
         )
         self.finished.settle(result)
         for callback in tuple(self._listeners):

@@ -16,8 +16,9 @@ from typing import Final, Literal, TypeVar
 
 from typing_extensions import assert_never
 
-from elastic_harness.scenario.engine.situation import NodeRef, Situation, WorkerRef, natural_key
+from elastic_harness.scenario.engine.situation import NodeRef, Situation, WorkerRef
 from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = [
     "FORMS",

@@ -1,4 +1,4 @@
-"""From a plan and a run directory to everything a run is made of.
+"""From a plan and a run directory to what is launched on the nodes.
 
 What a job sees is what its launcher would give it on a real machine, and a few variables that tell
 it where this run's things are: `ELASTIC_CHECKPOINT_DIR` (shared by all nodes, as a cluster's file
@@ -14,22 +14,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from elastic_harness.history.checkers.library import STANDARD
-from elastic_harness.history.checkers.registry import Registry
+from elastic_harness.observe.observer import probe_environ
 from elastic_harness.scenario.launchers import JobPlan, Launcher
 from elastic_harness.scenario.model import Job
 from elastic_harness.scenario.planning.planner import Plan
-from elastic_harness.scenario.runner import RunSetup
 from elastic_harness.scenario.stage.plan import StagePlan
-from elastic_harness.scenario.stage.working_copy import copy_working_folder
+from elastic_harness.scenario.stage.working_copy import copy_working_folder, is_within
 from pytest_elastic.errors import UsageError
 
-__all__ = ["make_setup"]
+__all__ = ["make_stage_plan"]
 
-_PROBE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "observe", "probe")
 # Nodes of a namespace cluster have networks of their own, and those of a process cluster addresses
 # of their own: every job can have torchrun's default port.
 _ENDPOINT_PORT = 29400
+# On machines, runs share addresses: each has a port of its own, below those that a kernel gives out
+# by itself and clear of the default.
+_ENDPOINT_PORTS = range(20000, 29000)
+_WITH_OWN_ADDRESSES = ("namespace", "process")
 # What the surroundings of pytest say to a launcher or a worker is not meant for those under test.
 _FOREIGN = re.compile(
     r"PET_.*|TORCHELASTIC_.*|PYTEST_.*|ELASTIC_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
@@ -39,7 +40,7 @@ _FOREIGN = re.compile(
 )
 
 
-def make_setup(
+def make_stage_plan(
     plan: Plan,
     launcher: Launcher,
     *,
@@ -50,13 +51,11 @@ def make_setup(
     cluster_kind: str,
     environ: Mapping[str, str],
     shared: Sequence[str] = (),
-    is_open: bool = False,
     preloaded: bool = True,
     launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = (),
     patience: float = 1.0,
-    checkers: Registry = STANDARD,
-) -> RunSetup:
-    """Return the setup of one run; raises UsageError for a program that is not there.
+) -> StagePlan:
+    """Return what a run launches, its folders made; raises UsageError for a program not there.
 
     `base_dir` is what a script's path is relative to; `cwd` is where the job runs. Without
     `preloaded`, launchers are executed as commands, torch imports and all.
@@ -64,22 +63,28 @@ def make_setup(
     job = plan.scenario.job
     log_dir = os.path.join(directory, "logs")
     called_in, copy = cwd, os.path.join(directory, "work")
+    read_only: Sequence[str] = ()
     if job.working_copy:
-        copy_working_folder(cwd, copy)
+        linked = copy_working_folder(cwd, copy)
+        outside = dict.fromkeys((*linked, *_named_outside(job.args, cwd)))
+        read_only = [path for path in outside if not is_within(directory, path)]
         cwd = copy
     checkpoints = os.path.join(cwd if job.working_copy else directory, "checkpoints")
     for folder in (log_dir, checkpoints):
         os.makedirs(folder, exist_ok=True)
     kept = {name: value for name, value in environ.items() if not _FOREIGN.fullmatch(name)}
-    stage = StagePlan(
+    return StagePlan(
         launcher=launcher,
-        job=_job_plan(plan, directory, _words(job, base_dir, called_in, cwd)),
+        job=_job_plan(
+            plan,
+            directory,
+            _words(job, base_dir, called_in, cwd),
+            has_own_addresses=cluster_kind in _WITH_OWN_ADDRESSES,
+        ),
         environ={
-            **kept,
-            "PYTHONPATH": os.pathsep.join(filter(None, (_PROBE_FOLDER, kept.get("PYTHONPATH")))),
+            **probe_environ(socket_path, kept),
             # Workers share few processors here; a thread pool each would only be in the way.
             "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
-            "ELASTIC_PROBE_SOCKET": socket_path,
             "ELASTIC_CHECKPOINT_DIR": checkpoints,
             "PYTEST_ELASTIC_EVENTS": f"unix:{socket_path}",
             **({"ELASTIC_PROBE_STEP": job.observe.step} if job.observe.step else {}),
@@ -87,26 +92,37 @@ def make_setup(
         },
         cwd=cwd,
         log_dir=log_dir,
-        shared=_outermost((directory, os.path.dirname(socket_path), base_dir, called_in, *shared)),
+        shared=_outermost(
+            (
+                directory,
+                os.path.dirname(socket_path),
+                base_dir,
+                called_in,
+                *shared,
+                *read_only,
+            )
+        ),
+        read_only=read_only,
         endpoints=plan.scenario.endpoint_hosts,
         data_folders=_data_folders(cwd if job.working_copy else checkpoints, job.env, shared),
         # What is preloaded has read its environment long ago.
         preloaded=preloaded and not launch_environs,
         launch_environs=launch_environs,
-        proxies=plan.scenario.proxy_plans,
+        proxies=plan.scenario.proxies,
         seed=plan.seed.value,
         patience=patience,
     )
-    return RunSetup(
-        plan=plan,
-        stage=stage,
-        directory=directory,
-        socket_path=socket_path,
-        cluster_kind=cluster_kind,
-        is_open=is_open,
-        patience=patience,
-        checkers=checkers,
-    )
+
+
+def _named_outside(arguments: Sequence[str], called_in: str) -> list[str]:
+    """Return what exists outside the copied folder of the absolute paths that arguments name."""
+    named = [argument.partition("=")[2] or argument for argument in arguments]
+    paths = [os.path.realpath(path) for path in named if os.path.isabs(path)]
+    return [
+        path
+        for path in paths
+        if (os.path.isdir(path) or os.path.isfile(path)) and not is_within(path, called_in)
+    ]
 
 
 def _data_folders(
@@ -120,11 +136,14 @@ def _data_folders(
     return tuple(dict.fromkeys((os.path.realpath(first), *below)))
 
 
-def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
+def _job_plan(
+    plan: Plan, directory: str, program: Sequence[str], *, has_own_addresses: bool
+) -> JobPlan:
     scenario = plan.scenario
     job = scenario.job
     # Two runs never share a name, so that a straggler of one cannot join the other.
-    digest = hashlib.sha256(directory.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]
+    own_port = _ENDPOINT_PORTS[int(digest, 16) % len(_ENDPOINT_PORTS)]
     return JobPlan(
         run_id=f"{scenario.id}-{digest}",
         program=tuple(program),
@@ -134,7 +153,7 @@ def _job_plan(plan: Plan, directory: str, program: Sequence[str]) -> JobPlan:
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
         max_restarts=job.max_restarts,
-        endpoint_port=_ENDPOINT_PORT,
+        endpoint_port=_ENDPOINT_PORT if has_own_addresses else own_port,
         conf=job.rdzv.conf,
         options=job.options,
         are_workers_apart=scenario.tells_workers_apart,

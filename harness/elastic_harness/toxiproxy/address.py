@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from pytest_elastic.loop import Loop, Timer
@@ -20,9 +19,7 @@ from pytest_elastic.loop import Loop, Timer
 __all__ = [
     "AddressError",
     "Dial",
-    "Dialling",
     "Listener",
-    "MakeDial",
     "OpenSocket",
     "host_and_port",
     "resolved",
@@ -154,30 +151,6 @@ class Listener:
 
 # Calls back with a new TCP socket, or None where there can be none.
 OpenSocket = Callable[[Callable[[socket.socket | None], None]], None]
-
-
-class Dialling(Protocol):
-    """An attempt to connect that is under way."""
-
-    def start(self) -> None:
-        """Begin; may call back before it returns."""
-
-    def cancel(self) -> None:
-        """Give up, without a call back; harmless at any moment."""
-
-
-class MakeDial(Protocol):
-    """Makes attempts to connect; `Dial` does."""
-
-    def __call__(
-        self,
-        loop: Loop,
-        address: str,
-        *,
-        on_connected: Callable[[socket.socket], None],
-        on_failed: Callable[[], None],
-    ) -> Dialling:
-        """Return an attempt that calls back once, unless cancelled."""
 
 
 class Dial:

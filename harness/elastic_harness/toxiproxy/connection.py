@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from elastic_harness.toxiproxy.address import Dial, Dialling, MakeDial
+from elastic_harness.toxiproxy.address import Dial, OpenSocket
 from elastic_harness.toxiproxy.stream import Direction, Stream, Toxic
 from elastic_harness.toxiproxy.toxics import Ending, Item
 from pytest_elastic.loop import Loop, Timer
@@ -54,7 +54,7 @@ class Connection:
         chance_for: Callable[[Direction, str], Random],
         on_closed: Callable[[Connection], None],
         on_read: Callable[[Direction, Sequence[Toxic], bool], None] = lambda *_: None,
-        make_dial: MakeDial = Dial,
+        open_socket: OpenSocket | None = None,
     ) -> None:
         self._loop = loop
         self._client = client
@@ -65,8 +65,12 @@ class Connection:
         self._watched: dict[int, tuple[bool, bool]] = {}
         self._streams = {way: Stream(partial(chance_for, way)) for way in Direction}
         self._flows: dict[Direction, _Flow] = {}
-        self._dial: Dialling = make_dial(
-            loop, upstream, on_connected=self._connected, on_failed=self.close
+        self._dial = Dial(
+            loop,
+            upstream,
+            on_connected=self._connected,
+            on_failed=self.close,
+            open_socket=open_socket,
         )
 
     def start(self) -> None:

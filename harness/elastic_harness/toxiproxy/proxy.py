@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from elastic_harness.scenario.planning.seed import Seed
-from elastic_harness.toxiproxy.address import Dial, Listener, MakeDial, resolved
+from elastic_harness.toxiproxy.address import Listener, OpenSocket, resolved
 from elastic_harness.toxiproxy.connection import Connection
 from elastic_harness.toxiproxy.stream import Direction, Toxic
 from pytest_elastic.loop import Loop
@@ -29,7 +29,7 @@ class Proxy:
         name: str,
         listen: str,
         upstream: str,
-        make_dial: MakeDial = Dial,
+        open_socket: OpenSocket | None = None,
     ) -> None:
         self.name = name
         self.listen = listen
@@ -40,7 +40,7 @@ class Proxy:
         self._connections: list[Connection] = []
         self._accepted = 0
         self._toxics: list[Toxic] = []
-        self._make_dial = make_dial
+        self._open_socket = open_socket
         self._met: dict[str, int] = {}
         self._read = dict.fromkeys(Direction, 0)
 
@@ -142,7 +142,7 @@ class Proxy:
             chance_for=chance_for,
             on_closed=self._connections.remove,
             on_read=self._count,
-            make_dial=self._make_dial,
+            open_socket=self._open_socket,
         )
         self._connections.append(connection)
         for toxic in self._toxics:

@@ -155,10 +155,8 @@ class Latency(Stage):
 class Bandwidth(Stage):
     """At most `rate` thousand bytes a second, in pieces; at a rate of 0 nothing passes."""
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._due: float | None = None
-        self._late_s = 0.0  # by how much the piece before left too late, to be made up for
+    _due: float | None = None
+    _late_s = 0.0  # by how much the piece before left too late, to be made up for
 
     @override
     def take(self, item: Item, now: float) -> None:
@@ -207,9 +205,7 @@ class Bandwidth(Stage):
 class SlowClose(Stage):
     """The end, and only the end, leaves `delay` late."""
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._due: float | None = None
+    _due: float | None = None
 
     @override
     def take(self, item: Item, now: float) -> None:
@@ -249,9 +245,7 @@ class Timeout(Stage):
 
     closes_when_removed = True
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._quiet_since: float | None = None
+    _quiet_since: float | None = None
 
     @property
     @override
@@ -289,9 +283,7 @@ class Timeout(Stage):
 class Slicer(Stage):
     """Chunks leave in slices of about `average_size`, each `delay` microseconds after another."""
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._free_at = float("-inf")
+    _free_at = float("-inf")
 
     @override
     def take(self, item: Item, now: float) -> None:
@@ -329,9 +321,7 @@ class Slicer(Stage):
 class LimitData(Stage):
     """The connection is closed once `bytes` bytes have passed since the toxic was added."""
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._passed = 0
+    _passed = 0
 
     @override
     def give(self, now: float) -> Item | None:
@@ -359,9 +349,7 @@ class ResetPeer(Stage):
 
     gives_only_resets = True
 
-    def __init__(self, attributes: Mapping[str, int], chance: random.Random) -> None:
-        super().__init__(attributes, chance)
-        self._since: float | None = None
+    _since: float | None = None
 
     @override
     def take(self, item: Item, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Faults that are aimed: at whoever decides, within milliseconds of what it has just decided.
+"""Faults that are aimed: at the leader, within milliseconds of what it has just decided.
 
 An armed one waits for the next moment of its kind (`_MOMENTS`), and then does a few things in a
 row, each a drawn while after the one before. What it does follows from `InjectedFault.who` and
@@ -37,11 +37,11 @@ __all__ = ["AIMED_FAULTS"]
 
 # What somebody states, or is told, at such a moment; a commit shows when its first workers start.
 _MOMENTS: dict[str, tuple[type[object], ...]] = {
-    "on commit": (ports.StartWorkers,),
+    "on start": (ports.StartWorkers,),
     "on election": (events.CoordinatorStarted,),
     "on ending": (events.JobEnding,),
     "on parting": (events.CoordinatorSteppedDown, events.MemberLeft),
-    "on seal": (events.RoundSealed,),
+    "on proposal": (events.RoundSealed,),
 }
 _Step = tuple[float | None, Act]
 """What is done so long after the one before; None: when somebody stops deciding."""
@@ -55,7 +55,7 @@ def _draw(fault: InjectedFault) -> random.Random:
 
 
 def _arm(kinds: tuple[type[object], ...], word: str, target: Target, fault: InjectedFault) -> str:
-    """Wait for a moment; whoever it is of is hit."""
+    """Wait for a moment; the node that it is of is hit."""
     draw, world = _draw(fault), target.world
     left = draw.choice([0, 0, 0, 1])
 
@@ -69,27 +69,27 @@ def _arm(kinds: tuple[type[object], ...], word: str, target: Target, fault: Inje
             left -= 1
             return
         world.listeners.remove(look)
-        decides = process if process.coordinator is not None else _decider(target)
-        _hit(target, decides or process, draw, f"{word}: ")
+        leading = process if process.leader is not None else _leading(target)
+        _hit(target, leading or process, draw, f"{word}: ")
 
     world.listeners.append(look)
     return ""  # so far nothing is done
 
 
 def _beset(target: Target, fault: InjectedFault) -> str:
-    """Hit whoever decides now."""
-    decides = _decider(target)
-    if decides is not None:
-        _hit(target, decides, _draw(fault), "")
+    """Hit the present leader."""
+    leading = _leading(target)
+    if leading is not None:
+        _hit(target, leading, _draw(fault), "")
     return ""
 
 
-def _decider(target: Target) -> Process | None:
+def _leading(target: Target) -> Process | None:
     process = target.world.processes[target.host] if target.world.host is not None else None
     return process if process is not None and process.is_alive else None
 
 
-def _hit(target: Target, decides: Process, draw: random.Random, when: str) -> None:
+def _hit(target: Target, leading: Process, draw: random.Random, when: str) -> None:
     """Do a few things in a row; the first ones before what was just sent has arrived, or after."""
     steps = iter(_any(target, draw) if draw.random() < 0.4 else _script(target, draw))
 
@@ -107,7 +107,7 @@ def _hit(target: Target, decides: Process, draw: random.Random, when: str) -> No
         if target.is_healed:
             return
         if process is None:
-            process = decides if decides.coordinator is not None else _decider(target) or decides
+            process = leading if leading.leader is not None else _leading(target) or leading
         did = act(target, process, draw)
         if did:
             target.tell(f"{when}{did}")
@@ -171,7 +171,7 @@ def _at_parting(target: Target, act: Callable[[Process], None]) -> None:
 
 
 def _part(target: Target, fault: InjectedFault) -> str:
-    """Cut two nodes off from each other, whoever they are; all others are reached by both."""
+    """Cut any two nodes off from each other; all others are reached by both."""
     draw, names = _draw(fault), sorted(target.world.processes)
     if len(names) < 2:
         return ""
@@ -205,4 +205,4 @@ AIMED_FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     "part": _part,
     "slow kill": _slowly,
 }
-assert tuple(sorted(AIMED_FAULTS)) == AIMED, "every kind that is drawn can be done"
+assert sorted(AIMED_FAULTS) == sorted(AIMED), "every kind that is drawn can be done"

@@ -1,4 +1,4 @@
-"""What an aimed fault may do to whoever decides, and to the links around it.
+"""What an aimed fault may do to the leader, and to the links around it.
 
 Each says what it did, or returns "" where nothing could be done, or must not be (`target.py`).
 """
@@ -50,7 +50,7 @@ def _may_be_lost(target: Target, process: Process) -> bool:
 
 
 def leave(target: Target, process: Process, draw: random.Random) -> str:
-    """Tell whoever decides to leave (R4)."""
+    """Tell the leader's node to leave (R4)."""
     agent = process.agent
     # Held workers of a node that is told to leave go on, to save what they have (R5).
     if not _may_be_lost(target, process) or agent.over is not None or agent.is_held:
@@ -80,7 +80,7 @@ def _pause(target: Target, process: Process, draw: random.Random) -> str:
 
 def depose(target: Target, process: Process, draw: random.Random) -> str:
     """Show a coordinator a record of a higher term: somebody was elected, and is lost (R11.4)."""
-    coordinator, ahead = process.coordinator, draw.choice([1, 1, 2, 6])
+    coordinator, ahead = process.leader, draw.choice([1, 1, 2, 6])
     if not target.world.config.has_succession or coordinator is None or not process.is_alive:
         return ""
     if not target.world.starts or process.is_frozen:
@@ -108,7 +108,7 @@ def _join(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def _isolate(target: Target, process: Process, draw: random.Random) -> str:
-    """Cut whoever decides off from all others."""
+    """Cut the leader off from all others."""
     others = _others(target, process.name)
     if target.world.config.is_granted and draw.random() < 0.5:
         others.append(ETCD)
@@ -117,7 +117,7 @@ def _isolate(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def _part_from_some(target: Target, process: Process, draw: random.Random) -> str:
-    """Cut whoever decides off from some of the others, in one direction or both."""
+    """Cut the leader off from some of the others, in one direction or both."""
     others = _some(_others(target, process.name), draw)
     ways = draw.choice([(0, 1), (0, 1), (0,), (1,)])
     links = [both(process.name, other)[way] for other in others for way in ways]
@@ -126,7 +126,7 @@ def _part_from_some(target: Target, process: Process, draw: random.Random) -> st
 
 
 def _other(target: Target, process: Process, draw: random.Random) -> str:
-    """Cut another node off from all, or from all but whoever decides."""
+    """Cut another node off from all, or from all but the leader."""
     others = _others(target, process.name)
     if not others:
         return ""
@@ -138,7 +138,7 @@ def _other(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def _narrow(target: Target, process: Process, draw: random.Random) -> str:
-    """Leave whoever decides as few others as it needs, or some; it does not hear the rest."""
+    """Leave the leader as few others as it needs, or some; it does not hear the rest."""
     others = _others(target, process.name)
     kept = _some(others, draw)
     if draw.random() < 0.7:  # half of a round is enough for who decides
@@ -157,7 +157,7 @@ def _narrow(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def swap(target: Target, process: Process, draw: random.Random) -> str:
-    """Cut all off whom whoever decides hears, and, most often, give it those that it does not."""
+    """Cut all off whom the leader hears, and, most often, give it those that it does not."""
     world, others = target.world, _others(target, process.name)
     heard = [other for other in others if (other, process.name) not in world.cut_links]
     if draw.random() < 0.6:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from elastic_simulation.granted import ETCD
 from elastic_simulation.random_faults.aimed import AIMED_FAULTS
-from elastic_simulation.random_faults.plan import KINDS, LONG, InjectedFault
+from elastic_simulation.random_faults.plan import KINDS, NAMED, InjectedFault
 from elastic_simulation.random_faults.target import MAX_STARTS, Target, can_boot
 from elastic_simulation.world import World
 
@@ -260,6 +260,80 @@ def _endpoint(target: Target, fault: InjectedFault) -> str:
     return f"endpoint down for {seconds} s"
 
 
+def _hosts_forget(target: Target, fault: InjectedFault) -> str:
+    """Let hosts forget all, and begin apart from those who run the job; R12 promises one job."""
+    if not target.world.starts or not target.has_succession:
+        return ""
+    several = target.world.endpoints is not None
+    return (_several_forget if several else _the_host_forgets)(target, fault)
+
+
+def _several_forget(target: Target, fault: InjectedFault) -> str:
+    """Start a majority of several hosts again, cut off from all others for a moment.
+
+    Together they could found a job. The others are heard of before `announced_within_s` is over;
+    they are enough to go on, and the last host knows of them, too.
+    """
+    world = target.world
+    assert world.endpoints is not None, "there are several"
+    names = world.endpoints.names
+    majority = len(names) // 2 + 1
+    side = [names[(fault.who + number) % len(names)] for number in range(majority)]
+    hosts = [world.processes.get(name) for name in names]
+    if not all(host is not None and host.is_alive and host.agent.belongs for host in hosts):
+        return ""
+    left = [name for name in _newest_roster(world) if name not in side]
+    if 2 * sum(world.processes[name].is_alive for name in left) <= len(_newest_roster(world)):
+        return ""
+    if len(world.every_process) + majority > MAX_STARTS:
+        return ""
+    for name in side:
+        world.kill_agent(name)
+    others = [name for name in world.processes if name not in side]
+    seconds = world.config.lease_s * _choose(fault, [0.3, 0.6, 0.9])
+    _cut_apart(target, side, others, seconds)
+    world.start(*side)
+    return f"{','.join(side)} forget, and are cut off for {seconds:.2f} s"
+
+
+def _the_host_forgets(target: Target, fault: InjectedFault) -> str:
+    """Cut the power of the only host; it is back a lease later, with all who are in no round.
+
+    There are spares among them, and too few who are new, or `may_come` says no.
+    """
+    world, host = target.world, target.world.host
+    if host is None or not host.is_alive or target.is_needed(host):
+        return ""
+    seconds = world.config.lease_s * _choose(fault, [1.0, 2.0, 4.0])
+
+    def come_back() -> None:
+        roster = _newest_roster(world)
+        living = [name for name, process in world.processes.items() if process.is_alive]
+        idle = [name for name in living if name not in roster]
+        busy = [name for name in living if name in roster]
+        if target.is_healed or host.is_alive or not target.may_come:
+            return
+        if len(world.every_process) < MAX_STARTS and can_boot(world, host.name):
+            _cut_apart(target, [host.name, *idle], busy, seconds)
+            world.start(host.name)
+
+    world.cut_power(host.name)
+    world.later(world.config.lease_s * 1.01, come_back)
+    return f"{host.name} forgets, and is back with those in no round for {seconds:.2f} s"
+
+
+def _newest_roster(world: World) -> Sequence[str]:
+    newest = max((each for _, each in world.starts), key=lambda each: (each.term, each.round))
+    return [entry.name for entry in newest.roster]
+
+
+def _cut_apart(target: Target, side: Sequence[str], others: Sequence[str], seconds: float) -> None:
+    links = [pair for one in side for two in others for pair in ((one, two), (two, one))]
+    for link in links:
+        target.world.cut(*link)
+    target.later(seconds, lambda: target.world.heal(links))
+
+
 # --- time ----------------------------------------------------------------------------------------
 
 
@@ -294,5 +368,6 @@ _FAULTS: dict[str, Callable[[Target, InjectedFault], str]] = {
     "turn": _turn,
 }
 assert tuple(sorted(_FAULTS)) == KINDS, "every kind that is drawn can be done"
-_FAULTS |= {**AIMED_FAULTS, "age": _age}
-assert LONG == ("age",), "every kind that is drawn can be done"
+_NAMED = {"age": _age, "hosts forget": _hosts_forget}
+assert tuple(sorted(_NAMED)) == NAMED, "every kind that is named can be done"
+_FAULTS |= {**AIMED_FAULTS, **_NAMED}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_elastic.rendezvous.model import Settings
 
-__all__ = ["AIMED", "KINDS", "LONG", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
+__all__ = ["AIMED", "KINDS", "NAMED", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
 
 # What can be done to a world (`faults.py` does it). Each of the first ends a round; the others
 # disturb what follows from that.
@@ -52,21 +52,21 @@ _BRISK_PACES = ((0.25, 1.2), (0.4, 1.25), (0.4, 1.25), (0.6, 1.9), (0.6, 1.9), (
 _PACES["granted"] = _PACES["coordinator"]
 QUORUMS: tuple[str, ...] = tuple(_PACES)
 KINDS: tuple[str, ...] = tuple(sorted((*_ENDS_A_ROUND, *_DISTURBS)))
-# What is done to whoever decides, at the moment at which it does, and what makes that worse
-# (`aimed.py`). In a draw of their own, or plans of seeds that are known would change.
+# What is done to the leader, at the moment at which it decides, and what makes that worse
+# (`aimed.py`). In a draw of their own, and in this order, or plans of known seeds would change.
 AIMED: tuple[str, ...] = (
     "beset",
     "lull",
-    "on commit",
+    "on start",
     "on election",
     "on ending",
     "on parting",
-    "on seal",
+    "on proposal",
     "part",
     "slow kill",
 )
-# What takes long in virtual time: drawn only where it is named, or every run would.
-LONG: tuple[str, ...] = ("age",)
+# Drawn only where they are named: what takes long in virtual time, or needs several endpoints.
+NAMED: tuple[str, ...] = ("age", "hosts forget")
 # A job that was well for so long is believed to stay so: two beats, or a round of its shortest.
 WELL_S = 2.0
 
@@ -230,7 +230,7 @@ def _draw_fault(draw: random.Random, after_s: float, kinds: Sequence[str]) -> In
 
 def _draw_settings(draw: random.Random, count: int, quorum: str, *, is_brisk: bool) -> Settings:
     if quorum == "majority":
-        # Two groups must not both be large enough, or whoever comes back at the endpoint may begin
+        # Two groups must not both be large enough, or a host that comes back may begin
         # the job anew beside its survivors (R12).
         minimum = draw.choice([count // 2 + 1, count // 2 + 1, count])
         maximum = draw.choice([2 * minimum - 1, max(minimum, count - 1)])

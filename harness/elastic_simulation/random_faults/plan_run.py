@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_simulation.checks import Violation, Watch
-from elastic_simulation.cores import health_of, world_class
 from elastic_simulation.granted import ETCD
 from elastic_simulation.process import KILL_S, STOP_S, PlayedAgent
 from elastic_simulation.random_faults.faults import inject
-from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, seems_over
+from elastic_simulation.random_faults.health import SLOWEST_CLOCK, Health, health_of, seems_over
 from elastic_simulation.random_faults.plan import AIMED, InjectedFault, Plan, draw_plan
 from elastic_simulation.random_faults.target import Target, can_boot, may_come
 from elastic_simulation.world import World
+from elastic_simulation.worlds import world_class
 from pytest_elastic.events import model as events
 
 __all__ = ["Outcome", "PlanRun", "finish_what_is_done", "run_plan", "run_seed"]
@@ -226,7 +226,7 @@ class PlanRun:
         if world.config.outlives_coordinator and ends & {"succeeded", "failed"}:
             return
         if world.config.has_succession:
-            # Whoever is at the endpoint tells newcomers; without it only members go on.
+            # The agent at the endpoint tells newcomers; without it only members go on.
             if not world.host.is_alive and self.plan.seed % 2 and may_come(world):
                 self._bring_host_back(world.host.name)
                 return
@@ -259,6 +259,11 @@ class PlanRun:
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]
+        if world.endpoints is not None:
+            hosts = [world.processes.get(each) for each in world.endpoints.names if each != name]
+            in_job = [each for each in hosts if each and each.is_alive and each.agent.belongs]
+            if 2 * len(in_job) <= len(world.endpoints.names):
+                return  # and by hosts that know of no job, where those are most
         # Of all others, those too that are yet to come back.
         others = [*world.processes, ETCD] if world.config.outlives_coordinator else [host.name]
         for other in others:

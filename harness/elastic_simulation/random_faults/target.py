@@ -49,10 +49,10 @@ class Target:
     def host(self) -> str:
         """The node that decides; the endpoint's where nobody does."""
         assert self.world.host is not None, "somebody hosts the rendezvous"
-        deciding = [p for p in self.world.every_process if p.is_alive and p.coordinator is not None]
+        deciding = [p for p in self.world.every_process if p.is_alive and p.leader is not None]
         if not (self.has_succession and deciding):
             return self.world.host.name
-        return max(deciding, key=lambda p: p.coordinator.term if p.coordinator else 0).name
+        return max(deciding, key=lambda p: p.leader.term if p.leader else 0).name
 
     def pick(self, fault: InjectedFault, *, spare_host: bool = True) -> str:
         """Return the node that a fault falls on; the host only where it has to be."""

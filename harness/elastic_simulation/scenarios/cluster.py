@@ -26,6 +26,7 @@ from elastic_harness.cluster.cluster import (
     ProcessExited,
 )
 from elastic_harness.cluster.facets import NetworkCounters
+from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
 from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair, hardest_cut
@@ -82,6 +83,7 @@ class SimulatedCluster:
         self.world = world
         self.capabilities = SIMULATED
         self.network = SimulatedLinks(world)
+        self.logs = LocalLogs()  # there are none: simulated processes print nothing
         self._on_event = on_event
         self._nodes: dict[str, ClusterNode] = {}
         self._starts: dict[str, int] = {}

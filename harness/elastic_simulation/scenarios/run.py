@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from elastic_harness.cluster.process import ProcessRef
-from elastic_harness.faults.injector import Catalog, Injector
+from elastic_harness.faults.injector import Injector
 from elastic_harness.future import Future, run
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
@@ -222,8 +222,7 @@ class SimulatedRun(EngineRun):
     def __init__(
         self,
         plan: Plan,
-        catalog: Catalog,
-        actions: FaultRegistry,
+        faults: FaultRegistry,
         *,
         directory: str | None = None,
         checkers: Registry = STANDARD,
@@ -242,7 +241,7 @@ class SimulatedRun(EngineRun):
             on_event=self._on_fact,
             on_exit=self._on_exit,
         )
-        engine = EngineMachine(plan, actions, checkers=checkers)
+        engine = EngineMachine(plan, faults, checkers=checkers)
         super().__init__(engine, History(path), checkers, self.world.training)
         self.cluster = SimulatedCluster(self.world, on_event=self._on_cluster_event)
         self._stage = Stage(
@@ -253,7 +252,7 @@ class SimulatedRun(EngineRun):
             on_fact=self._on_fact,
             on_lost=lambda what: self._on_fact("engine", "", HarnessFailed(what=what)),
         )
-        self._injector = Injector(self._stage.context, catalog, self, self._tell)
+        self._injector = Injector(self._stage.context, faults.parse, self, self._tell)
         self._alarm: Timer | None = None
 
     @property
@@ -295,7 +294,7 @@ class SimulatedRun(EngineRun):
             ),
         )
         self._tell(m.TimePassed())
-        # Whoever begins first hosts the rendezvous.
+        # The first node that begins hosts the rendezvous.
         names = sorted(scenario.initial_nodes, key=lambda name: name != scenario.store_host)
         begun = run(self, self._stage.begin(names))
         self.world.run_until(lambda: self._end is not None, within_s=scenario.limit + 1.0)

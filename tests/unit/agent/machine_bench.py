@@ -8,7 +8,7 @@ from pytest_elastic.agent import messages as m
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, RosterEntry
+from pytest_elastic.rendezvous.model import Assignment, Node
 
 __all__ = ["FAILURE_GRACE_S", "GRACE_S", "KILL_TIMEOUT_S", "Bench", "assignment"]
 
@@ -24,8 +24,8 @@ def assignment(round_: int = 1, slots: int = 2) -> Assignment:
         round=round_,
         term=1,
         roster=(
-            RosterEntry(name="n1", incarnation="a", address="10.0.0.1", slots=slots),
-            RosterEntry(name="n2", incarnation="b", address="10.0.0.2", slots=slots),
+            Node(name="n1", incarnation="a", address="10.0.0.1", slots=slots),
+            Node(name="n2", incarnation="b", address="10.0.0.2", slots=slots),
         ),
         group_rank=0,
         restart_count=0,

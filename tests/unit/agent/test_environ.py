@@ -10,7 +10,7 @@ import pytest
 from pytest_elastic.agent.environ import visible_device, worker_environ
 from pytest_elastic.agent.ranks import worker_ranks
 from pytest_elastic.errors import UsageError
-from pytest_elastic.rendezvous.model import Assignment, RosterEntry
+from pytest_elastic.rendezvous.model import Assignment, Node
 
 
 def environ_of(
@@ -25,7 +25,7 @@ def environ_of(
     assignment = Assignment(
         round=1,
         term=1,
-        roster=(RosterEntry(name="n1", incarnation="a", address="10.0.0.1", slots=slots),),
+        roster=(Node(name="n1", incarnation="a", address="10.0.0.1", slots=slots),),
         group_rank=0,
         restart_count=0,
         max_restarts=3,

@@ -221,3 +221,22 @@ def test_torch_names_its_threads_as_they_are_looked_for(tmp_path: Path) -> None:
 def test_a_process_without_gloo_has_none_of_its_threads() -> None:
     """Nothing to wait for."""
     assert ending._gloo_threads() == []
+
+
+@pytest.mark.parametrize(
+    ("library", "status"), [("/libc.so.6", 0), ("/libm.so.6", -6), ("/nowhere.so", -6)]
+)
+def test_what_a_library_has_registered_with_python_is_dropped(library: str, status: int) -> None:
+    """And not what others have: here the C library's `abort`, as triton registers a report."""
+    code = (
+        "import ctypes, math, sys\n"
+        "from pytest_elastic.boot import ending\n"
+        "libc, libm = ctypes.CDLL(None), ctypes.CDLL('libm.so.6')\n"
+        "assert ctypes.pythonapi.Py_AtExit(libc.abort) == 0\n"
+        f"ending.drop_cleanups({library!r})\n"
+        "print('ended')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, "ended\n")

@@ -19,8 +19,8 @@ from pytest_elastic.errors import UsageError
 # dest: a wrong value, what is said of it, and what else it takes for the option to be read at all.
 BAD: dict[str, tuple[str, str, Sequence[str]]] = {
     "nnodes": ("4:2", "1 <= MIN <= MAX is expected", ()),
-    "nproc_per_node": ("-1", "expected a number of workers from 1 to 10000", ()),
-    "rdzv_backend": ("zeus", "known are ", ()),
+    "nproc_per_node": ("0", "expected a number of workers from 1 to 10000", ()),
+    "rdzv_backend": ("zeus", "known are c10d, static, pytest-elastic, etcd-v3, etcd, etcd-v2", ()),
     "rdzv_endpoint": ("node0:", "expected HOST or HOST:PORT", ("--rdzv-backend=c10d",)),
     "rdzv_id": ("", "expected any text that all its nodes give", ()),
     "rdzv_conf": ("lease:5", "expected key=value", ("--rdzv-backend=c10d",)),
@@ -37,8 +37,8 @@ BAD: dict[str, tuple[str, str, Sequence[str]]] = {
     "logs_specs": ("mine", "there is no entry point of that name", ()),
     "numa_binding": ("near", "expected one of node, socket, exclusive, core-complex", ()),
     "signals_to_handle": ("SIGKILL", "expected names such as SIGTERM", ()),
-    "shutdown_timeout": ("soon", "expected a number of seconds from 0", ()),
-    "failure_grace": ("-1", "expected a number of seconds from 0", ()),
+    "shutdown_timeout": ("-1", "expected a number of seconds from 0", ()),
+    "failure_grace": ("soon", "expected a number of seconds from 0", ()),
     "node_name": ("a\tb", "expected a name in one line", ()),
     "worker_start": ("warm", "expected one of auto, exec", ()),
 }
@@ -51,6 +51,7 @@ SHOWS_LATER = {
 }
 NEVER_WRONG = {
     "event_log_handler": "a name that is not known has no effect, and a warning says so",
+    "log_line_prefix_template": "any text may stand before a line",
     "duplicate_stdout_filters": "any text may be looked for",
     "duplicate_stderr_filters": "any text may be looked for",
 }

@@ -84,9 +84,23 @@ def test_a_setting_reaches_the_machines_and_changes_nothing_else(setting: str) -
     before = dataclasses.asdict(settings_of(parse("")))
     after = dataclasses.asdict(settings_of(parse(f"{setting}={text}")))
     assert after[field] == value != before[field]
-    # An interval between beats is of no use without a lease of several.
-    with_it = {"lease_s", "beat_interval_s"} if setting.startswith("keep_alive") else set()
+    # An interval between beats is of no use without a lease of several; from that, others follow.
+    follows = {*rdzv_conf.FROM_LEASE, "lease_s"}
+    with_it = follows if setting == "lease" or setting.startswith("keep_alive") else set()
     assert {key for key in after if after[key] != before[key]} <= {field, *with_it}
+
+
+def test_what_is_not_given_follows_from_the_lease() -> None:
+    """A lease alone is enough, shorter than a beat is by default, or longer than all of them."""
+    default, short, long = (settings_of(parse(text)) for text in ("", "lease=1.2", "lease=60"))
+    assert settings_of(parse("lease=5")) == default
+    for one in (short, long):
+        assert one.beat_interval_s == one.lease_s / 5
+        assert one.drift_s >= one.lease_s / 10
+    assert short.linger_s == default.linger_s < long.linger_s
+    assert short.min_round_s < default.min_round_s == long.min_round_s
+    given = settings_of(parse("drift=0.1,lease=60,beat_interval=3"))
+    assert (given.drift_s, given.beat_interval_s) == (0.1, 3.0)
 
 
 @pytest.mark.parametrize(

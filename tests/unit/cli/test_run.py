@@ -11,7 +11,7 @@ from pytest_elastic import launch
 from pytest_elastic.cli.main import main
 from pytest_elastic.cli.run import read_config
 from pytest_elastic.errors import RendezvousError
-from pytest_elastic.rendezvous.liveness import HeldLease
+from pytest_elastic.rendezvous.leases import HeldLease
 
 
 @pytest.mark.parametrize(

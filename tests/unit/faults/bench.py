@@ -151,7 +151,7 @@ class World:
             patience=patience,
         )
         self.cluster.on_node_gone = self.context.stops.forget
-        self.injector = Injector(self.context, self.registry, self.time, self.told.append)
+        self.injector = Injector(self.context, self.registry.parse, self.time, self.told.append)
         for number in range(1, nodes + 1):
             self.cluster.bring_up(f"n{number}")
             self.processes[1000 + number] = PlayedProcess()

@@ -21,6 +21,7 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.facets import FileLimit, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
+from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
 from elastic_harness.network.link_model import HEALTHY, DecisionKind, Layers, Link, LinkPolicy, Pair
@@ -86,6 +87,7 @@ class PlayedCluster:
         self.names = PlayedNames(self)
         self.budget = self.limits = Budget(self)
         self.disks = PlayedDisks(self)
+        self.logs = LocalLogs()
         self.clock = PlayedClock(self)
         self.sockets = PlayedSockets(self)
         self.folders: Mapping[str, str] = {}
@@ -104,7 +106,7 @@ class PlayedCluster:
         """Take note of an operation, and do it a moment later."""
         self.log.append(name)
         verb = name.split(maxsplit=1)[0]
-        future: Future[None] = Future()
+        future: Future[None] = Future(name)
 
         def do() -> None:
             if verb in self.broken:
@@ -373,7 +375,7 @@ class Budget:
             return settled(None)
         asked = 9 + free
         limit = self.files[process.pid] = asked if at_most is None else min(asked, at_most)
-        return settled(FileLimit(limit=limit, lowest_free=9, asked=asked))
+        return settled(FileLimit(limit=limit, asked=asked))
 
     def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
         self.files.pop(process.pid, None)

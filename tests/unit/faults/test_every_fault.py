@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.fault import LAYERS
+from elastic_harness.faults.injector import FaultTask
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.faults.task import FaultTask
 from elastic_harness.network.link_model import HEALTHY
 from elastic_harness.scenario.engine.messages import FaultProved, Fire
 
@@ -80,18 +80,16 @@ def remains(world: World) -> dict[str, object]:
 def undo(world: World, order: Fire) -> str:
     """Heal a fault by its own means, whatever has become of it; returns what is wrong."""
     fault = world.registry.parse(order.action, order.value)
-    outcome: list[str] = []
     task = FaultTask(
         fault.heal(world.context, order.targets, id=order.entry_id),
         world.time,
-        on_in_force=lambda _: None,
-        on_done=lambda _: outcome.append(""),
-        on_failed=outcome.append,
+        lambda _: None,
+        entry_id=order.entry_id,
     )
     task.start()
     world.pass_time(60)
-    assert len(outcome) == 1, "a heal ends"
-    return outcome[0]
+    assert task.is_done, "a heal ends"
+    return "" if task.error is None else task.error.message
 
 
 NOTHING = remains(World())

@@ -12,7 +12,7 @@ from typing import Any
 from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.registry import built_in_faults
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.model import Scenario
 
 from tests.unit.faults.bench import World

@@ -6,7 +6,9 @@ import signal
 from typing import Any
 
 import pytest
+from elastic_harness.faults.nodes.node import CrashNode
 from elastic_harness.faults.registry import built_in_faults
+from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.selectors import SelectionEmpty
 
 from tests.unit.faults.bench import World
@@ -189,7 +191,7 @@ def test_what_the_cluster_refuses_makes_the_fault_fail_with_its_words() -> None:
     world.stuck.add("power_cut")
     world.fire("power_cut", "n2")
     world.pass_time(15.1)
-    assert world.story == ["failed: an operation: no answer within 15 s"]
+    assert world.story == ["failed: power_cut n2: no answer within 15 s"]
 
 
 def test_a_preempted_node_gets_its_notice_and_then_loses_power_whatever_it_does() -> None:
@@ -355,3 +357,18 @@ def test_a_command_that_fails_or_hangs_proves_nothing_and_is_ended() -> None:
     assert "the command on n1" in world.story[-1]
     world.heal()
     assert world.log[-1] == "end commands of x"
+
+
+def test_the_old_name_of_exempt_nodes_is_accepted_with_a_warning() -> None:
+    """A fault of 0.1 goes on to work, and may call what it is derived from by that name."""
+    with pytest.warns(DeprecationWarning, match="Leave.excuses is called exempt_nodes"):
+
+        class Leave(CrashNode):
+            """It ends one more than it says."""
+
+            def excuses(self, targets: Targets) -> tuple[str, ...]:
+                return (*super().excuses(targets), "n9")  # type: ignore[misc]
+
+    leave = Leave.model_validate({"node": "n2"})
+    targets = leave.resolve(World().situation(), stream="x")
+    assert leave.exempt_nodes(targets) == ("n2", "n9")

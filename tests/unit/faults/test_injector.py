@@ -13,7 +13,6 @@ from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.faults.workers.worker import KillWorker, WorkerFault
 from elastic_harness.scenario.engine.situation import Targets
-from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError
 from tests.unit.faults.bench import World
@@ -241,15 +240,6 @@ def test_a_fault_of_before_still_works_and_is_warned_of() -> None:
         "`context.is_alive(...)` goes with the next release",
     }
     assert world.story == ["in force", "proved: all gone"]
-
-
-@pytest.mark.parametrize(
-    "value", [{"worker": "rank 1", "signal": "SIGSTOP"}, {"worker": "rank 1", "signal": 0}, {}]
-)
-def test_a_kill_takes_signals_that_end(value: object) -> None:
-    """Stopping is `pause`, and 0 is none."""
-    with pytest.raises(ValidationError):
-        built_in_faults().parse("kill", value)
 
 
 def test_the_number_of_a_signal_is_read_as_its_name() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from elastic_harness.faults.registry import built_in_faults
-from pydantic import ValidationError
-
 from tests.unit.faults.bench import World
 
 
@@ -170,20 +166,3 @@ def test_a_worker_that_cannot_tell_is_not_limited() -> None:
     world.fire("file_limit", "rank 1")
     assert "no probe that could see whether it is refused files" in world.story[-1]
     assert world.budget.files == {}
-
-
-@pytest.mark.parametrize(
-    ("action", "value", "complaint"),
-    [
-        ("cpu_limit", {"node": "n1", "share": "0%"}, "greater than 0"),
-        ("memory_limit", "n1", "Field required"),
-        ("memory_limit", {"node": "n1", "size": 5}, "5 is not a size: write for example 300MB"),
-        ("memory_limit", {"node": "n1", "size": "5mb"}, "is not a size"),
-        ("memory_limit", {"node": "n1", "size": "0B"}, "greater than 0"),
-        ("process_limit", {"node": "n1", "free": -1}, "greater than or equal to 0"),
-    ],
-)
-def test_impossible_limits_are_refused(action: str, value: object, complaint: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(ValidationError, match=complaint):
-        built_in_faults().parse(action, value)

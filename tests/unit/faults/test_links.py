@@ -7,7 +7,6 @@ from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
 from elastic_harness.network.link_policy import BurstLoss, Distribution, Flap
 from elastic_harness.scenario.selectors import SelectionEmpty
-from pydantic import ValidationError
 
 from tests.unit.faults.bench import World
 
@@ -94,24 +93,6 @@ def test_partitions_have_shapes(value: object, links: set[tuple[str, str]]) -> N
     assert set(fault.resolve(World(4).situation(), stream="x").links) == links
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"isolate": "n1", "shape": "ring"},
-        {"from": "n1"},
-        {"between": ["n1"]},
-        {"isolate": "n1", "mode": "lose"},
-        {"pairs": [["n1"]]},
-        {"shape": "star"},
-    ],
-)
-def test_a_partition_has_exactly_one_shape(value: object) -> None:
-    """And no half of one."""
-    with pytest.raises(ValidationError):
-        built_in_faults().parse("partition", value)
-
-
 def test_a_partition_of_nodes_that_do_not_exist_is_refused_when_it_fires() -> None:
     """With the names that there are."""
     fault = built_in_faults().parse("partition", {"pairs": [["n1", "n9"]]})
@@ -154,37 +135,10 @@ def test_a_degraded_link_is_proven_by_what_it_carried_or_lost() -> None:
     assert world.story[-1] == "proved: packets on 1 of 6 links: 4 lost"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"node": "n1"},
-        {"latency": "1s", "from": "n1"},
-        {"latency": "1s", "node": "n1", "from": "n1", "to": "n2"},
-        {"jitter": "10ms"},
-        {"latency": "-5ms"},
-        {"latency": "2h"},
-        {"loss": "120%"},
-        {"loss": "-1%"},
-        {"distribution": "normal"},
-        {"latency": "1s", "distribution": "gamma"},
-        {"burst_loss": {"enter": "1%", "leave": "0%"}},
-        {"burst_loss": {"enter": "1%"}},
-        {"rate": "0mbit"},
-        {"latency": "1s", "traffic": "gradients"},
-        {"latency": "1s", "traffic": 0},
-    ],
-)
-def test_a_degradation_must_degrade_something(value: object) -> None:
-    """What no link can do is refused before anything starts, in YAML and Python alike."""
-    with pytest.raises(ValidationError):
-        built_in_faults().parse("degrade", value)
-
-
 def test_a_partition_excuses_those_that_it_cuts_off() -> None:
     """Their launchers cannot know how the job goes on."""
     world = World(4)
-    for value, excused in (
+    for value, exempt in (
         ({"isolate": "n2"}, ("n2",)),
         ({"isolate": ["n2", "n3"]}, ("n2", "n3")),
         ({"split": "n4"}, ("n4",)),
@@ -193,7 +147,7 @@ def test_a_partition_excuses_those_that_it_cuts_off() -> None:
     ):
         fault = built_in_faults().parse("partition", value)
         targets = fault.resolve(world.situation(), stream="x")
-        assert fault.excuses(targets) == excused, value
+        assert fault.exempt_nodes(targets) == exempt, value
 
 
 def test_everything_that_can_be_wrong_with_a_link_can_be_said() -> None:
@@ -270,9 +224,6 @@ def test_a_flapping_link_has_its_rhythm_and_is_proven_by_what_it_stopped() -> No
     world.pass_time(0.5)
     assert world.links["n1", "n2"] == LinkPolicy(flaps=(Flap(down_s=0.5, up_s=2.0),))
     assert built_in_faults().parse("flap", "halves").describe()["down"] == "1s"
-    for value in ({"isolate": "n2", "down": "0s"}, {"down": "1s"}):
-        with pytest.raises(ValidationError):
-            built_in_faults().parse("flap", value)
 
 
 def test_connections_are_reset_by_a_policy_of_their_links() -> None:
@@ -325,22 +276,6 @@ def test_a_slow_name_is_proven_by_a_lookup() -> None:
     world.look_up("n2", "n1")
     world.pass_time(1)
     assert world.story[-1] == "proved: n2 asked for n1 (1x), and the answer is 2 s late"
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"node": "n2", "of": "n1"},
-        {"node": "n2", "of": "n1", "wrong": "n3"},
-        {"node": "n2", "of": "n1", "missing": True, "slow": "1s"},
-        {"node": "n2", "of": "n1", "slow": "40s"},
-        {"node": "n2", "missing": True},
-    ],
-)
-def test_names_are_confused_in_exactly_one_way(value: object) -> None:
-    """And no resolver waits for more than half a minute."""
-    with pytest.raises(ValidationError):
-        built_in_faults().parse("names", value)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 
 import pytest
-from elastic_harness.faults.registry import built_in_faults
-from pydantic import ValidationError
 
 from tests.unit.faults.bench import World
 
@@ -131,17 +129,3 @@ def test_a_worker_that_ends_at_once_was_not_slow() -> None:
     world.end(1)
     world.pass_time(1)
     assert "stopped in 1 turns only before it ended" in world.story[-1]
-
-
-@pytest.mark.parametrize(
-    ("action", "value", "complaint"),
-    [
-        ("slow", {"worker": "rank 1", "share": "100%"}, "less than 100%"),
-        ("slow", {"worker": "rank 1", "share": "0%"}, "that is `hang`"),
-        ("hang", {"worker": "rank 1", "how": "badly"}, "'stop', 'gil' or 'collective'"),
-    ],
-)
-def test_impossible_parameters_are_refused(action: str, value: object, complaint: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(ValidationError, match=complaint):
-        built_in_faults().parse(action, value)

@@ -265,7 +265,7 @@ class Story:
         outcome: str = "succeeded",
         *,
         launchers: Sequence[str] = ("n1", "n2"),
-        excused: tuple[str, ...] = (),
+        exempt: tuple[str, ...] = (),
     ) -> Story:
         """Let launchers end, if they have not, and the run; look at what they left."""
         codes = {"succeeded": 0, "failed": 1, "drained": 143}
@@ -273,12 +273,10 @@ class Story:
             self.launcher_exits(
                 {n: codes[outcome] for n in launchers if self._launcher(n) is not None}
             )
-            excused = excused or (tuple(launchers) if outcome == "drained" else ())
+            exempt = exempt or (tuple(launchers) if outcome == "drained" else ())
         exits = {r.node: r.event for r in self.records if isinstance(r.event, ProcessExited)}
         found = {node: event.exit_code for node, event in exits.items()}
-        self.tell(
-            "engine", "", RunEnded(outcome=outcome, exit_codes=found, ended_by_faults=excused)
-        )
+        self.tell("engine", "", RunEnded(outcome=outcome, exit_codes=found, ended_by_faults=exempt))
         self.at -= _TICK_S
         self.tell("engine", "", OutputRead(unread=()))
         over = set(exits)

@@ -17,6 +17,7 @@ from elastic_harness.history.checkers import (
     standard_checkers,
 )
 from elastic_harness.history.events import (
+    ClockCompared,
     FaultIneffective,
     FaultPlanned,
     LogMatched,
@@ -139,6 +140,22 @@ def two_worlds() -> Story:
     story.round(2, ["n3", "n4"]).steps(2, 4, 5).wait(0.1)
     began = story.at
     return story.wait(0.1).step(1, 0, 4, began_at=began).end()
+
+
+def two_worlds_by_clocks_known_to(error_s: float) -> Callable[[], Story]:
+    """The same on machines whose clocks are their own: the old rank is 0.1 s late."""
+    return lambda: two_worlds().tell("cluster", "n1", ClockCompared(error_s=error_s))
+
+
+def steps_before_by_clocks_known_to(error_s: float) -> Callable[[], Story]:
+    """The old round's last step began well before, as far as clocks tell."""
+
+    def tell() -> Story:
+        story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3).wait(0.1)
+        story.round(2, ["n3", "n4"]).steps(2, 4, 5)
+        return story.end().tell("cluster", "n1", ClockCompared(error_s=error_s))
+
+    return tell
 
 
 def overlapping_without_steps() -> Story:
@@ -415,9 +432,14 @@ PLANTS: dict[str, Plant] = {
         valid=(clean,),
     ),
     "one_world": Plant(
-        invalid=(two_worlds,),
-        unknown=(empty, overlapping_without_steps),
-        valid=(clean, just_resumed),
+        invalid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
+        unknown=(
+            empty,
+            overlapping_without_steps,
+            two_worlds_by_clocks_known_to(0.5),
+            steps_before_by_clocks_known_to(60.0),
+        ),
+        valid=(clean, just_resumed, steps_before_by_clocks_known_to(0.001)),
     ),
     "no_overlap": Plant(invalid=(old_worker_alive,), unknown=(empty,), valid=(clean,)),
     "budget": Plant(
@@ -429,7 +451,9 @@ PLANTS: dict[str, Plant] = {
         valid=(clean,),
     ),
     "split_brain": Plant(
-        invalid=(clean,), unknown=(empty, overlapping_without_steps), valid=(two_worlds,)
+        invalid=(clean,),
+        unknown=(empty, overlapping_without_steps, two_worlds_by_clocks_known_to(0.5)),
+        valid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
     ),
     "no_survivors": Plant(
         invalid=(survivor,),

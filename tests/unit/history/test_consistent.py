@@ -15,12 +15,14 @@ from elastic_harness.history.events import (
     HarnessFailed,
     NodeStarted,
     NodeStopped,
+    OutputRead,
     ParametersHashed,
     ProcessExited,
     ProcessStarted,
     ResumeObserved,
     RunClosed,
     RunEnded,
+    SurvivorsSought,
     WorkerGone,
 )
 from elastic_harness.history.history import History
@@ -269,10 +271,10 @@ TWO = ("n1", "n2")
 FIRST = "the history contradicts itself: "
 
 
-def ends(outcome: str, *codes: int, excused: tuple[str, ...] = ()) -> Story:
+def ends(outcome: str, *codes: int, exempt: tuple[str, ...] = ()) -> Story:
     """End a run whose launchers ended so."""
     story = Story().launcher_exits({f"n{n}": code for n, code in enumerate(codes, start=1)})
-    return story.end(outcome, launchers=(), excused=excused)
+    return story.end(outcome, launchers=(), exempt=exempt)
 
 
 def shifted(kind: str, number: int, seconds: float) -> list[Record]:
@@ -376,15 +378,15 @@ def cut_while_torn_down() -> list[Record]:
 
 
 PLAIN: tuple[list[Record], ...] = (
-    ends("drained", 143, 143, excused=TWO).records,
-    ends("drained", 0, 143, excused=TWO).records,
-    ends("drained", -15, excused=TWO[:1]).records,
-    ends("drained", 0, 143, -15, excused=(*TWO, "n3")).records,
-    ends("failed", 1, excused=("n1",)).records,
+    ends("drained", 143, 143, exempt=TWO).records,
+    ends("drained", 0, 143, exempt=TWO).records,
+    ends("drained", -15, exempt=TWO[:1]).records,
+    ends("drained", 0, 143, -15, exempt=(*TWO, "n3")).records,
+    ends("failed", 1, exempt=("n1",)).records,
     ends("failed", 0, 1).records,
     ends("failed").records,
     ends("limit", 0).records,
-    ends("succeeded", 0, 1, excused=("n2",)).records,
+    ends("succeeded", 0, 1, exempt=("n2",)).records,
     Story().launcher_exits({"n1": 0}).end("limit").launcher_exits({"n2": -9}).records,
     Story().launcher_exits({"n1": 1}).records,
     other_processes().records,
@@ -437,7 +439,7 @@ def test_what_may_be_so_is_no_contradiction(records: list[Record]) -> None:
 
 
 WRONG: tuple[tuple[list[Record], str, int], ...] = (
-    (ends("drained", 1, excused=TWO[:1]).records, ("the job drained, and its launchers ended with "
+    (ends("drained", 1, exempt=TWO[:1]).records, ("the job drained, and its launchers ended with "
      "{'n1': 1}"), 1),
     (ends("drained").records, "the job drained, and its launchers ended with {}", 1),
     (ends("succeeded", 0, 1).records,
@@ -503,3 +505,21 @@ def test_the_records_that_contradict_each_other_are_the_nearest_ones() -> None:
     story.hello(0, "n2", 0, 1, round=None).hello(1, "n1", 0, 7)
     verdict = judge(story.records)
     assert (verdict.outcome, verdict.events) == (Outcome.INVALID, (3, 5))
+
+
+def test_a_replaced_node_whose_new_launcher_still_runs_is_no_contradiction() -> None:
+    """The run tells of each node's newest launcher; what the first one left went with its node."""
+    story = Story()
+    for incarnation, pid in ((1, 40), (2, 50)):
+        story.tell("cluster", "n2", NodeStarted(address="10.77.0.2", incarnation=incarnation))
+        story.tell("cluster", "n2", ProcessStarted(pid=pid, role="launcher", argv=("run",)))
+        if incarnation == 1:
+            story.tell("cluster", "n2", ProcessExited(pid=pid, role="launcher", exit_code=-9))
+            story.tell("cluster", "n2", NodeStopped(cause="crash"))
+    story.tell("engine", "", RunEnded(outcome="limit", ended_by_faults=("n2",)))
+    story.tell("engine", "", OutputRead(unread=()))
+    story.tell("cluster", "", SurvivorsSought(nodes=()))
+    verdict = judge(story.records)
+    assert verdict.is_valid, verdict.reason
+    left = bind("no_survivors").run(History.of(story.records))
+    assert "nobody looked at" not in left.reason

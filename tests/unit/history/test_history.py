@@ -130,3 +130,13 @@ def test_what_was_run_is_known_from_the_first_record() -> None:
     assert history.start == history[1].at
     assert History().run is None
     assert History().start == 0.0
+
+
+def test_a_full_disk_is_said_once_and_costs_the_file_only() -> None:
+    """It is not a defect of the harness, and the run can still be ended and judged."""
+    history = History("/dev/full")
+    first, second = Story().round(1, ["n1"]).records[:2]
+    with pytest.raises(UsageError, match="cannot write /dev/full: No space left on device"):
+        history.append(first)
+    history.append(second)
+    assert [entry.record for entry in history] == [first, second]

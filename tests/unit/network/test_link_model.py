@@ -167,7 +167,7 @@ def test_impossible_policies_are_refused(fields: dict[str, Any], words: str) -> 
 def test_only_our_own_drops_make_a_run_unknown() -> None:
     """What a policy drops is a fault that was asked for; what we drop ourselves is not."""
     own = {reason for reason in DropReason if reason.is_own}
-    assert own == {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL}
+    assert own == {DropReason.HOLD_FULL, DropReason.DEVICE, DropReason.STALL, DropReason.TRUNK}
 
 
 @pytest.mark.parametrize(

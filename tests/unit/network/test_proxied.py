@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.toxiproxy.proxied import ProxyPlan, Upstream, environ_name, parse_upstream
+from elastic_harness.scenario.job_spec import Upstream, environ_name, parse_upstream
 from elastic_harness.toxiproxy.remote import check_choice
 
 from pytest_elastic.errors import UsageError
@@ -30,15 +30,12 @@ def test_an_upstream_is_the_endpoint_a_port_of_a_node_or_a_service(
 def test_what_leads_nowhere_is_refused(text: str) -> None:
     """With what would be understood."""
     with pytest.raises(UsageError, match="HOST:PORT or NODE:PORT"):
-        ProxyPlan(name="db", upstream=text)
+        parse_upstream(text, [])
 
 
 def test_names_are_those_of_variables() -> None:
     """A job finds its proxies in its environment."""
     assert environ_name("object-store") == "ELASTIC_PROXY_OBJECT_STORE"
-    for name in ("", "1st", "a b", "a.b"):
-        with pytest.raises(UsageError, match="cannot call a proxy"):
-            ProxyPlan(name=name, upstream="rendezvous")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.history.events import LastLinesSeen, WorkerFinished, WorkerGone, WorkerHello
 from elastic_harness.observe.last_lines import LastLines
 
@@ -33,7 +34,7 @@ def test_what_is_printed_later_is_not_its(tmp_path: Path) -> None:
     log = tmp_path / "n1" / "launcher.log"
     log.parent.mkdir()
     log.write_text("[agent n1] round 1\nusage: x\nx: error: no\n")
-    lines = LastLines(str(tmp_path), r"\[agent")
+    lines = LastLines(LocalLogs(), str(tmp_path), r"\[agent")
     story = crashed()
     told(story, lines)
     log.write_text("[agent n1] round 2\nanother worker\n")
@@ -47,7 +48,7 @@ def test_the_first_sign_of_its_end_counts(tmp_path: Path) -> None:
     """Its launcher may have summed up before the kernel says that it is gone."""
     log = tmp_path / "n1" / "launcher.log"
     log.parent.mkdir()
-    lines = LastLines(str(tmp_path), "")
+    lines = LastLines(LocalLogs(), str(tmp_path), "")
     story = Story(nodes=1).round(1, ["n1"])
     pid = story.pids[1, 0]
     failed = WorkerExited(
@@ -67,7 +68,7 @@ def test_the_first_sign_of_its_end_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_with_a_file_of_its_own_is_read_there(tmp_path: Path, rank: int) -> None:
     """The newest of its local rank: earlier attempts have theirs."""
-    lines = LastLines(str(tmp_path), "")
+    lines = LastLines(LocalLogs(), str(tmp_path), "")
     for attempt in (0, 1):
         for local_rank in (0, 1):
             folder = tmp_path / "n1" / "workers" / "job" / f"attempt_{attempt}" / str(local_rank)
@@ -84,7 +85,7 @@ def test_a_worker_with_a_file_of_its_own_is_read_there(tmp_path: Path, rank: int
 
 def test_nothing_is_said_without_a_failure_or_a_log(tmp_path: Path) -> None:
     """A run that went well adds nothing to its history."""
-    lines = LastLines(str(tmp_path), "")
+    lines = LastLines(LocalLogs(), str(tmp_path), "")
     story = Story(nodes=1).round(1, ["n1"]).finish(1)
     told(story, lines)
     assert lines.of_first_failure(story.history) is None
@@ -97,7 +98,7 @@ def test_a_pid_that_is_given_out_again_is_another_worker(tmp_path: Path) -> None
     log = tmp_path / "n1" / "launcher.log"
     log.parent.mkdir()
     log.write_text("old\n")
-    lines = LastLines(str(tmp_path), "")
+    lines = LastLines(LocalLogs(), str(tmp_path), "")
     story = crashed()
     told(story, lines)
     hello = next(record for record in story.records if isinstance(record.event, WorkerHello))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_harness.cluster.local_reporters import LocalReporters
 from elastic_harness.history.events import (
     ParametersHashed,
     ResumeObserved,
@@ -58,27 +59,26 @@ def loop() -> Iterator[Loop]:
 
 def test_a_launcher_gets_the_probe_in_front_of_its_own_python_path() -> None:
     """Whatever else is in its environment stays."""
-    environ = probe_environ("n2", "/run/s", {"PYTHONPATH": "/mine", "X": "y"})
+    environ = probe_environ("/run/s", {"PYTHONPATH": "/mine", "X": "y"})
     assert environ == {
         "PYTHONPATH": f"{PROBE_FOLDER}:/mine",
         "X": "y",
         "ELASTIC_PROBE_SOCKET": "/run/s",
-        "ELASTIC_NODE": "n2",
     }
-    assert probe_environ("n2", "/run/s", {})["PYTHONPATH"] == PROBE_FOLDER
+    assert probe_environ("/run/s", {})["PYTHONPATH"] == PROBE_FOLDER
 
 
 def test_a_path_that_the_kernel_cannot_take_is_refused_with_the_limit(loop: Loop) -> None:
     """A Unix socket's path has 108 bytes, and the kernel's own error does not say so."""
     with pytest.raises(UsageError, match="at most 107"):
-        Observer(loop, "/tmp/" + "x" * 110, print)
+        Observer(loop, LocalReporters(loop), "/tmp/" + "x" * 110, print)
 
 
 def test_orders_wait_for_the_hello_and_come_before_the_welcome(loop: Loop, tmp_path: Path) -> None:
     """A worker knows its holds before its first line; the socket goes with the observer."""
     path = tmp_path / "s"
     records: list[Record] = []
-    observer = Observer(loop, str(path), records.append, hash_parameters=True)
+    observer = Observer(loop, LocalReporters(loop), str(path), records.append, hash_parameters=True)
     observer.arm(20, None)
     observer.arm(22, 0)
     observer.arm(22, 0)
@@ -114,7 +114,7 @@ class Said:
     def __init__(self, loop: Loop, folder: Path) -> None:
         self.records: list[Record] = []
         self._loop = loop
-        self.observer = Observer(loop, str(folder / "s"), self.records.append)
+        self.observer = Observer(loop, LocalReporters(loop), str(folder / "s"), self.records.append)
         self._probe = socket.socket(socket.AF_UNIX)
         self._probe.connect(str(folder / "s"))
 

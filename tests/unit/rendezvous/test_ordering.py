@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from pytest_elastic.rendezvous.model import Node
-from pytest_elastic.rendezvous.ordering import natural_key, rank_order
+from pytest_elastic.rendezvous.model import Node, natural_key, rank_order
 
 
 def nodes(*names: str, **pinned: int) -> list[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from elastic_harness.report.links import link_lines, reach, read_link_uses
+from elastic_harness.report.noted_times import link_lines, reach, read_link_uses
 from elastic_harness.report.timeline import timeline_html
 
 from tests.unit.history.story import Story

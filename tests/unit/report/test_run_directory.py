@@ -91,3 +91,11 @@ def test_earlier_runs_are_those_with_a_page_the_newest_first(tmp_path: Path) -> 
     found = earlier_runs(str(tmp_path), without={str(tmp_path / "mine")})
     assert found == [(str(tmp_path / "new"), 1.0), (str(tmp_path / "old"), 0.0)]
     assert earlier_runs(str(tmp_path / "none")) == []
+
+
+def test_a_folder_for_runs_that_is_new_is_no_business_of_git(tmp_path: Path) -> None:
+    """One that is there already is the user's, as it is."""
+    create_run_directory(str(tmp_path / "new"), "run")
+    assert (tmp_path / "new" / ".gitignore").read_text() == "*\n"
+    create_run_directory(str(tmp_path), "run")
+    assert not (tmp_path / ".gitignore").exists()

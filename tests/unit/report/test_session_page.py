@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from elastic_harness.history.checkers import default_checks
 from elastic_harness.history.events import ClausePlanned, RunClosed
@@ -42,8 +43,8 @@ def test_a_run_is_summed_up_by_its_worst_clause_and_what_failed_first() -> None:
     )
     assert round(summary.seconds, 1) == round(story.at - 100, 1)
     assert summary.seed == 7
-    sent = json.loads(json.dumps(summary.to_plain()))
-    assert RunSummary.from_plain(sent) == summary
+    sent = json.loads(json.dumps(asdict(summary)))
+    assert RunSummary(**sent) == summary
 
 
 def test_a_valid_run_has_no_cause() -> None:

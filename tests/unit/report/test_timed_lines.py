@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from elastic_harness.report.timed_lines import LogLine, Mark, read_marks, timed_lines
+from elastic_harness.report.noted_times import LogLine, Mark, read_marks, timed_lines
 
 
 def at(*marks: tuple[float, int]) -> list[Mark]:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elastic_harness.report.timed_lines import read_marks
-from elastic_harness.scenario.stage.log_clock import LogClock
+from elastic_harness.cluster.local_logs import LocalLogs
+from elastic_harness.report.noted_times import read_marks
+from elastic_harness.scenario.stage.clocks import LogClock
 
 from pytest_elastic.loop import Loop
 
@@ -16,7 +17,7 @@ def test_the_growth_of_every_log_is_noted_with_its_time(tmp_path: Path) -> None:
     first.write_text("one\n")
     (logs / "n1" / "other.txt").write_text("none of ours")
     loop = Loop()
-    clock = LogClock(loop, str(logs), str(tmp_path / "times"))
+    clock = LogClock(loop, LocalLogs(), str(logs), str(tmp_path / "times"))
     began = loop.now()
     clock.start()
 
@@ -40,7 +41,7 @@ def test_the_growth_of_every_log_is_noted_with_its_time(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_ends_no_run(tmp_path: Path) -> None:
     """A full disk costs the times of the lines, and nothing else."""
-    clock = LogClock(Loop(), str(tmp_path), str(tmp_path / "missing" / "times"))
+    clock = LogClock(Loop(), LocalLogs(), str(tmp_path), str(tmp_path / "missing" / "times"))
     clock.start()
     clock.close()
     assert not (tmp_path / "missing").exists()

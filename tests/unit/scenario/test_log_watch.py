@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import pytest
+from elastic_harness.cluster.facets import LogFile
+from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.scenario.stage.log_watch import FoundLine, LogWatch
 
 from pytest_elastic.loop import Loop
@@ -29,7 +31,9 @@ class Watched:
         self.folder = folder
         self.loop = Loop()
         self.found: list[FoundLine] = []
-        self.watch = LogWatch(self.loop, str(folder), self.found.append, log_source_of=_first_word)
+        self.watch = LogWatch(
+            self.loop, LocalLogs(), str(folder), self.found.append, log_source_of=_first_word
+        )
         self._open: dict[str, TextIO] = {}
 
     @property
@@ -297,3 +301,36 @@ def test_links_are_not_followed_out_of_the_folder(watched: Watched, tmp_path: Pa
         "n1/gone.log (a link to /nowhere/at.log)",
     )
     assert watched.seen == [("n1", "launcher.log", "needle", "needle")]
+
+
+class LogsElsewhere:
+    """`Logs` of another machine, of which this much has arrived here."""
+
+    def __init__(self, texts: dict[str, str], *, ended: bool) -> None:
+        self.texts = texts
+        self.ended = ended
+
+    def list(self, folder: str) -> Sequence[LogFile]:
+        return [LogFile(path=path, size=len(text)) for path, text in self.texts.items()]
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        return self.texts[path].encode()[offset : offset + size]
+
+    def is_complete(self, path: str, size: int) -> bool:
+        return self.ended
+
+
+def test_logs_need_not_be_files_of_this_machine() -> None:
+    """What the cluster has fetched counts, and so does its word that a last line is complete."""
+    loop, found = Loop(), list[FoundLine]()
+    logs = LogsElsewhere({"/logs/n1/launcher.log": "loss is nan\nloss is"}, ended=False)
+    watch = LogWatch(loop, logs, "/logs", found.append, log_source_of=_first_word)
+    watch.watch(re.compile("loss"), None)
+    loop.run_once(1.0)
+    assert [each.line for each in found] == ["loss is nan"]
+    logs.ended = True
+    while len(found) < 2:
+        loop.run_once(1.0)
+    assert [each.line for each in found] == ["loss is nan", "loss is"]
+    watch.close()
+    loop.close()

@@ -16,10 +16,9 @@ from elastic_harness.scenario.fields import (
     parse_fraction,
     parse_rate,
 )
-from elastic_harness.scenario.model import Entry, Scenario
+from elastic_harness.scenario.model import Entry
 from elastic_harness.scenario.reading.loader import read_clause, read_entry
 from elastic_harness.scenario.reading.schema import json_schema
-from pydantic import ValidationError
 
 from pytest_elastic.errors import UsageError
 from tests.unit.scenario.bench import scenario
@@ -60,37 +59,6 @@ def test_a_number_of_nodes_stands_for_all_three() -> None:
     for given, expected in ((3, (3, 3, 3)), ({"initial": 2, "max": 4}, (2, 2, 4))):
         nodes = scenario(nodes=given).nodes
         assert (nodes.initial, nodes.min, nodes.max) == expected
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"kill": "rank 1"},
-        {"at": "1s"},
-        {"at": "1s", "kill": "rank 1", "crash": "n1"},
-        {"at": "1s", "after": "x", "kill": "rank 1"},
-        {"at": "1s", "partition": "n1", "for": "1s", "until": "end"},
-        {"at": {"step": 0}, "kill": "rank 1"},
-        {"after": "x + y", "kill": "rank 1"},
-        {"when": {"log": "["}, "kill": "rank 1"},
-        {"every": {"mtbf": "0s", "max": 1}, "kill": "rank 1"},
-        {"at": "1s", "partition": "n1", "until": "never"},
-    ],
-)
-def test_an_entry_has_one_trigger_and_one_action(entry: dict[str, Any]) -> None:
-    """No more, no less, and each of them whole."""
-    with pytest.raises(ValidationError):
-        Entry.model_validate(entry)
-
-
-@pytest.mark.parametrize(
-    "job",
-    [{}, {"script": "a", "module": "b"}, {"script": "a", "nproc_per_node": 0}, {"script": 3}],
-)
-def test_a_job_has_exactly_one_program(job: dict[str, Any]) -> None:
-    """A script, a module or a command."""
-    with pytest.raises(ValidationError):
-        Scenario.model_validate({"version": 1, "id": "a", "title": "t", "nodes": 1, "job": job})
 
 
 def test_python_reads_entries_and_clauses_by_the_same_tree() -> None:

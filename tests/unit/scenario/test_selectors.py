@@ -8,7 +8,6 @@ from elastic_harness.scenario.engine.situation import (
     NodeRef,
     Situation,
     WorkerRef,
-    natural_key,
 )
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.scenario.selectors import (
@@ -194,8 +193,3 @@ def test_what_can_never_be_is_known_without_a_run() -> None:
         assert why is not None
         assert message in why
     assert parse_selector("rank 3").impossible(node_names=names, largest_world=4) is None
-
-
-def test_names_are_ordered_as_people_count() -> None:
-    """n2 comes before n10."""
-    assert sorted(["n10", "n2", "n1"], key=natural_key) == ["n1", "n2", "n10"]

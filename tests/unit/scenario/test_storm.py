@@ -17,12 +17,16 @@ from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.workers.worker import WorkerFault
 from elastic_harness.history.events import FaultIneffective
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.model import Entry, Scenario
-from elastic_harness.scenario.planning.pins import PinnedTargets
-from elastic_harness.scenario.planning.planner import decode_plan, encode_plan, make_plan
+from elastic_harness.scenario.planning.planner import (
+    PinnedTargets,
+    decode_plan,
+    encode_plan,
+    make_plan,
+)
 from elastic_harness.scenario.reading.loader import read_entry
 from faker import Faker
 from hypothesis import given

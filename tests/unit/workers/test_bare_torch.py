@@ -7,7 +7,7 @@ import sys
 
 _USE = """
 import sys
-from pytest_elastic.workers import bare_torch
+from pytest_elastic.workers.store import bare_torch
 bare_torch.provide()
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -21,7 +21,7 @@ print("numpy" in sys.modules)
 """
 _OF_ANOTHER_RELEASE = """
 import re
-from pytest_elastic.workers import bare_torch
+from pytest_elastic.workers.store import bare_torch
 bare_torch._TRIED = re.compile("another")
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers.console import Console, drain_consoles
+from pytest_elastic.workers.logs.console import Console, drain_consoles
 
 LIMIT_S = 60.0
 LINE = "x" * 99 + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.workers.logs import (
+from pytest_elastic.workers.logs.folders import (
     MAX_NEWEST_ROUNDS,
     LogDirectory,
     LogSettings,
@@ -176,6 +176,7 @@ def test_any_name_of_a_run_makes_a_folder(tmp_path: Path, run_id: str, folder: s
 
 def test_the_prefix_of_a_line_is_torchruns() -> None:
     """`[role0]:`, or a template in which unknown names stay."""
-    assert line_prefix(None, role="default", rank=5, local_rank=1) == "[default1]:"
-    template = "${role_name}/${rank}/${local_rank}/${other}: "
-    assert line_prefix(template, role="r", rank=5, local_rank=1) == "r/5/1/${other}: "
+    worker = {"role": "r", "hostname": "node7", "rank": 5, "local_rank": 1}
+    assert line_prefix(None, **worker) == "[r1]:"  # type: ignore[arg-type]  # as keywords
+    template = "${role_name}/${rank}/${local_rank}/${hostname}/${other}: "
+    assert line_prefix(template, **worker) == "r/5/1/node7/${other}: "  # type: ignore[arg-type]

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from pytest_elastic.errors import StoreUnreachable, UsageError
-from pytest_elastic.workers.registry_file import campaign, conclude, prepare, record, renew, resign
+from pytest_elastic.workers.store.registry_file import (
+    campaign,
+    conclude,
+    prepare,
+    record,
+    renew,
+    resign,
+)
 
 TTL_S = 6
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers.console import Console
-from pytest_elastic.workers.tee import Tee, TeeStream
+from pytest_elastic.workers.logs.console import Console
+from pytest_elastic.workers.logs.tee import Tee, TeeStream
 
 LIMIT_S = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_elastic.boot.host import Host
 from pytest_elastic.boot.interpreter import OwnModules
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.warmth import Reach, look_around, read_by_libraries, warm_reason
+from pytest_elastic.workers.warm.warmth import Reach, look_around, read_by_libraries, warm_reason
 
 NOWHERE = Reach(folders=[])
 

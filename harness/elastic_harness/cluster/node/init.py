@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.names.node_names import NodeNames
 from elastic_harness.cluster.node import namespace as ns
+from elastic_harness.cluster.node.names import NodeNames
 from elastic_harness.cluster.node.program import ProgramRole
 from elastic_harness.cluster.node.world import NodePlan, build
 from elastic_harness.cluster.server import leftovers

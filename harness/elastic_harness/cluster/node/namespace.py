@@ -21,6 +21,7 @@ __all__ = [
     "NODE_NAMESPACES",
     "become_subreaper",
     "bind_mount",
+    "bind_read_only",
     "die_with_parent",
     "enter_server_namespaces",
     "enter_user_namespace",
@@ -46,9 +47,11 @@ NODE_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWPID
 # in /proc/self/mountinfo, and tells ours from all others.
 MOUNT_MARK = "pytest-elastic"
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
@@ -113,6 +116,14 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
 def bind_mount(source_fd: int, target: str) -> None:
     """Show what the path descriptor `source_fd` refers to at `target` as well."""
     mount(f"/proc/self/fd/{source_fd}", target, "", MS_BIND | MS_REC)
+
+
+def bind_read_only(path: str) -> None:
+    """Make `path` read-only in this mount namespace; mounts below it stay as they are."""
+    mount(path, path, "", MS_BIND | MS_REC)
+    # A user namespace has to keep the flags of the mount below. statvfs has the same numbers.
+    kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("none", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
 
 def mount_served(path: str) -> tuple[int, int]:

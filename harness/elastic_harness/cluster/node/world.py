@@ -18,7 +18,6 @@ from elastic_harness.cluster.node import namespace as ns
 
 __all__ = ["NodePlan", "Surroundings", "build", "disk_path"]
 
-NETWORK = "10.77.0"
 DEVICE = "eth0"
 
 
@@ -45,6 +44,7 @@ class NodePlan:
     names: str
     disk: str
     shared: Sequence[str] = ()
+    read_only: Sequence[str] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,6 +61,8 @@ def build(plan: NodePlan) -> Surroundings:
     device.set_up("lo")
     names = _open_path(plan.names)
     _mount_private_trees(plan)
+    for path in filter(os.path.exists, plan.read_only):
+        ns.bind_read_only(path)
     # `eth0` would announce itself by IPv6 all the time, to nobody.
     _write_if_there(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
     for name, value in plan.sysctls.items():

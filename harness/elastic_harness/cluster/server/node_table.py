@@ -145,6 +145,15 @@ class NodeTable:
         }
         return Answer(fields=facts, fds=[os.dup(node.pidfd)])
 
+    def add_remote(self, fields: JsonObject) -> Steps[Answer]:
+        """Have nodes here find one that runs on another machine, by its name and its address."""
+        assert self.switch is not None, "only nodes with a network find those of other machines"
+        name, index = fields["name"], fields["index"]
+        self._scratch.add_name(name, f"{self._addresses}.{index}")
+        port = {"name": name, "octet": index, "machine": fields["machine"]}
+        yield from self.switch.call("attach_remote", port, timeout_s=STEP_LIMIT_S)
+        return Answer()
+
     def _plan(self, fields: JsonObject) -> NodePlan:
         name, index = fields["name"], fields["index"]
         address = f"{self._addresses}.{index}"
@@ -160,6 +169,7 @@ class NodeTable:
             names=self._scratch.names_folder(name),
             disk=self._scratch.disk(name),
             shared=fields["shared"],
+            read_only=fields["read_only"],
             sysctls=fields["sysctls"],
         )
 

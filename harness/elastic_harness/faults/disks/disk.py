@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -20,11 +20,9 @@ from elastic_harness.faults.context import (
 from elastic_harness.faults.disks.job_directories import outside_of_the_job
 from elastic_harness.faults.nodes.node import NodeFault, names_of
 from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Size, format_size, parse_rate
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["DiskError", "DiskFull", "DiskReadOnly", "DiskSlow"]
 
@@ -100,7 +98,7 @@ class _DiskFault(NodeFault):
         """Return what is laid over the path."""
         raise NotImplementedError
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

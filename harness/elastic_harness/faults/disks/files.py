@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
@@ -12,12 +12,10 @@ from elastic_harness.faults.disks.job_directories import outside_of_the_job
 from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.fault import Fault
 from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import resolve_nodes
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["CorruptFile"]
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from elastic_harness.cluster.cluster import PRIVATE_TREES
 from elastic_harness.finding import Finding
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.model import Job
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["outside_of_the_job"]
 

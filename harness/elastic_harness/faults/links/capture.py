@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from pydantic import Field, model_validator
-
 from elastic_harness.cluster.cluster import having
 from elastic_harness.faults.context import (
     Evidence,
@@ -18,7 +16,6 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.links.link_fault import SomeLinks
 from elastic_harness.scenario.engine.situation import Targets
-from elastic_harness.scenario.fields import Select
 
 __all__ = ["CapturePackets"]
 
@@ -35,17 +32,10 @@ class CapturePackets(SomeLinks):
     name = "capture"
     layer = "network"
     proof = "the switch wrote packets into this capture's file"
-    capability: ClassVar[str | None] = "network"
+    capability: ClassVar[str | None] = "node_sockets"
     is_healable: ClassVar[bool] = True
     disturbs: ClassVar[bool] = False
     shorthand: ClassVar[str | None] = "node"
-
-    from_: Select | None = Field(default=None, alias="from")
-
-    @model_validator(mode="after")
-    def _ends_fit(self) -> CapturePackets:
-        self.check_ends()
-        return self
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         network = having(context.cluster.network, context.cluster.capabilities["network"])

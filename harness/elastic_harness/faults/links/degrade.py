@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from elastic_harness.faults.links.link_fault import LinkFault, SomeLinks
 from elastic_harness.network.link_model import (
@@ -12,7 +12,7 @@ from elastic_harness.network.link_model import (
     Distribution,
     LinkPolicy,
 )
-from elastic_harness.scenario.fields import Fraction, Rate, ScenarioModel, Seconds, Select
+from elastic_harness.scenario.fields import Fraction, Rate, ScenarioModel, Seconds
 from pytest_elastic.errors import UsageError
 
 __all__ = ["Degrade", "ResetConnections"]
@@ -63,7 +63,6 @@ class Degrade(LinkFault, SomeLinks):
         "that of another fault on the link"
     )
 
-    from_: Select | None = Field(default=None, alias="from")
     latency: Seconds = 0.0
     jitter: Seconds = 0.0
     distribution: Annotated[Distribution, BeforeValidator(_distribution)] = Distribution.UNIFORM
@@ -76,7 +75,6 @@ class Degrade(LinkFault, SomeLinks):
 
     @model_validator(mode="after")
     def _does_something(self) -> Degrade:
-        self.check_ends()
         try:
             policy = self.policy()
         except UsageError as error:
@@ -119,13 +117,6 @@ class ResetConnections(LinkFault, SomeLinks):
     name = "reset"
     proof = "the switch reset connections by this order"
     shorthand: ClassVar[str | None] = "node"
-
-    from_: Select | None = Field(default=None, alias="from")
-
-    @model_validator(mode="after")
-    def _ends_fit(self) -> ResetConnections:
-        self.check_ends()
-        return self
 
     def policy(self) -> LinkPolicy:
         return LinkPolicy(resets=1)

@@ -92,7 +92,7 @@ class ForeignBytes(StoreFault):
         chosen = with_exclude(self.node, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return ()  # nothing that strangers say is a reason to end
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
 from elastic_harness.cluster.cluster import GATEWAY, having
 from elastic_harness.faults.context import (
@@ -22,13 +28,11 @@ from elastic_harness.finding import Finding
 from elastic_harness.network import partitions
 from elastic_harness.network.link_model import LinkPolicy, Pair
 from elastic_harness.network.traffic import CLASSES, check_class, port_class
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from pytest_elastic.errors import UsageError
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "LinkFault",
@@ -186,15 +190,16 @@ class SomeLinks(_OfLinks):
     """Links by their ends: all of some nodes, those from some to others, or every link."""
 
     node: Select | None = None
-    from_: Select | None = None
+    from_: Select | None = Field(default=None, alias="from")
     to: Select | None = None
 
-    def check_ends(self) -> None:
-        """Raise ValueError for ends that do not go together."""
+    @model_validator(mode="after")
+    def _ends_fit(self) -> SomeLinks:
         if (self.from_ is None) != (self.to is None):
             raise ValueError("`from` and `to` belong together: whose packets to whom")
         if self.node is not None and self.from_ is not None:
             raise ValueError("`node` means all links of a node: keep it, or `from` and `to`")
+        return self
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         links = links_of(situation, stream, node=self.node, source=self.from_, target=self.to)

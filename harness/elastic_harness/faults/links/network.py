@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,13 +16,11 @@ from elastic_harness.network.link_model import (
     LinkPolicy,
     Pair,
 )
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import NodeRef, Situation, Targets
 from elastic_harness.scenario.fields import Listed, Seconds, Select
 from elastic_harness.scenario.selectors import SelectionEmpty, Selector, resolve_nodes
 from pytest_elastic.errors import UsageError
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["FlapLinks", "Partition"]
 
@@ -149,7 +147,7 @@ class Partition(LinkFault):
             raise SelectionEmpty("no link between nodes that are up is cut by this partition")
         return Targets(links=links, nodes=self._cut_off(situation, stream))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return tuple(node.name for node in targets.nodes)
 
     def policy(self) -> LinkPolicy:
@@ -224,5 +222,5 @@ class FlapLinks(Partition):
     def policy(self) -> LinkPolicy:
         return LinkPolicy(flaps=(Flap(down_s=self.down, up_s=self.up, mode=self.mode),))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return ()

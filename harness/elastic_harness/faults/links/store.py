@@ -45,6 +45,7 @@ class StoreFault(Fault):
 
     layer = "store"
     shorthand: ClassVar[str | None] = "which"
+    capability: ClassVar[str | None] = "node_sockets"
 
     which: Literal["rendezvous", "workers"] = "rendezvous"
 
@@ -53,7 +54,7 @@ class StoreFault(Fault):
         host = "store host" if self.which == "rendezvous" else "rank 0 host"
         return Targets(nodes=resolve_nodes(parse_selector(host), situation, stream=stream))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return tuple(node.name for node in targets.nodes)
 
     def _endpoint(self, context: FaultContext) -> tuple[str, int]:
@@ -68,7 +69,7 @@ class StoreFault(Fault):
         node, port = self._endpoint(context)
         if node not in context.cluster.nodes:
             raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")
-        sockets = having(context.cluster.sockets, context.cluster.capabilities["gateway"])
+        sockets = having(context.cluster.sockets, context.cluster.capabilities["node_sockets"])
         holders = list((yield from sockets.listeners(node, port)))
         if not holders:
             raise FaultImpossible(f"nobody listens at {node}:{port}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,14 +18,12 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.finding import Finding, did_you_mean
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Rate, Seconds
 from elastic_harness.toxiproxy.stream import Toxic
 from elastic_harness.toxiproxy.toxics import TOXIC_TYPES, checked_attributes
 from pytest_elastic.errors import UsageError
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = ["AddToxic", "DisableProxy", "EnableProxy"]
 

@@ -86,7 +86,7 @@ class ClockSkew(NodeFault):
             nodes=nodes, peers=tuple(each for each in situation.workers if each.node in names)
         )
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

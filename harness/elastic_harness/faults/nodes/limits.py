@@ -96,7 +96,7 @@ class _NodeLimit(NodeFault):
     layer = "resource"
     is_healable: ClassVar[bool] = True
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return ()
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -20,13 +20,11 @@ from elastic_harness.faults.context import (
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.nodes.node import NodeFault, end_nodes, names_of
 from elastic_harness.finding import Finding
-from elastic_harness.scenario.actions import PlannedAction
-from elastic_harness.scenario.engine.situation import Situation, Targets, natural_key
+from elastic_harness.scenario.actions import CheckedScenario, PlannedAction
+from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Listed, Seconds
 from elastic_harness.scenario.selectors import SelectionEmpty, Term
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = ["JoinNodes", "RebootNode", "ReplaceNode"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -26,13 +26,11 @@ from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
 from elastic_harness.finding import Finding
 from elastic_harness.future import Future, gather
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import NodeRef, Situation, Targets
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
 from pytest_elastic.errors import ElasticError
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "CrashNode",
@@ -62,7 +60,7 @@ class NodeFault(Fault):
         chosen = with_exclude(self.node, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return tuple(node.name for node in targets.nodes)
 
 

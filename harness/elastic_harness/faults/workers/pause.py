@@ -69,7 +69,7 @@ class Pause(Fault):
         chosen = with_exclude(place, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
 
-    def excuses(self, targets: Targets) -> tuple[str, ...]:
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
         return tuple(node.name for node in targets.nodes)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

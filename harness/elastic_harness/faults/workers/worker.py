@@ -198,7 +198,20 @@ class RaiseInWorker(WorkerFault):
         return (yield from _end(context, targets, given, id=id, proves=proves))
 
 
-class SegfaultWorker(WorkerFault):
+class _CrashWorker(WorkerFault):
+    """A worker that dies of a signal that its own native code has caused."""
+
+    _dies_of: ClassVar[signal.Signals]
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        given = {"do": "act", "act": self.name}
+        of_it = (None, -self._dies_of)
+        return (
+            yield from _end(context, targets, given, id=id, proves=lambda code, _: code in of_it)
+        )
+
+
+class SegfaultWorker(_CrashWorker):
     """A worker reads from address 0 in native code, between two steps, and dies of SIGSEGV.
 
     Stands for a bug in a native extension, a broken build, a bit that flipped. Does not stand for:
@@ -210,16 +223,10 @@ class SegfaultWorker(WorkerFault):
         "the worker acknowledged this order, and ended by SIGSEGV (where nothing tells how it "
         "ended: right after)"
     )
-
-    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        given = {"do": "act", "act": "segfault"}
-        of_it = (None, -signal.SIGSEGV)
-        return (
-            yield from _end(context, targets, given, id=id, proves=lambda code, _: code in of_it)
-        )
+    _dies_of = signal.SIGSEGV
 
 
-class AbortWorker(WorkerFault):
+class AbortWorker(_CrashWorker):
     """A worker calls abort() between two steps, and dies of SIGABRT.
 
     Stands for a failed assertion in native code, a watchdog that gives up (NCCL's does so), glibc
@@ -232,13 +239,7 @@ class AbortWorker(WorkerFault):
         "the worker acknowledged this order, and ended by SIGABRT (where nothing tells how it "
         "ended: right after)"
     )
-
-    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        given = {"do": "act", "act": "abort"}
-        of_it = (None, -signal.SIGABRT)
-        return (
-            yield from _end(context, targets, given, id=id, proves=lambda code, _: code in of_it)
-        )
+    _dies_of = signal.SIGABRT
 
 
 def order(

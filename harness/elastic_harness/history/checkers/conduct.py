@@ -6,18 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag
 
 from elastic_harness.finding import Finding
-from elastic_harness.history.checkers.cut_short import (
+from elastic_harness.history.checkers.never_seen import (
     is_stopped,
+    never_started,
     nodes_ended_by_faults,
     not_observed,
 )
-from elastic_harness.history.checkers.registry import Checker, NoParameters, Parameters, checker
-from elastic_harness.history.checkers.started import never_started
+from elastic_harness.history.checkers.registry import NoParameters, Parameters, checker
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
@@ -37,6 +37,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.scenario.actions import CheckedScenario
 from pytest_elastic.events.model import (
     AgentStarted,
     JobEnded,
@@ -45,9 +46,6 @@ from pytest_elastic.events.model import (
     WorkersStarted,
     WorkersStopped,
 )
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "ends_in_time",
@@ -81,8 +79,13 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
     if ended is None:
         return unknown(_NO_END)
     sought = {node for entry in history.of_kind(SurvivorsSought) for node in entry.event.nodes}
-    over = {entry.node for entry in _launcher_exits(history) if entry.seq < ended.seq}
-    if unsought := sorted(over - sought - _nodes_gone(history, ended.seq)):
+    began = _launched_afresh(history, ended.seq)
+    over = {
+        entry.node
+        for entry in _launcher_exits(history)
+        if began.get(entry.node, 0) < entry.seq < ended.seq
+    }
+    if unsought := sorted(over - sought - _nodes_gone(history, ended)):
         return unknown(f"nobody looked at what was left on {', '.join(unsought)}", (ended.seq,))
     if not over and ended.event.outcome in ("limit", "unmet", "aborted"):
         return unknown("the run was over before any launcher had ended", (ended.seq,))
@@ -94,12 +97,34 @@ def _launcher_exits(history: History) -> list[Entry[ProcessExited]]:
     return [e for e in history.of_kind(ProcessExited) if e.event.role == "launcher"]
 
 
-def _nodes_gone(history: History, end: int) -> set[str]:
-    """Return the nodes that were down when the run ended: with them went all of their processes."""
+def _launched_afresh(history: History, end: int) -> dict[str, int]:
+    """Return when nodes were started on which a launcher began: what ran there before was gone."""
+    up: dict[str, int] = {}
+    launched: dict[str, int] = {}
+    for entry in history:
+        event = entry.event
+        if entry.seq < end and isinstance(event, NodeStarted):
+            up[entry.node] = entry.seq
+        elif entry.seq < end and isinstance(event, ProcessStarted) and event.role == "launcher":
+            launched[entry.node] = up.get(entry.node, 0)
+    return launched
+
+
+def _nodes_gone(history: History, ended: Entry[RunEnded]) -> set[str]:
+    """Return the nodes that were down when survivors were sought: their processes went with them.
+
+    A fault may take a node away after the run's end and before the search. The teardown may not.
+    """
+    searched = history.last(SurvivorsSought) or ended
     is_up: dict[str, bool] = {}
     for entry in history:
-        if entry.seq < end and isinstance(entry.event, NodeStarted | NodeStopped):
-            is_up[entry.node] = isinstance(entry.event, NodeStarted)
+        event = entry.event
+        if entry.seq < ended.seq and isinstance(event, NodeStarted):
+            is_up[entry.node] = True
+        elif isinstance(event, NodeStopped) and (
+            entry.seq < ended.seq or (entry.seq < searched.seq and event.cause != "teardown")
+        ):
+            is_up[entry.node] = False
     return {node for node, up in is_up.items() if not up}
 
 
@@ -211,12 +236,12 @@ def _job_and_round(
 
 @checker("switch_clean", NoParameters, is_default=True, needs_workers=False)
 def switch_clean(history: History, _: NoParameters) -> Verdict:
-    """The harness's own switch lost nothing by itself."""
+    """The harness's own switches lost nothing, and kept nothing back, by themselves."""
     dropped = history.of_kind(SwitchDropped)
     if dropped:
         packets = sum(entry.event.packets for entry in dropped)
         return unknown(
-            f"the switch lost {packets} packets by its own doing",
+            f"the harness's own switch lost {packets} packets, or kept them back",
             [entry.seq for entry in dropped],
         )
     return valid("no packet was dropped by the harness itself")
@@ -253,8 +278,8 @@ def job(history: History, parameters: JobParameters) -> Verdict:
         reason += f": {decided.event.reason}"
         proof.insert(0, decided.seq)
     reason += f" (exit codes: {codes or 'none'})"
-    excused = nodes_ended_by_faults(history)
-    if 0 in (code for node, code in ended.event.exit_codes.items() if node not in excused):
+    exempt = nodes_ended_by_faults(history)
+    if 0 in (code for node, code in ended.event.exit_codes.items() if node not in exempt):
         reason += (
             "; it asks this of every launcher that no fault has ended: where one side goes on and "
             "the other is lost, `exit_codes` says it node by node"
@@ -421,17 +446,3 @@ def log_contains(history: History, parameters: LogContainsParameters) -> Verdict
         return unknown(why)
     where = f"on {parameters.node} " if parameters.node else ""
     return invalid(f"no line {where}matched {parameters.pattern!r}")
-
-
-CHECKERS: tuple[Checker[Any], ...] = (
-    no_survivors,
-    faults_effective,
-    ends_in_time,
-    workers_observed,
-    switch_clean,
-    job,
-    exit_codes,
-    no_workers,
-    no_strays,
-    log_contains,
-)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
+from elastic_harness.history.checkers.registry import NoParameters, checker
 from elastic_harness.history.events import (
     FaultEffective,
     FaultFired,
@@ -397,6 +397,8 @@ def _launchers(history: History) -> Iterator[Contradiction]:
                 yield Contradiction(what=what, events=(entry.seq,))
             running[entry.node, event.pid] = Entry(entry.seq, entry.record)
             launchers.add(entry.node)
+            if event.role == "launcher":
+                codes.pop(entry.node, None)  # the run tells of a node's newest one
         elif isinstance(event, ProcessExited):
             start = running.pop((entry.node, event.pid), None)
             is_known = start is not None and start.event.role == event.role
@@ -484,5 +486,3 @@ _LOOKS: Final[tuple[Callable[[History], Iterator[Contradiction]], ...]] = (
     _launchers,
     _faults,
 )
-
-CHECKERS: tuple[Checker[NoParameters], ...] = (consistent,)

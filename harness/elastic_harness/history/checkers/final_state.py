@@ -13,17 +13,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
-from elastic_harness.history.checkers.registry import Checker, Parameters, checker
+from elastic_harness.history.checkers.registry import Parameters, checker
 from elastic_harness.history.events import FaultFired, ParametersHashed, ReferenceObserved
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView
 
 __all__ = [
-    "CHECKERS",
     "LossFound",
     "loss",
     "loss_found",
@@ -328,6 +327,3 @@ def _hints(part: str, state: ParametersHashed, other: ParametersHashed) -> str:
 
 def _numbers(values: tuple[float, ...]) -> str:
     return ", ".join(f"{value:g}" for value in values) or "none"
-
-
-CHECKERS: tuple[Checker[Any], ...] = (parameters, optimizer, loss)

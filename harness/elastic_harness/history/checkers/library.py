@@ -14,7 +14,7 @@ from elastic_harness.history.checkers import (
     samples,
     training,
 )
-from elastic_harness.history.checkers.registry import Check, Registry, YamlValue
+from elastic_harness.history.checkers.registry import Check, Checker, Registry, YamlValue
 
 __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 
@@ -22,7 +22,8 @@ __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 def standard_checkers() -> Registry:
     """Return a registry with everything that comes with the harness, to which users may add."""
     rooms = (safety, conduct, consistent, liveness, training, final_state, samples, rate)
-    return Registry(each for room in rooms for each in room.CHECKERS)
+    found = (each for room in rooms for each in vars(room).values() if isinstance(each, Checker))
+    return Registry(found)
 
 
 STANDARD = standard_checkers()

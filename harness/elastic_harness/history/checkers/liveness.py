@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from elastic_harness.finding import Finding
-from elastic_harness.history.checkers.registry import Checker, NoParameters, Parameters, checker
+from elastic_harness.history.checkers.registry import NoParameters, Parameters, checker
 from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, RunEnded
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import World
+from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.fields import Listed, Seconds
-
-if TYPE_CHECKING:
-    from elastic_harness.scenario.checks.checked import CheckedScenario
 
 __all__ = [
     "moment",
@@ -342,14 +340,3 @@ def rank_reassigned(history: History, _: NoParameters) -> Verdict:
                 )
             last_rank[place] = (worker.rank, worker.hello_seq)
     return invalid("every place kept its rank")
-
-
-CHECKERS: tuple[Checker[Any], ...] = (
-    restarts,
-    world_sizes,
-    recovery_time,
-    progress,
-    recovered,
-    rank_stability,
-    rank_reassigned,
-)

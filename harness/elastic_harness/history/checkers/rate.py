@@ -9,13 +9,13 @@ from statistics import mode
 from typing import Any, Literal
 
 from elastic_harness.history.checkers.liveness import formed_worlds
-from elastic_harness.history.checkers.registry import Checker, Parameters, checker
+from elastic_harness.history.checkers.registry import Parameters, checker
 from elastic_harness.history.events import SamplesDrawn, StepCompleted
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import World
 
-__all__ = ["CHECKERS", "learning_rate"]
+__all__ = ["learning_rate"]
 
 # A schedule may move the rate by a part of this from one step to the next.
 _TOLERANCE = 0.1
@@ -106,6 +106,3 @@ def _moment(
     used = batches[world.ordinal, chosen.event.count]
     assert chosen.event.learning_rate is not None, "only steps with a rate were taken"
     return _Moment(rate=chosen.event.learning_rate, batch=sum(used.values()), seq=chosen.seq)
-
-
-CHECKERS: tuple[Checker[Any], ...] = (learning_rate,)

@@ -21,7 +21,8 @@ from elastic_harness import registry
 from elastic_harness.finding import did_you_mean
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, negate, unknown
-from elastic_harness.scenario.fields import Parameters, from_shorthand
+from elastic_harness.scenario.actions import Parameters
+from elastic_harness.scenario.fields import from_shorthand
 from elastic_harness.scenario.validation import first_message
 from pytest_elastic.errors import UsageError
 

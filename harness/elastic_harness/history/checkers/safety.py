@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from elastic_harness.history.checkers.cut_short import not_observed
-from elastic_harness.history.checkers.registry import Checker, NoParameters, checker
-from elastic_harness.history.checkers.started import unexplained_ranks
-from elastic_harness.history.events import FaultFired, FaultHealed, RunStarted, WorkerHello
+from elastic_harness.history.checkers.never_seen import not_observed, unexplained_ranks
+from elastic_harness.history.checkers.registry import NoParameters, checker
+from elastic_harness.history.events import (
+    ClockCompared,
+    FaultFired,
+    FaultHealed,
+    RunStarted,
+    WorkerHello,
+)
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
-from elastic_harness.history.worlds import WorkerView, World
+from elastic_harness.history.worlds import Step, WorkerView, World
 from pytest_elastic.events.model import RoundCommitted, RoundEnded, WorkersStarted
 
 __all__ = [
@@ -188,22 +193,59 @@ def one_world(history: History, _: NoParameters) -> Verdict:
     worlds = history.worlds.rounds
     if not worlds:
         return not_observed(history, _NOBODY)
-    for old, worker, seq, new in _late_steps(history):
+    errors = _clock_errors(history)
+    undecided: Verdict | None = None
+    for old, worker, step, new in _late_steps(history):
+        late_s, error_s = _lateness(errors, worker, step, new)
+        if abs(late_s) <= error_s:
+            undecided = unknown(
+                f"whether rank {worker.rank} on {worker.node} began a step of round {_name(old)} "
+                f"before every rank of round {_name(new)} had completed one, their clocks do not "
+                f"tell: it is {1000 * abs(late_s):.1f} ms, and they are known to "
+                f"{1000 * error_s:.1f} ms",
+                (step.seq,),
+            )
+        if late_s <= error_s:
+            continue
         return invalid(
             f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after every "
             f"rank of round {_name(new)} had completed one: two worlds at once",
-            (seq, *(each.steps[0].seq for each in new.workers.values())),
+            (step.seq, *(each.steps[0].seq for each in new.workers.values())),
         )
+    if undecided is not None:
+        return undecided
     has_steps = any(worker.steps for world in worlds for worker in world.workers.values())
     if not has_steps and _has_overlap(worlds):
         return unknown("rounds overlapped, and no step of any worker was observed")
     return valid("no step of an older round began once a newer one was under way")
 
 
-def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, int, World]]:
-    """Yield (old world, worker, seq of its step, newer world) for each worker with a late step."""
+def _lateness(
+    errors: Mapping[str, float], worker: WorkerView, step: Step, new: World
+) -> tuple[float, float]:
+    """Return by how much a step was late, and by how much that may be off.
+
+    Times of one node are exact, those of several as far as their clocks were compared. Of the
+    workers that it is later than, it is the one for which that is least certain.
+    """
+    found: list[tuple[float, float]] = []
+    for each in new.workers.values():
+        error_s = 0.0
+        if each.node != worker.node:
+            error_s = errors.get(worker.node, 0.0) + errors.get(each.node, 0.0)
+        found.append((step.began_at - each.steps[0].at, error_s))
+    return min(found, key=lambda late: late[0] - late[1])
+
+
+def _clock_errors(history: History) -> Mapping[str, float]:
+    return {entry.node: entry.event.error_s for entry in history.of_kind(ClockCompared)}
+
+
+def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, Step, World]]:
+    """Yield (old world, worker, its step, newer world) for each step that may be late."""
     worlds = history.worlds.rounds
-    excused = _resumes(history)
+    error_s = 2 * max(_clock_errors(history).values(), default=0.0)
+    exempt = _resumes(history)
     for index, old in enumerate(worlds):
         newer = [
             world
@@ -216,10 +258,9 @@ def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, int, Worl
         limit = first.progressed_at or 0.0
         for worker in old.workers.values():
             for step in worker.steps:
-                is_late = step.began_at > limit
-                if is_late and not _is_excused(worker, step.began_at, excused):
-                    yield old, worker, step.seq, first
-                    break
+                is_late = step.began_at > limit - error_s
+                if is_late and not _is_exempt(worker, step.began_at, exempt):
+                    yield old, worker, step, first
 
 
 def _resumes(history: History) -> list[tuple[float, FaultFired]]:
@@ -234,7 +275,7 @@ def _resumes(history: History) -> list[tuple[float, FaultFired]]:
     ]
 
 
-def _is_excused(
+def _is_exempt(
     worker: WorkerView, began_at: float, resumes: list[tuple[float, FaultFired]]
 ) -> bool:
     # A stopped worker's step began before the stop or right after the continue; its time between
@@ -257,12 +298,15 @@ def _has_overlap(worlds: list[World]) -> bool:
 @checker("split_brain", NoParameters, is_occurrence=True)
 def split_brain(history: History, _: NoParameters) -> Verdict:
     """Two rounds of one job made steps at the same time (an occurrence)."""
-    for old, worker, seq, new in _late_steps(history):
-        return valid(
-            f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
-            f"{_name(new)} was under way",
-            (seq,),
-        )
+    errors = _clock_errors(history)
+    for old, worker, step, new in _late_steps(history):
+        late_s, error_s = _lateness(errors, worker, step, new)
+        if late_s > error_s:
+            return valid(
+                f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
+                f"{_name(new)} was under way",
+                (step.seq,),
+            )
     verdict = one_world.check(history, NoParameters())
     return verdict if not verdict.is_valid else invalid("no two rounds were under way at once")
 
@@ -357,14 +401,3 @@ def _name(world: World) -> str:
     """Return a round's number for people: the launcher's own where it has one."""
     number = str(world.ordinal if world.round is None else world.round)
     return f"{number} of job {world.job}" if world.job > 1 else number
-
-
-CHECKERS: tuple[Checker[NoParameters], ...] = (
-    ranks,
-    agreement,
-    one_world,
-    no_overlap,
-    budget,
-    membership,
-    split_brain,
-)

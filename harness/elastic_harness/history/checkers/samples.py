@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import mode
-from typing import Any, Literal
+from typing import Literal
 
-from elastic_harness.history.checkers.registry import Checker, Parameters, checker
+from elastic_harness.history.checkers.registry import Parameters, checker
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP
 from elastic_harness.history.events import SamplesDrawn, SamplesUnseen
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
 
-__all__ = ["CHECKERS", "epochs", "samples", "samples_by_epoch"]
+__all__ = ["epochs", "samples", "samples_by_epoch"]
 
 _REPORT = (
     "`elastic_harness.observe.report_samples(indices, epoch=epoch, size=size)` before each step "
@@ -373,6 +373,3 @@ def _uses(entry: Entry[SamplesDrawn], sample: int) -> bool:
 
 def _first(values: list[int]) -> str:
     return ", ".join(map(str, values[:5])) + (" ..." if len(values) > 5 else "")
-
-
-CHECKERS: tuple[Checker[Any], ...] = (samples, epochs)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from elastic_harness.history.checkers.registry import Checker, Parameters, checker
+from elastic_harness.history.checkers.registry import Parameters, checker
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
@@ -247,6 +246,3 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         return unknown(vague[0], proof)
     last_step = max(each.last_step or each.resumed_at_step or 0 for each in world.workers.values())
     return valid(f"all {world.world_size} ranks ended after step {last_step}", proof)
-
-
-CHECKERS: tuple[Checker[Any], ...] = (resumed_at, steps_lost, finished_at)

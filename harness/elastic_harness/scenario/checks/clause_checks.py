@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from elastic_harness.finding import AstPath, Finding
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.actions import CHECK, CheckNow
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CHECK, CheckedScenario, CheckNow
 from elastic_harness.scenario.model import Clause, Scenario
 from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
 from pytest_elastic.errors import UsageError

@@ -18,15 +18,14 @@ from elastic_harness.finding import AstPath, Finding, did_you_mean
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.actions import CheckNow
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CheckedScenario, CheckNow
 from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
-from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planning.storm import STORM_ID, sketch_of
+from elastic_harness.scenario.job_spec import RENDEZVOUS, environ_name
+from elastic_harness.scenario.model import STORM_ID, Scenario
+from elastic_harness.scenario.planning.storm import sketch_of
 from elastic_harness.scenario.stage.log_source import rank_of
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
-from elastic_harness.toxiproxy.proxied import RENDEZVOUS, environ_name
 from pytest_elastic.events.model import EVENT_KINDS
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ def needed_capabilities(scenario: Scenario, faults: FaultRegistry) -> tuple[str,
     needs = dict.fromkeys(scenario.requires)
     if scenario.job.rdzv.endpoints:
         needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
+    if scenario.proxies:
+        needs["node_sockets"] = None
     for entry in scenario.timeline:
         if isinstance(entry.when, WritingCondition):
             needs["disk_faults"] = None

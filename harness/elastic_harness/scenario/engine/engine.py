@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import assert_never
@@ -75,13 +74,12 @@ from elastic_harness.scenario.engine.timeline import (
 )
 from elastic_harness.scenario.fields import format_duration
 from elastic_harness.scenario.model import Entry
-from elastic_harness.scenario.planning.pins import PinnedTargets
 from elastic_harness.scenario.planning.planned_clauses import (
     planned_checks,
     planned_clauses,
     text_of,
 )
-from elastic_harness.scenario.planning.planner import Plan, PlannedEntry, plan_entry
+from elastic_harness.scenario.planning.planner import PinnedTargets, Plan, PlannedEntry, plan_entry
 from elastic_harness.scenario.triggers import LogCondition, WritingCondition
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Record
@@ -89,7 +87,7 @@ from pytest_elastic.events.model import Record
 if TYPE_CHECKING:
     from elastic_harness.faults.registry import FaultRegistry
 
-__all__ = ["Decision", "EngineMachine", "RunPhase"]
+__all__ = ["EngineMachine", "RunPhase"]
 
 # After the last launcher that counts has ended, what is still on its way (lines of output are read
 # every 50 ms) is waited for this long.
@@ -110,15 +108,6 @@ _ALLOWED: Final[Mapping[RunPhase, frozenset[RunPhase]]] = {
     RunPhase.QUIESCENT: frozenset({RunPhase.INJECTING, RunPhase.ENDED}),
     RunPhase.ENDED: frozenset(),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Something the engine chose, and the sentence that says why."""
-
-    at: float
-    what: str
-    reason: str
 
 
 class EngineMachine:
@@ -154,10 +143,7 @@ class EngineMachine:
         self._are_launchers_gone = False
         self._woken_at: float | None = None
         self._out: list[EngineCommand] = []
-        self._decisions: list[Decision] = []
-        self._flow = FaultFlow(
-            plan, catalog, self._run, put=self._put, decide=self._decide, is_open=is_open
-        )
+        self._flow = FaultFlow(plan, catalog, self._run, put=self._put, is_open=is_open)
 
     # --- what others may look at ---------------------------------------------------------------
 
@@ -165,11 +151,6 @@ class EngineMachine:
     def phase(self) -> RunPhase:
         """Where the run is."""
         return self._phase
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """Everything the engine chose, with the reasons, in order."""
-        return tuple(self._decisions)
 
     @property
     def entries(self) -> tuple[EntryState, ...]:
@@ -244,7 +225,7 @@ class EngineMachine:
     # --- start ---------------------------------------------------------------------------------
 
     def _start(self, now: float) -> None:
-        self._started_at = self._flow.started_at = now
+        self._started_at = now
         scenario = self._plan.scenario
         for clause in planned_clauses(scenario, self._checkers, is_open=self._is_open):
             self._put(RecordEvent(source="engine", event=clause))
@@ -304,7 +285,7 @@ class EngineMachine:
                 self._holds.forget(pid)
             case _:
                 pass
-        self._flow.see(record, now)
+        self._flow.see(record)
         self._follow_entries()
         for clause in self._clauses:
             self._tell(clause, decided=clause.see(record, self._run, now))
@@ -390,10 +371,7 @@ class EngineMachine:
             if entry.is_armed and entry.phase is not EntryPhase.WAITING and not entry.holds_rank:
                 entry.is_armed = False
                 self._put(DisarmHold(entry_id=entry.id))
-        for held, needed_by in self._holds.release(self._flow.entries, now):
-            if needed_by:
-                why = f"{', '.join(needed_by)} took longer than a rank may be held"
-                self._decide(f"release rank {held.rank}", why, now)
+        for held in self._holds.release(self._flow.entries, now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
 
     def _become_quiescent(self, now: float) -> None:
@@ -410,7 +388,7 @@ class EngineMachine:
         if self._is_open or are_open or not all(entry.is_settled for entry in self._flow.entries):
             return
         self._become(RunPhase.QUIESCENT)
-        self._flow.heal_everything("nothing is left to come", now)
+        self._flow.heal_everything()
         if not self._flow.is_healing:
             self._quiescent_at = now
 
@@ -495,14 +473,13 @@ class EngineMachine:
 
     def _end(self, outcome: str, reason: str, now: float) -> None:
         self._become(RunPhase.ENDED)
-        self._decide(f"end the run: {outcome}", reason, now)
         self._flow.close()
         why = "the job ended" if self._is_job_over() else "the run was over"
         for clause in self._clauses:
             was_open = clause.verdict is None
             clause.close(self._run, why)
             self._tell(clause, decided=was_open)
-        for held, _ in self._holds.release((), now):
+        for held in self._holds.release((), now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
         for entry in self._flow.entries:
             if entry.writers_held_on:
@@ -545,9 +522,6 @@ class EngineMachine:
         if earliest != self._woken_at:
             self._woken_at = earliest
             self._put(WakeAt(at=earliest))
-
-    def _decide(self, what: str, reason: str, now: float) -> None:
-        self._decisions.append(Decision(at=now, what=what, reason=reason))
 
     def _put(self, command: EngineCommand) -> None:
         self._out.append(command)

@@ -33,8 +33,7 @@ from elastic_harness.scenario.engine.timeline import (
     EntryState,
     expand,
 )
-from elastic_harness.scenario.planning.pins import PinnedTargets, has_choice
-from elastic_harness.scenario.planning.planner import Plan, PlannedEntry
+from elastic_harness.scenario.planning.planner import PinnedTargets, Plan, PlannedEntry, has_choice
 from elastic_harness.scenario.selectors import SelectionEmpty
 from pytest_elastic.events.model import Event, Record
 
@@ -47,9 +46,9 @@ __all__ = ["FaultFlow"]
 class FaultFlow:
     """The entries of one run.
 
-    `put` takes commands, `decide(what, reason, now)` notes what was chosen and why. `resolved` is
-    whom each entry hit whose words leave a choice, for a replay. `is_open`: the timeline is a
-    running test's, which says itself what is healed; what it does not, stays until the end.
+    `put` takes commands. `resolved` is whom each entry hit whose words leave a choice, for a
+    replay. `is_open`: the timeline is a running test's, which says itself what is healed; what it
+    does not, stays until the end.
     """
 
     def __init__(
@@ -59,16 +58,13 @@ class FaultFlow:
         run: ObservedRun,
         *,
         put: Callable[[EngineCommand], None],
-        decide: Callable[[str, str, float], None],
         is_open: bool = False,
     ) -> None:
         self._plan = plan
         self._catalog = catalog
         self._run = run
         self._put = put
-        self._decide = decide
         self._is_a_test = self._is_open = is_open
-        self.started_at = 0.0  # the engine's clock, set when it starts
         self.entries: list[EntryState] = []
         self.resolved: dict[str, PinnedTargets] = {}
 
@@ -101,22 +97,20 @@ class FaultFlow:
 
     def shift(self, seconds: float) -> None:
         """Move everything that is due: time stood still for so long."""
-        self.started_at += seconds
         for entry in self.entries:
             entry.due_at = None if entry.due_at is None else entry.due_at + seconds
             entry.heal_at = None if entry.heal_at is None else entry.heal_at + seconds
 
     # --- what is seen --------------------------------------------------------------------------
 
-    def see(self, record: Record, now: float) -> None:
+    def see(self, record: Record) -> None:
         """Let a record set off what waits for it, and heal what waits for it to be healed."""
         for entry in self.entries:
             if entry.phase is EntryPhase.WAITING and entry.watcher is not None:
                 entry.evidence = entry.evidence or entry.watcher.see(record, self._run)
             if entry.heal_watcher is None or entry.phase is not EntryPhase.IN_FORCE:
                 continue
-            if evidence := entry.heal_watcher.see(record, self._run):
-                self._decide(f"heal {entry.id}", evidence, now)
+            if entry.heal_watcher.see(record, self._run):
                 self.heal(entry, "schedule")
 
     def on_held(self, pid: int, rank: int, step: int) -> None:
@@ -203,18 +197,11 @@ class FaultFlow:
                 moved |= self._follow(entry)
             if entry.is_over:
                 continue
-            if entry.evidence is not None:
-                self._fire(entry, entry.evidence, now)
-                moved = True
-            elif entry.due_at is not None and now >= entry.due_at:
-                self._fire(entry, self._why_due(entry, now), now)
+            is_due = entry.due_at is not None and now >= entry.due_at
+            if entry.evidence is not None or is_due:
+                self._fire(entry, now)
                 moved = True
         return moved
-
-    def _why_due(self, entry: EntryState, now: float) -> str:
-        if entry.entry.after is not None:
-            return f"after {entry.entry.after}"
-        return f"{(entry.due_at or now) - self.started_at:.3f} s into the run"
 
     def _follow(self, entry: EntryState) -> bool:
         """Find out when an entry that waits for another is due, or that it never will be."""
@@ -239,30 +226,27 @@ class FaultFlow:
             and now >= entry.heal_at
         ]
         for entry in due:
-            self._decide(f"heal {entry.id}", "its time is over", now)
             self.heal(entry, "schedule")
         return bool(due)
 
     # --- firing and healing --------------------------------------------------------------------
 
-    def _fire(self, entry: EntryState, why: str, now: float) -> None:
+    def _fire(self, entry: EntryState, now: float) -> None:
         entry.fired_at = now
         if entry.action.is_own:
-            self._do_own(entry, why, now)
+            self._do_own(entry, now)
             return
         try:
             targets = self._targets(entry)
         except SelectionEmpty as error:
-            self._decide(f"{entry.id} cannot fire", error.message, now)
             self._fail(entry, error.message)
             return
-        self._decide(f"fire {entry.id}", why, now)
         entry.become(EntryPhase.FIRED)
         if has_choice(entry.action):
             self.resolved[entry.id] = PinnedTargets.of(targets)
-        entry.hit = entry.action.excuses(targets)
+        entry.hit = entry.action.exempt_nodes(targets)
         if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
-            self._excuse(entry)
+            self._exempt(entry)
         spec = entry.entry.action
         self._put_fact(entry.fact_of_firing(targets))
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
@@ -277,9 +261,9 @@ class FaultFlow:
             for other in self.entries
         )
 
-    def _excuse(self, entry: EntryState) -> None:
+    def _exempt(self, entry: EntryState) -> None:
         for node in entry.hit:
-            self._run.excuse(node)
+            self._run.exempt(node)
 
     def close_timeline(self) -> None:
         """Take note that nothing is added any more: what nobody will heal stays as it is.
@@ -289,7 +273,7 @@ class FaultFlow:
         self._is_open = False
         for entry in self.entries:
             if entry.can_be_healed and self._stays(entry):
-                self._excuse(entry)
+                self._exempt(entry)
 
     def _targets(self, entry: EntryState) -> Targets:
         """Return whom an entry hits: whom the plan says if it is a replay's, else by its words."""
@@ -299,14 +283,12 @@ class FaultFlow:
             return pinned.find(situation)
         return entry.action.resolve(situation, stream=f"select:{entry.id}")
 
-    def _do_own(self, entry: EntryState, why: str, now: float) -> None:
+    def _do_own(self, entry: EntryState, now: float) -> None:
         """Do what is the engine's own business: a check, or healing others."""
         if isinstance(entry.action, CheckNow):
-            self._decide(f"{entry.id} checks", why, now)
             entry.become(EntryPhase.FIRED)
             self._put(Judge(entry_id=entry.id, clauses=entry.action.clauses))
             return
-        self._decide(f"{entry.id} heals", why, now)
         chosen = self._chosen_by(entry)
         if not any(other.can_be_healed or other.was_undone for other in chosen):
             wanted = entry.entry.action.value
@@ -341,11 +323,10 @@ class FaultFlow:
         entry.healed_by = by
         self._put(Heal(entry_id=entry.id))
 
-    def heal_everything(self, why: str, now: float) -> None:
+    def heal_everything(self) -> None:
         """Undo what can be undone, the newest first, save what is to stay until the end."""
         for entry in reversed(self.entries):
             if entry.can_be_healed and not self._stays(entry):
-                self._decide(f"heal {entry.id}", why, now)
                 self.heal(entry, "schedule")
 
     @property

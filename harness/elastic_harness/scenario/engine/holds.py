@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -76,25 +76,18 @@ class Holds:
         for pid, held in self._held.items():
             self._held[pid] = replace(held, since=held.since + seconds)
 
-    def release(
-        self, entries: Iterable[EntryState], now: float
-    ) -> tuple[tuple[HeldRank, tuple[str, ...]], ...]:
-        """Let go whom no entry needs any more; return each with the entries it was too long for."""
-        entries = list(entries)
-        released: list[tuple[HeldRank, tuple[str, ...]]] = []
-        for held in list(self._held.values()):
-            needed_by = tuple(
-                entry.id
-                for entry in entries
-                if entry.holds_rank
-                and entry.step is not None
-                and entry.step.rank == held.rank
-                and entry.step.step <= held.step
-            )
-            if not needed_by or now >= held.since + HOLD_LIMIT_S:
-                del self._held[held.pid]
-                released.append((held, needed_by))
-        return tuple(released)
+    def release(self, entries: Iterable[EntryState], now: float) -> Sequence[HeldRank]:
+        """Let go whom no entry needs any more, or who has been held for too long."""
+        pinned = [entry.step for entry in entries if entry.holds_rank and entry.step is not None]
+        released = [
+            held
+            for held in self._held.values()
+            if now >= held.since + HOLD_LIMIT_S
+            or not any(at.rank == held.rank and at.step <= held.step for at in pinned)
+        ]
+        for held in released:
+            del self._held[held.pid]
+        return released
 
     def deadline(self) -> float | None:
         """Return when the longest held rank must go at the latest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.events import NodeStarted, NodeStopped, ProcessExited, ProcessStarted
@@ -12,10 +12,10 @@ from elastic_harness.scenario.engine.situation import (
     NodeRef,
     Situation,
     WorkerRef,
-    natural_key,
 )
 from elastic_harness.scenario.planning.seed import Seed
 from pytest_elastic.events.model import CoordinatorStarted, Record
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = ["LauncherView", "ObservedRun"]
 
@@ -27,12 +27,12 @@ _OBEDIENT = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
 class LauncherView:
     """The newest launcher of a node.
 
-    `is_excused`: a fault ended it, so that its exit code says nothing about the job.
+    `is_exempt`: a fault ended it, so that its exit code says nothing about the job.
     """
 
     process: ProcessRef
     exit_code: int | None = None
-    is_excused: bool = False
+    is_exempt: bool = False
 
 
 class ObservedRun:
@@ -77,15 +77,15 @@ class ObservedRun:
         worker = self.world.workers.get(rank) if self.world is not None else None
         return None if worker is None else (worker.pid, worker.last_step or 0)
 
-    def excuse(self, node: str) -> None:
+    def exempt(self, node: str) -> None:
         """Note that a fault is about to end this node's launcher."""
         if (launcher := self.launchers.get(node)) is not None:
-            launcher.is_excused = True
+            launcher.is_exempt = True
 
     @property
     def have_launchers_that_count_ended(self) -> bool:
         """Tell whether all launchers that no fault has ended are over, and there were some."""
-        counting = [each for each in self.launchers.values() if not each.is_excused]
+        counting = [each for each in self.launchers.values() if not each.is_exempt]
         return bool(counting) and all(each.exit_code is not None for each in counting)
 
     @property
@@ -101,7 +101,7 @@ class ObservedRun:
         Drained, when every node has left because it was told to: with success, or as programs end
         that obey SIGTERM (status 143, or by the signal itself).
         """
-        counting = [each.exit_code for each in self.launchers.values() if not each.is_excused]
+        counting = [each.exit_code for each in self.launchers.values() if not each.is_exempt]
         if counting:
             return "succeeded" if all(code == 0 for code in counting) else "failed"
         codes = [each.exit_code for each in self.launchers.values()]
@@ -116,8 +116,8 @@ class ObservedRun:
     @property
     def ended_by_faults(self) -> tuple[str, ...]:
         """The nodes whose launcher a fault has ended, or has broken for good."""
-        excused = (name for name, each in self.launchers.items() if each.is_excused)
-        return tuple(sorted(excused, key=natural_key))
+        exempt = (name for name, each in self.launchers.items() if each.is_exempt)
+        return tuple(sorted(exempt, key=natural_key))
 
     def describe(self) -> str:
         """Say in one line where the job stands."""
@@ -153,13 +153,7 @@ class ObservedRun:
         launcher = self.launchers.get(node.name)
         if launcher is None or launcher.exit_code is not None:
             return node
-        return NodeRef(
-            name=node.name,
-            address=node.address,
-            incarnation=node.incarnation,
-            started_at=node.started_at,
-            launcher=launcher.process,
-        )
+        return replace(node, launcher=launcher.process)
 
     def _workers(self) -> tuple[WorkerRef, ...]:
         if self.world is None:

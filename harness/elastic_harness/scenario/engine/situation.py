@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.scenario.planning.seed import Seed
 
-__all__ = ["NodeRef", "Situation", "Targets", "WorkerRef", "natural_key"]
-
-
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key under which n2 comes before n10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)
+__all__ = ["NodeRef", "Situation", "Targets", "WorkerRef"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,7 @@
 """A storm: the faults of a scenario that chance draws, as entries of its timeline.
 
-The drawing itself is the Faker provider's (`elastic_harness.faker_provider`), so that a scenario, a
-Python test and a user's own `faker` draw alike. Everything is drawn before the run, down to the
-rank and the node: what cannot be hit when its moment comes (a rank that an earlier fault has taken
-away) is left out then, and said.
+Everything is drawn before the run, down to the rank and the node: what cannot be hit when its
+moment comes (a rank that an earlier fault has taken away) is left out then, and said.
 
 The first entry waits for the job's first step and asks whether the job is in order; the others
 follow it.
@@ -14,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from elastic_harness.faults.recipe import Recipe, Sketch
+from elastic_harness.faults.recipe import Recipe, Sketch, choose, draw_plan
 from elastic_harness.faults.recipes import RECIPES
-from elastic_harness.scenario.model import Entry, Scenario, Storm
+from elastic_harness.scenario.model import STORM_ID, Entry, Scenario, Storm
 from elastic_harness.scenario.planning.seed import Seed
 
-__all__ = ["STORM_ID", "draw_entries", "draw_storm", "sketch_of"]
+__all__ = ["draw_entries", "draw_storm", "sketch_of"]
 
-STORM_ID: Final = "storm"
 _STORE_HOST: Final = "store host"
 
 
@@ -36,12 +33,11 @@ def draw_storm(
 
 def sketch_of(storm: Storm, scenario: Scenario) -> Sketch:
     """Return what a storm may aim at in a job."""
-    spared = _spared(storm, scenario)
-    return Sketch(
-        ranks=scenario.nodes.initial * scenario.job.nproc_per_node,
-        nodes=tuple(name for name in scenario.initial_nodes if name not in spared),
-        all_nodes=tuple(scenario.initial_nodes),
-        proxies=tuple(scenario.proxies),
+    return Sketch.of(
+        scenario.nodes.initial,
+        scenario.job.nproc_per_node,
+        exclude=_spared(storm, scenario),
+        proxies=scenario.proxies,
     )
 
 
@@ -54,24 +50,15 @@ def draw_entries(
     recipes: Sequence[Recipe] = RECIPES,
 ) -> tuple[Entry, ...]:
     """Draw the entries of a storm that is called `name`; raises UsageError for unknown kinds."""
-    from faker import Generator
-
-    from elastic_harness.faker_provider import ElasticProvider
-
-    generator = Generator()
     chosen = seed if storm.seed is None else Seed(value=storm.seed)
-    generator.random = chosen.stream(name)
-    provider = ElasticProvider(generator)
-    provider.recipes = recipes
-    drawn = provider.fault_plan(
-        nodes=scenario.nodes.initial,
-        nproc=scenario.job.nproc_per_node,
+    sketch = sketch_of(storm, scenario)
+    drawn = draw_plan(
+        chosen.stream(name),
+        choose(recipes, storm.faults, sketch, exclude=_spared(storm, scenario)),
+        sketch,
         seconds=storm.over,
         steps=storm.steps,
         max_faults=storm.max,
-        faults=storm.faults,
-        exclude=_spared(storm, scenario),
-        proxies=tuple(scenario.proxies),
     )
     return tuple(Entry.model_validate(each) for each in _as_timeline(drawn, name))
 

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ValidationError
 from elastic_harness.finding import AstPath, Finding, Position, ScenarioError, did_you_mean
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.actions import CHECK, PlannedAction
-from elastic_harness.scenario.checks.checked import CheckedScenario
+from elastic_harness.scenario.actions import CHECK, CheckedScenario, PlannedAction
 from elastic_harness.scenario.checks.clause_checks import clauses_in
 from elastic_harness.scenario.checks.launcher_options import check_options
 from elastic_harness.scenario.checks.scenario_checks import check_scenario

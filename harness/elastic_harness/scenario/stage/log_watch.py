@@ -1,6 +1,6 @@
 """Waits for lines in the output of launchers and workers, without reading more than is asked for.
 
-Files are looked at on a timer, and only while somebody waits for a pattern. A file that grows
+Logs are looked at on a timer, and only while somebody waits for a pattern. A file that grows
 faster is read in pieces, one after the other with the loop's other work in between, so that neither
 memory nor answers suffer from a job that prints a gigabyte. A pattern that is asked for later is
 looked for from the beginning of each file, in the same way.
@@ -10,15 +10,13 @@ A line is complete when its newline is there, or when no process can write to th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import signal
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from elastic_harness.cluster.facets import LogFile, Logs
 from elastic_harness.history.events import OutputRead
 from pytest_elastic.loop import Loop, Timer
 
@@ -34,7 +32,6 @@ _CATCH_UP_S = 10.0
 _MOST_PER_LOOK = 20
 # A progress bar of an hour is one line; what is longer than this is no line, and is cut.
 _LONGEST_LINE = 4 * 1024 * 1024
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +94,14 @@ class LogWatch:
     def __init__(
         self,
         loop: Loop,
+        logs: Logs,
         folder: str,
         on_line: Callable[[FoundLine], None],
         *,
         log_source_of: Callable[[str, str], str | int | None],
     ) -> None:
         self._loop = loop
+        self._logs = logs
         self._folder = folder
         self._on_line = on_line
         self._log_source_of = log_source_of
@@ -116,7 +115,6 @@ class LogWatch:
         """Report lines that match, those that were written before included."""
         self._patterns.setdefault((pattern.pattern, node), pattern)
         for file in self._find_files():
-            self._stat(file)
             self._ask_of(file, was_there_until=file.size)
         if self._timer is None and not self._is_closed:
             self._timer = self._loop.call_at(self._loop.now(), self._look)
@@ -129,10 +127,15 @@ class LogWatch:
         """
         if not self._patterns:
             return []
-        found = list(self._links_to_elsewhere())
-        known = {*self._files.values(), *self._find_files()}
-        for file in sorted(known, key=lambda file: file.path):
-            self._stat(file)
+        links = [file for file in self._logs.list(self._folder) if file.link_to]
+        found = [
+            f"{os.path.relpath(file.path, self._folder)} (a link to {file.link_to})"
+            for file in links
+        ]
+        there = {file.path for file in self._find_files()}
+        for file in self._files.values():
+            if file.path not in there:
+                file.problem = "No such file or directory"
             self._ask_of(file)
             if not file.cursors:
                 continue
@@ -184,37 +187,17 @@ class LogWatch:
 
     def _find_files(self) -> Iterator[_File]:
         """Yield every log that is there; a link is none, as what it leads to has its own name."""
-
-        def on_error(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
-                file = self._file(str(error.filename))
-                file.problem = error.strerror or "it cannot be read"
-                self._ask_of(file)
-
-        for folder, _, names in os.walk(self._folder, onerror=on_error):
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                if name.endswith(".log") and not os.path.islink(path):
-                    yield self._file(path)
+        for found in self._logs.list(self._folder):
+            if not found.link_to:
+                file = self._file(found.path)
+                self._update(file, found)
+                yield file
 
     def _file(self, path: str) -> _File:
         if path not in self._files:
             node, _, name = os.path.relpath(path, self._folder).partition(os.sep)
             self._files[path] = _File(path=path, node=node, name=name)
         return self._files[path]
-
-    def _links_to_elsewhere(self) -> Iterator[str]:
-        """Yield the links that lead out of the folder: what is behind them is not read."""
-        inside = os.path.realpath(self._folder) + os.sep
-        for folder, folders, names in os.walk(self._folder):
-            for name in (*folders, *(name for name in names if name.endswith(".log"))):
-                path = os.path.join(folder, name)
-                target = os.path.realpath(path)
-                is_read = target.startswith(inside) and (
-                    os.path.isdir(target) or target.endswith(".log")
-                )
-                if os.path.islink(path) and not is_read:
-                    yield f"{os.path.relpath(path, self._folder)} (a link to {target})"
 
     def _ask_of(self, file: _File, *, was_there_until: int = 0) -> None:
         """Begin at the beginning of a file with the patterns that are new to it."""
@@ -229,51 +212,37 @@ class LogWatch:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def _stat(self, file: _File) -> None:
-        """Look how long a file is; begin again where it is not the one it was."""
-        try:
-            found = os.lstat(file.path)
-        except OSError as error:
-            file.problem = error.strerror or "it cannot be read"
+    def _update(self, file: _File, found: LogFile) -> None:
+        """Take note of how long a file is; begin again where it is not the one it was."""
+        if found.problem:
+            file.problem = found.problem
             return
-        if not stat.S_ISREG(found.st_mode):
-            file.problem = file.problem or "it is no regular file"
-            return
-        identity = found.st_dev, found.st_ino
-        is_other = file.identity not in (None, identity)
-        if is_other or found.st_size < file.size:
+        is_other = file.identity not in (None, found.identity)
+        if is_other or found.size < file.size:
             file.lost = (
                 "it was replaced by another file while it was read"
                 if is_other
-                else f"it shrank from {file.size} to {found.st_size} bytes while it was read"
+                else f"it shrank from {file.size} to {found.size} bytes while it was read"
             )
             self._end_lines(file)
             for cursor in file.cursors:
                 cursor.offset = 0
-        file.identity, file.size = identity, found.st_size
+        file.identity, file.size = found.identity, found.size
 
     def _read(self, file: _File) -> bool:
         """Read a piece of a file for each pattern; tell whether there is more."""
-        self._stat(file)
         self._ask_of(file)
         if not (file.is_behind or any(cursor.rest for cursor in file.cursors)):
             return False
         try:
-            fd = os.open(file.path, _READ)
-        except OSError as error:
-            file.problem = error.strerror or "it cannot be read"
-            return False
-        try:
             for cursor in tuple(file.cursors):
                 if cursor in file.cursors:  # reporting may have had all of it read
-                    self._take(file, cursor, os.pread(fd, _CHUNK, cursor.offset))
-            if not file.is_behind and _is_complete(fd, file.size):
+                    self._take(file, cursor, self._logs.read(file.path, cursor.offset, _CHUNK))
+            if not file.is_behind and self._logs.is_complete(file.path, file.size):
                 self._end_lines(file)
         except OSError as error:
             file.problem = error.strerror or "it cannot be read"
             return False
-        finally:
-            os.close(fd)
         file.problem = ""
         self._join_cursors(file)
         return file.is_behind
@@ -338,21 +307,3 @@ class LogWatch:
                         was_there=start < wanted.was_there_until,
                     )
                 )
-
-
-def _is_complete(fd: int, size: int) -> bool:
-    """Tell whether a file has this size, and no process can write to it any more.
-
-    The kernel refuses a read lease while any process has the file open for writing. A process that
-    opens it before the lease is given back waits until it is; the signal that would tell us is one
-    that is ignored. Where leases are refused altogether, no file is complete before the end.
-    """
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError:
-        return False
-    try:
-        return os.fstat(fd).st_size == size
-    finally:
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)

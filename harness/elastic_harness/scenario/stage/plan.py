@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastic_harness.cluster.process import ProcessSpec
+from elastic_harness.scenario.job_spec import ProxySpec, environ_name
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan
 from elastic_harness.scenario.stage.log_source import log_source_of
-from elastic_harness.toxiproxy.proxied import ProxyPlan, environ_name
 
 __all__ = ["StagePlan", "command_spec", "launcher_spec"]
 
@@ -24,7 +24,8 @@ class StagePlan:
     """What is launched, and where its traces go.
 
     `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
-    directories that every node sees as the host does; `endpoints` the nodes at the rendezvous
+    directories that every node sees as the host does, `read_only` what is not the job's own and
+    may not be written; `endpoints` the nodes at the rendezvous
     endpoints, one as a rule; `data_folders` those of the directories whose files are
     the job's own, to be lost or damaged, the checkpoint directory first. `launch_environs` give
     what faults need of a launcher's environment, for the node's folder of logs.
@@ -37,11 +38,12 @@ class StagePlan:
     log_dir: str
     shared: Sequence[str]
     endpoints: Sequence[str]
+    read_only: Sequence[str] = ()
     data_folders: Sequence[str] = ()
     launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    proxies: Sequence[ProxyPlan] = ()
+    proxies: Mapping[str, ProxySpec] = field(default_factory=dict)
     patience: float = 1.0
     seed: int = 0
 
@@ -53,6 +55,10 @@ class StagePlan:
     def log_dir_of(self, node: str) -> str:
         """Return the folder for what a node says."""
         return os.path.join(self.log_dir, node)
+
+    def launcher_log_of(self, node: str) -> str:
+        """Return the file for what a node's launcher and its workers print."""
+        return os.path.join(self.log_dir_of(node), "launcher.log")
 
     def clock_file_of(self, node: str) -> str:
         """Return the file that a node's processes have for a clock, where faults need one."""
@@ -99,7 +105,7 @@ def launcher_spec(
         replace(plan.job, endpoint_hosts=endpoint_hosts, endpoint_port=endpoint_port, conf=conf),
         NodePlan(name=node, address=address, index=index, log_dir=plan.log_dir_of(node)),
     )
-    log = os.path.join(plan.log_dir_of(node), "launcher.log")
+    log = plan.launcher_log_of(node)
     return ProcessSpec(
         argv=argv,
         environ={

@@ -10,14 +10,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError
 from elastic_harness.future import Future, Steps, Until, run, settled
+from elastic_harness.scenario.job_spec import RENDEZVOUS, ProxySpec, Upstream, parse_upstream
 from elastic_harness.scenario.planning.seed import Seed
-from elastic_harness.toxiproxy.address import Dial, MakeDial
-from elastic_harness.toxiproxy.proxied import RENDEZVOUS, ProxyPlan, Upstream, parse_upstream
+from elastic_harness.toxiproxy.address import OpenSocket
 from elastic_harness.toxiproxy.proxy import Proxy
 from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from elastic_harness.toxiproxy.stream import Direction, Toxic
@@ -42,7 +41,7 @@ _BACKLOG: Final = 4096
 class _Route:
     """A proxy of a run. `address` is what jobs are told; `back` leads from the host to a node."""
 
-    plan: ProxyPlan
+    spec: ProxySpec
     front: Proxy
     address: str
     back: Proxy | None = None
@@ -57,7 +56,7 @@ class StageProxies:
         self,
         loop: Loop,
         cluster: Cluster,
-        plans: Sequence[ProxyPlan],
+        specs: Mapping[str, ProxySpec],
         *,
         seed: int,
         run_id: str,
@@ -66,14 +65,14 @@ class StageProxies:
         self._loop = loop
         self._cluster = cluster
         self._gateway = _Gateway(cluster)
-        self._plans = plans
+        self._specs = specs
         self._seed = Seed(value=seed)
         self._run_id = run_id
         self._remote = remote
         self._routes: dict[str, _Route] = {}
         self._owned: dict[str, list[tuple[str, str]]] = {}
         # Who has switched which proxy on or off, in order.
-        self._switched: dict[str, dict[str, bool]] = {plan.name: {} for plan in plans}
+        self._switched: dict[str, dict[str, bool]] = {name: {} for name in specs}
         # `at: 0s` means before anything connects: such a toxic waits for its proxy.
         self._opened: Future[None] = Future()
         self._early: list[Future[None]] = []
@@ -87,17 +86,17 @@ class StageProxies:
     def rendezvous(self) -> str:
         """What the nodes that do not host the rendezvous connect to; "" where there is no proxy."""
         return next(
-            (each.address for each in self._routes.values() if each.plan.upstream == RENDEZVOUS), ""
+            (each.address for each in self._routes.values() if each.spec.upstream == RENDEZVOUS), ""
         )
 
     def open(self, *, store_host: str, endpoint_port: int) -> Steps[None]:
         """Open all proxies, one after the other, now that the first nodes are up."""
         try:
-            for plan in self._plans:
-                upstream = parse_upstream(plan.upstream, self._cluster.nodes)
+            for name, spec in self._specs.items():
+                upstream = parse_upstream(spec.upstream, self._cluster.nodes)
                 if upstream.is_rendezvous:
                     upstream = Upstream(node=store_host, port=endpoint_port)
-                yield from self._open(plan, upstream)
+                yield from self._open(name, spec, upstream)
         except ElasticError as error:
             self._opened.settle(error)
             raise
@@ -127,7 +126,7 @@ class StageProxies:
         return added
 
     def _add(self, owner: str, proxy: str, toxic: Toxic) -> Steps[None]:
-        if any(plan.name == proxy for plan in self._plans):
+        if proxy in self._specs:
             yield from self._opened
         if (proxy, toxic.name) not in self._owned.get(owner, ()):
             return  # it has been removed meanwhile
@@ -169,20 +168,20 @@ class StageProxies:
     def is_on(self, proxy: str) -> bool:
         if proxy in self._routes:
             return self._routes[proxy].front.is_enabled
-        return any(self._is_meant_to_be_on(plan) for plan in self._plans if plan.name == proxy)
+        return proxy in self._specs and self._is_meant_to_be_on(proxy)
 
-    def _is_meant_to_be_on(self, plan: ProxyPlan) -> bool:
-        return next(reversed(self._switched[plan.name].values()), plan.is_enabled)
+    def _is_meant_to_be_on(self, proxy: str) -> bool:
+        return next(reversed(self._switched[proxy].values()), self._specs[proxy].enabled)
 
     def _obey_switch(self, proxy: str) -> Steps[None]:
         route = self._routes.get(proxy)
-        if route is None or route.front.is_enabled == self._is_meant_to_be_on(route.plan):
+        if route is None or route.front.is_enabled == self._is_meant_to_be_on(proxy):
             return  # it will be opened as it is meant to be
         if route.front.is_enabled:
             route.front.stop()
             return
         listener = yield from self._gateway.listen(int(route.address.rpartition(":")[2]))
-        if self.is_on(proxy) or not self._is_meant_to_be_on(route.plan):
+        if self.is_on(proxy) or not self._is_meant_to_be_on(proxy):
             listener.close()  # another order has come in between
         else:
             route.front.start_at(listener)
@@ -206,49 +205,49 @@ class StageProxies:
         known = ", ".join(self._switched) or "none"
         return UsageError(f"there is no proxy '{proxy}': the run has {known}")
 
-    def _open(self, plan: ProxyPlan, upstream: Upstream) -> Steps[None]:
-        dial: MakeDial = Dial
+    def _open(self, name: str, spec: ProxySpec, upstream: Upstream) -> Steps[None]:
+        open_socket: OpenSocket | None = None
         address = upstream.address
         if upstream.node:
-            dial = self._gateway.dial_nodes
+            open_socket = self._gateway.open_socket
             address = f"{self._cluster.nodes[upstream.node].address}:{upstream.port}"
         try:
-            listener = yield from self._gateway.listen(plan.listen)
+            listener = yield from self._gateway.listen(spec.listen)
         except ClusterError as error:
-            raise ElasticError(f"cannot open proxy '{plan.name}': {error.message}") from error
+            raise ElasticError(f"cannot open proxy '{name}': {error.message}") from error
         if self._remote is None:
-            self._begin(plan, listener, self._proxy(plan, address, dial))
+            self._begin(name, spec, listener, self._proxy(name, address, open_socket))
         else:
-            yield from self._open_remote(plan, listener, upstream, address)
+            yield from self._open_remote(name, spec, listener, upstream, address)
 
-    def _begin(self, plan: ProxyPlan, listener: socket.socket, front: Proxy) -> _Route:
+    def _begin(self, name: str, spec: ProxySpec, listener: socket.socket, front: Proxy) -> _Route:
         host, port = listener.getsockname()
-        if self._is_meant_to_be_on(plan):
+        if self._is_meant_to_be_on(name):
             front.start_at(listener)
         else:
             listener.close()
-        route = self._routes[plan.name] = _Route(plan=plan, front=front, address=f"{host}:{port}")
+        route = self._routes[name] = _Route(spec=spec, front=front, address=f"{host}:{port}")
         return route
 
     def _open_remote(
-        self, plan: ProxyPlan, listener: socket.socket, upstream: Upstream, address: str
+        self, name: str, spec: ProxySpec, listener: socket.socket, upstream: Upstream, address: str
     ) -> Steps[None]:
         back: Proxy | None = None
         if upstream.node:
-            back = self._proxy(plan, address, self._gateway.dial_nodes)
+            back = self._proxy(name, address, self._gateway.open_socket)
             back.listen = "127.0.0.1:0"
             back.start()
             address = back.listen
-        name = f"{self._run_id}-{plan.name}"
+        remote_name = f"{self._run_id}-{name}"
         try:
-            created = yield from self._ask(_create(name, address))
+            created = yield from self._ask(_create(remote_name, address))
         except ElasticError:
             listener.close()
             if back is not None:
                 back.stop()
             raise
-        route = self._begin(plan, listener, self._proxy(plan, created, Dial))
-        route.back, route.remote_name = back, name
+        route = self._begin(name, spec, listener, self._proxy(name, created))
+        route.back, route.remote_name = back, remote_name
 
     def _ask(self, work: Callable[[ToxiproxyClient], T]) -> Future[T]:
         """Do something with the other server, in its thread."""
@@ -257,9 +256,14 @@ class StageProxies:
         self._remote.call(work, answer.settle)
         return answer
 
-    def _proxy(self, plan: ProxyPlan, upstream: str, dial: MakeDial) -> Proxy:
+    def _proxy(self, name: str, upstream: str, open_socket: OpenSocket | None = None) -> Proxy:
         return Proxy(
-            self._loop, self._seed, name=plan.name, listen="", upstream=upstream, make_dial=dial
+            self._loop,
+            self._seed,
+            name=name,
+            listen="",
+            upstream=upstream,
+            open_socket=open_socket,
         )
 
 
@@ -299,11 +303,9 @@ class _Gateway:
         return self._open().then(listen)
 
     @property
-    def dial_nodes(self) -> MakeDial:
-        """How to connect to an address inside the cluster."""
-        if not self._is_isolated:
-            return Dial
-        return partial(Dial, open_socket=self._open_for)
+    def open_socket(self) -> OpenSocket | None:
+        """What opens the sockets that connect to nodes; None where our own do."""
+        return self._open_for if self._is_isolated else None
 
     def _open(self) -> Future[socket.socket]:
         if self._cluster.sockets is None:

@@ -148,14 +148,18 @@ class Stage:
         yield from gather(self._launch(name) for name in names)
 
     @property
-    def running_launchers(self) -> list[str]:
-        """Names of the nodes whose launcher has not ended."""
-        return [name for name in self._actors if self.launcher_of(name) is not None]
-
-    @property
     def exit_codes(self) -> Mapping[str, int]:
         """The exit code of each node's newest launcher that has ended."""
         return dict(self._exit_codes)
+
+    def printed(self, node: str) -> str:
+        """Return what a node's launcher and its workers have printed so far; in any thread."""
+        logs = self._cluster.logs
+        path = self._plan.launcher_log_of(node)
+        for file in logs.list(os.path.dirname(path)):
+            if file.path == path:
+                return logs.read(path, 0, file.size).decode("utf-8", "replace")
+        return ""
 
     def on_cluster_event(self, event: ClusterEvent) -> None:
         """Take note of what happens on the cluster by itself."""
@@ -266,6 +270,7 @@ class Stage:
             name=name,
             index=actor.index,
             shared=self._plan.shared,
+            read_only=self._plan.read_only,
             keep_disk=keep_disk,
             sysctls=self._plan.sysctls,
         )

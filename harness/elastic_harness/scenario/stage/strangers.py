@@ -63,7 +63,7 @@ class Strangers:
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        sockets = having(self._cluster.sockets, self._cluster.capabilities["gateway"])
+        sockets = having(self._cluster.sockets, self._cluster.capabilities["node_sockets"])
         address = (self._cluster.nodes[at[0]].address, at[1])
         for _ in range(connections):
             stranger = _Stranger(owner=owner, node=node, unsaid=words)

@@ -7,62 +7,95 @@ import shutil
 
 from pytest_elastic.errors import UsageError
 
-__all__ = ["copy_working_folder"]
+__all__ = ["copy_working_folder", "is_within"]
 
 # What no program reads as it runs, or what is far larger than a program.
 _LEFT_OUT = frozenset({
     "__pycache__", ".elastic", ".git", ".hg", ".mypy_cache", ".nox", ".pytest_cache", ".ruff_cache",
     ".svn", ".tox", ".venv", "node_modules", "venv",
 })  # fmt: skip
-# An entry that is larger is data: the job sees the original, through a symbolic link.
-_MOST_BYTES = 16 << 20
+# What is larger is data: the job sees the original, through a link.
 _MOST_FILES = 2000
+_MOST_BYTES = 16 << 20
+_MOST_BYTES_AMONG_DATA = 16 << 10
 
 
-def copy_working_folder(source: str, target: str) -> None:
-    """Make `target` a copy of a folder: data sets and other large entries are linked, not copied.
+def copy_working_folder(source: str, target: str) -> list[str]:
+    """Make `target` a copy of a folder, in which data sets and other large files are linked.
 
-    Raises UsageError where a file of it cannot be read.
+    A folder below it that holds many files is linked; one that holds large files is copied but for
+    those, so that new files can be written beside them. Returns the originals that are linked,
+    which no run may change. Raises UsageError where a file cannot be read.
     """
-    os.makedirs(target)
+    copy = _Copy(source, target)
     try:
-        with os.scandir(source) as entries:
-            for entry in entries:
-                if entry.name not in _LEFT_OUT and not _holds(entry, target):
-                    _take(entry, os.path.join(target, entry.name))
+        copy.take(source, target, _MOST_BYTES)
     except (OSError, shutil.Error) as error:
         raise UsageError(
             f"the working folder {source} cannot be copied: {error}",
             hint="Start in a folder that holds the program and what it needs, and little else.",
         ) from error
+    return copy.linked
 
 
-def _take(entry: os.DirEntry[str], copy: str) -> None:
-    if entry.is_symlink() or _is_large(entry):
-        os.symlink(os.path.realpath(entry.path), copy)
-    elif entry.is_dir():
-        shutil.copytree(entry.path, copy, symlinks=True, ignore=_leave_out)
-    elif entry.is_file():
-        shutil.copy2(entry.path, copy)
+def is_within(path: str, folder: str) -> bool:
+    """Tell whether a path is a folder, or lies below it; links are followed."""
+    return f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/")
 
 
-def _leave_out(_: str, names: list[str]) -> set[str]:
-    return set(names) & _LEFT_OUT
+class _Copy:
+    """A copy in the making; `linked` are the originals that it has links to."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self._source = source
+        self._target = target
+        self.linked: list[str] = []
+
+    def take(self, folder: str, copy: str, most_bytes: int) -> None:
+        """Copy a folder; files of it that have more than `most_bytes` are linked."""
+        os.mkdir(copy)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # A folder that holds the copy itself would be copied without end.
+                if entry.name not in _LEFT_OUT and not is_within(self._target, entry.path):
+                    self._take(entry, os.path.join(copy, entry.name), most_bytes)
+
+    def _take(self, entry: os.DirEntry[str], copy: str, most_bytes: int) -> None:
+        if entry.is_symlink():
+            self._follow(entry.path, copy)
+        elif entry.is_dir():
+            size, count = _extent(entry.path)
+            if count > _MOST_FILES:
+                self._link(entry.path, copy)
+            else:
+                among_data = size > _MOST_BYTES
+                self.take(entry.path, copy, _MOST_BYTES_AMONG_DATA if among_data else most_bytes)
+        elif entry.is_file():
+            if entry.stat().st_size > most_bytes:
+                self._link(entry.path, copy)
+            else:
+                shutil.copy2(entry.path, copy)
+
+    def _follow(self, link: str, copy: str) -> None:
+        """Link to the copy of what a link leads to, if there is one."""
+        inside = os.path.relpath(os.path.realpath(link), os.path.realpath(self._source))
+        if _LEFT_OUT.isdisjoint(parts := inside.split("/")) and parts[0] != "..":
+            os.symlink(os.path.join(self._target, inside), copy)
+        else:
+            self._link(link, copy)
+
+    def _link(self, path: str, copy: str) -> None:
+        self.linked.append(os.path.realpath(path))
+        os.symlink(self.linked[-1], copy)
 
 
-def _holds(entry: os.DirEntry[str], target: str) -> bool:
-    """Tell whether a folder holds the copy itself: it would be copied without end."""
-    return f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(entry.path)}/")
-
-
-def _is_large(entry: os.DirEntry[str]) -> bool:
-    if not entry.is_dir():
-        return entry.is_file() and entry.stat().st_size > _MOST_BYTES
+def _extent(folder: str) -> tuple[int, int]:
+    """Return how many bytes a folder holds in how many files; many files are counted no further."""
     size = count = 0
-    for folder, folders, names in os.walk(entry.path):
+    for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
         count += len(names)
-        size += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-        if size > _MOST_BYTES or count > _MOST_FILES:
-            return True
-    return False
+        if count > _MOST_FILES:
+            break
+        size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
+    return size, count

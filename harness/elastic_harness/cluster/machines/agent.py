@@ -1,0 +1,423 @@
+"""The node agent: one program for every machine and every way to get there.
+
+It reads its order (one line of JSON) from standard input, leaves its terminal and its parent, and
+dials pytest. Then it does what it is told with a cluster of its own, as a pytest on this machine
+would have it. When pytest is gone, or was not heard of for as long as the lease, it ends what it
+has started and removes what it has made.
+
+    python -m elastic_harness.cluster.machines.agent < order.json
+
+With `facts SIGN` as arguments it does none of this, and prints what the machine is and can do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from elastic_harness.cluster.choose import choose_cluster
+from elastic_harness.cluster.cluster import (
+    ClusterError,
+    ClusterEvent,
+    NodeGone,
+    NodeSpec,
+    ProcessExited,
+    ServerLost,
+)
+from elastic_harness.cluster.machines.facts import facts_of_this_machine
+from elastic_harness.cluster.machines.link import Dialler
+from elastic_harness.cluster.machines.log_copies import LogCopies
+from elastic_harness.cluster.machines.reports import ENCODING, ReportsRelay
+from elastic_harness.cluster.machines.trunk_ends import TrunkEnds
+from elastic_harness.cluster.process import ProcessRef, ProcessSpec
+from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.future import Future, Steps, gather, run, settled
+from elastic_harness.leaks import what_is_left
+from elastic_harness.network.switch_wire import counters_to_fields
+from pytest_elastic.channel import JsonObject
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.errors import ElasticError
+from pytest_elastic.loop import Loop
+
+__all__ = ["AgentOrder", "NodeAgent", "main"]
+
+# What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
+_COPY_LIMIT_S: Final = 600.0
+_CLOSE_LIMIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOrder:
+    """What an agent is told at its start. `nodes` is the kind of its own cluster.
+
+    `addresses` are where pytest may be reached (a host "": where ssh came from). With `stays` the
+    agent does not leave its parent. `environ` is its whole environment, whoever has started it
+    (ssh, a batch system): warm workers need the one that pytest has.
+    """
+
+    machine: int
+    nodes: str
+    addresses: list[tuple[str, int]]
+    token: str
+    lease_s: float
+    preload: list[str]
+    environ: dict[str, str]
+    stays: bool = False
+
+    def encode(self) -> bytes:
+        """Return the line that `decode` takes."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: str) -> AgentOrder:
+        """Return the order in a line; raises ValueError or TypeError for what is none."""
+        fields = json.loads(line)
+        addresses = [(str(host), int(port)) for host, port in fields.pop("addresses")]
+        return cls(addresses=addresses, **fields)
+
+
+class NodeAgent:
+    """An agent at work; `run` returns when all is over and nothing is left."""
+
+    def __init__(self, order: AgentOrder, on_ready: Callable[[str], None]) -> None:
+        self._order = order
+        self._on_ready = on_ready
+        self._loop = Loop()
+        self._made: list[str] = []
+        self._made_for_nodes: set[str] = set()
+        self._trunks: TrunkEnds | None = None
+        self._events: deque[tuple[str, JsonObject]] = deque()
+        self._teller: Future[None] = settled(None)
+        self._end_reason = ""
+        self._credentials = Credentials.of_job(order.token.encode(), "machines")
+        self._dialler = Dialler(
+            self._loop,
+            machine=order.machine,
+            addresses=order.addresses,
+            credentials=self._credentials,
+            lease_s=order.lease_s,
+            on_ready=lambda: on_ready(""),
+            on_end=self._end,
+        )
+        self._conversation = Conversation(
+            self._loop,
+            self._dialler.link.open,
+            on_request=self._obey,
+            on_event=lambda event, told, _: self._reports.obey(event, told),
+            on_closed=self._end,
+        )
+        self._reports = ReportsRelay(
+            self._loop, self._conversation.tell, lambda: self._cluster.scratch
+        )
+        self._copies = LogCopies(self._loop, self._send_copy)
+        self._cluster = choose_cluster(order.nodes).make(
+            self._loop, on_event=self._on_cluster_event, preload=order.preload
+        )
+
+    def run(self) -> str:
+        """Serve until the end; returns why it came."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._end("the agent was told to end"))
+        while not self._end_reason:
+            self._loop.run_once(1.0)
+        closed = self._cluster.close()
+        deadline = self._loop.now() + _CLOSE_LIMIT_S
+        while not closed.is_done and self._loop.now() < deadline:
+            self._loop.run_once(0.1)
+        self._clean_up()
+        self._dialler.close()
+        self._loop.close()
+        return self._end_reason
+
+    def _clean_up(self) -> None:
+        self._reports.close()
+        self._copies.forget()
+        if self._trunks is not None:
+            self._trunks.close()
+            self._trunks = None
+        for folder in reversed(self._made):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._made.clear()
+
+    def _end(self, reason: str) -> None:
+        self._end_reason = self._end_reason or reason
+        if not self._dialler.local_address:
+            self._on_ready(reason)
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def _obey(self, op: str, fields: JsonObject, _: list[int], reply: Reply) -> None:
+        reply.when_done(run(self._loop, self._carry_out(op, fields)))
+
+    def _carry_out(self, op: str, fields: JsonObject) -> Steps[Answer]:
+        try:
+            return (yield from self._answer(op, fields))
+        except ClusterError:
+            raise
+        except (ElasticError, OSError) as error:
+            raise ClusterError(f"cannot {op.replace('_', ' ')}: {error}") from error
+
+    def _answer(self, op: str, fields: JsonObject) -> Steps[Answer]:
+        cluster = self._cluster
+        match op:
+            case "start":
+                return (yield from self._start())
+            case "join":
+                return (yield from self._join(fields["peers"]))
+            case "add_trunks":
+                return (yield from self._add_trunks())
+            case "start_node":
+                return (yield from self._start_node(fields))
+            case "ask":
+                answer = yield from cluster.ask(fields["order"], fields["fields"])
+                return Answer(fields={"fields": answer.fields})
+            case "counters":
+                return (yield from self._count())
+            case "end_node":
+                ends = {
+                    "stop": cluster.stop_node,
+                    "crash": cluster.crash_node,
+                    "cut": cluster.power_cut,
+                }
+                yield from ends[fields["how"]](fields["name"])
+                yield from self._all_told()
+                return Answer()
+            case "pause_node":
+                yield from cluster.pause_node(fields["name"])
+                return Answer()
+            case "resume_node":
+                yield from cluster.resume_node(fields["name"])
+                return Answer()
+            case "spawn":
+                return (yield from self._spawn(fields))
+            case "processes":
+                found = yield from cluster.processes(fields["node"])
+                return Answer(fields={"processes": [asdict(each) for each in found]})
+            case "signal":
+                sent = yield from cluster.signal(_ref(fields), fields["signum"])
+                return Answer(fields={"sent": sent})
+            case "state":
+                state = yield from cluster.state(_ref(fields))
+                return Answer(fields={"state": state})
+            case "watch_end":
+                self._watch_end(_ref(fields), fields["watch"])
+                return Answer()
+            case "limit_files":
+                limit = yield from cluster.limits.limit_files(_ref(fields), **fields["arguments"])
+                return Answer(fields={"result": None if limit is None else asdict(limit)})
+            case "restore_files":
+                yield from cluster.limits.restore_files(_ref(fields), **fields["arguments"])
+                return Answer()
+            case "reset":
+                yield from cluster.reset(seed=fields["seed"])
+                yield from self._all_told()
+                self._copies.forget()
+                if left := what_is_left(cluster):
+                    raise ClusterError(f"it is not clean: {'; '.join(left)}")
+                return Answer()
+            case "close":
+                yield from cluster.close()
+                self._clean_up()
+                self._loop.call_soon(lambda: self._end("pytest has closed the cluster"))
+                return Answer()
+        raise ClusterError(f"the agent of a machine does not know how to '{op}'")
+
+    def _start(self) -> Steps[Answer]:
+        yield from self._cluster.start()
+        # Nodes share it, for the sockets of reports that lie in it.
+        os.makedirs(self._cluster.scratch, mode=0o700, exist_ok=True)
+        address, port = self._dialler.local_address, 0
+        if self._cluster.network is not None:
+            number = self._order.machine
+            self._trunks = TrunkEnds(self._loop, number, address, self._credentials)
+            port = self._trunks.port
+        return Answer(fields={"address": address, "port": port})
+
+    def _join(self, peers: Sequence[tuple[int, str, int]]) -> Steps[Answer]:
+        assert self._trunks is not None, "only networks are joined"
+        yield from gather(run(self._loop, self._trunks.dial(*peer)) for peer in peers)
+        return Answer()
+
+    def _add_trunks(self) -> Steps[Answer]:
+        """Give the switch all ends of trunks that are ready."""
+        assert self._trunks is not None, "only networks are joined"
+        for machine, sock in self._trunks.take().items():
+            order = {"order": "add_trunk", "fields": {"machine": machine}}
+            added = self._cluster.ask("network", order, [sock.fileno()])
+            sock.close()
+            yield from added
+        return Answer()
+
+    def _start_node(self, fields: JsonObject) -> Steps[Answer]:
+        """Start a node, which sees of /tmp and /dev/shm only what it shares."""
+        is_private = self._cluster.capabilities.has("private_disk")
+        shared = [self._cluster.scratch, *fields["folders"]] if is_private else []
+        for folder in shared:
+            if not os.path.isdir(folder):
+                self._make_folder(folder)
+                self._made_for_nodes.add(folder)
+        shared += filter(os.path.exists, fields["spec"]["shared"]) if is_private else ()
+        spec = NodeSpec(**{**fields["spec"], "shared": shared})
+        node = yield from self._cluster.start_node(spec)
+        names = ("address", "hostname", "incarnation", "disk", "pid")
+        return Answer(fields={name: getattr(node, name) for name in names})
+
+    def _count(self) -> Steps[Answer]:
+        assert self._cluster.network is not None, "only a network has counters"
+        counters = yield from self._cluster.network.counters()
+        links = counters_to_fields(counters.links)
+        return Answer(fields={"links": links, "own": dict(counters.own_drops)})
+
+    def _spawn(self, fields: JsonObject) -> Steps[Answer]:
+        node, is_shared = fields["node"], os.path.exists(fields["sign"])
+        spec = ProcessSpec(**fields["spec"])
+        if not os.path.isdir(spec.cwd) or spec.cwd in self._made_for_nodes:
+            raise ClusterError(
+                f"there is no folder {spec.cwd} on {socket.gethostname()}: what a job needs is "
+                f"expected on every machine under the same path"
+            )
+        outputs = [path for path in (spec.stdout, spec.stderr) if path is not None]
+        for folder in (*map(os.path.dirname, outputs), spec.logs, *fields["folders"]):
+            if folder is not None:
+                self._make_folder(folder)
+        environ = {name: self._replace_paths(text) for name, text in spec.environ.items()}
+        handle = yield from self._cluster.spawn(node, replace(spec, environ=environ))
+        if not is_shared:
+            for path in outputs:
+                self._copies.follow(path)
+            if spec.logs is not None:
+                self._copies.follow_folder(spec.logs)
+        facts = {"pid": handle.pid, "node_pid": handle.node_pid, "start_time": handle.start_time}
+        return Answer(fields={"id": handle.id, **facts})
+
+    def _replace_paths(self, text: str) -> str:
+        for path, stand_in in self._reports.stand_ins.items():
+            text = text.replace(path, stand_in)
+        return text
+
+    def _make_folder(self, path: str) -> None:
+        """Make a folder and those above it; what was not there is removed at the end."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            try:
+                os.mkdir(folder)
+            except FileExistsError:
+                continue
+            self._made.append(folder)
+
+    def _watch_end(self, process: ProcessRef, watch: int) -> None:
+        self._cluster.ended(process).add_done_callback(
+            lambda done: self._tell_later("ended", {"watch": watch, "code": done.result()})
+        )
+
+    # --- what happens by itself ---------------------------------------------------------------
+
+    def _on_cluster_event(self, event: ClusterEvent) -> None:
+        match event:
+            case ProcessExited(process=process):
+                fields = {"id": process.id, "exit_code": process.exit_code}
+                self._tell_later("exited", fields)
+            case NodeGone():
+                self._tell_later("node_gone", asdict(event))
+            case ServerLost(reason=reason):
+                self._end(f"its cluster server was lost: {reason}")
+
+    def _tell_later(self, event: str, fields: JsonObject) -> None:
+        """Tell pytest, once it has all that was printed before."""
+        self._events.append((event, fields))
+        if self._teller.is_done:
+            self._teller = run(self._loop, self._tell_all())
+
+    def _tell_all(self) -> Steps[None]:
+        while self._events:
+            with contextlib.suppress(ClusterError):
+                # Pytest itself could not write them, and knows.
+                yield from self._copies.flush()
+            event, fields = self._events.popleft()
+            self._conversation.tell(event, fields)
+
+    def _all_told(self) -> Steps[None]:
+        if not self._teller.is_done:
+            yield from self._teller
+
+    def _send_copy(self, path: str, offset: int, data: bytes) -> Future[None]:
+        piece = {"path": path, "offset": offset, "data": data.decode(ENCODING)}
+        return self._conversation.call("log", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
+
+
+def _ref(fields: JsonObject) -> ProcessRef:
+    return ProcessRef(**fields["process"])
+
+
+def main() -> int:
+    """Read the order, become a daemon unless told to stay, and work; 1 if that failed."""
+    if sys.argv[1:2] == ["facts"]:
+        sys.stdout.write(json.dumps(asdict(facts_of_this_machine(sys.argv[2]))) + "\n")
+        return 0
+    order = _with_ssh_address(AgentOrder.decode(sys.stdin.readline()))
+    os.environ.clear()
+    os.environ.update(order.environ)
+    if order.stays:
+        failure: list[str] = []
+        NodeAgent(order, failure.append).run()
+        return _report(failure[0] if failure else "the agent ended before it could dial")
+    read, write = os.pipe2(os.O_CLOEXEC)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _work(order, write)
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as pipe:
+        return _report(pipe.read())
+
+
+def _with_ssh_address(order: AgentOrder) -> AgentOrder:
+    """Fill in where we were called from, where that is what an address stands for ("")."""
+    caller = (os.environ.get("SSH_CONNECTION", "").split() or ["127.0.0.1"])[0]
+    return replace(order, addresses=[(host or caller, port) for host, port in order.addresses])
+
+
+def _work(order: AgentOrder, answer: int) -> None:
+    """Be the daemon: say on `answer` "ready" or why not, then work; never returns."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.chdir("/")
+
+    def on_ready(problem: str) -> None:
+        nonlocal answer
+        if answer >= 0:
+            os.write(answer, (problem or "ready").encode())
+            os.close(answer)
+            answer = -1
+
+    try:
+        NodeAgent(order, on_ready).run()
+    except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
+        on_ready(f"the agent failed: {error!r}")
+        os._exit(70)
+    os._exit(0)
+
+
+def _report(said: str) -> int:
+    if said in ("", "ready"):
+        return 0
+    sys.stderr.write(f"{said}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Which machines there are, what a cluster on them can do, and what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from elastic_harness.cluster.cluster import (
+    CAPABILITIES,
+    Capabilities,
+    Capability,
+    ClusterEvent,
+)
+from elastic_harness.cluster.machines.cluster import MachinesCluster
+from elastic_harness.cluster.machines.facts import (
+    FOUND_OUT_THERE,
+    OF_NAMESPACES,
+    MachineFacts,
+    facts_of_this_machine,
+)
+from elastic_harness.cluster.machines.placement import (
+    CallBack,
+    CommandPlacement,
+    Placement,
+    command_placement,
+    read_machines,
+    ssh_placement,
+)
+from pytest_elastic.config import DEFAULT_PRELOAD
+from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
+
+__all__ = ["COMMAND", "MachinesChoice", "choose_machines", "compare_machines", "placement_of"]
+
+COMMAND: Final = "command:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesChoice:
+    """A cluster on machines that have been asked; see `choose.Choice`."""
+
+    placement: Placement
+    capabilities: Capabilities
+    reason: str
+
+    @property
+    def kind(self) -> str:
+        """What `--elastic-cluster` calls this kind."""
+        return self.placement.kind
+
+    def make(
+        self,
+        loop: Loop,
+        *,
+        on_event: Callable[[ClusterEvent], None],
+        preload: Sequence[str] = DEFAULT_PRELOAD,
+    ) -> MachinesCluster:
+        """Return a cluster of this kind; nothing is started."""
+        return MachinesCluster(
+            loop,
+            self.placement,
+            on_event=on_event,
+            capabilities=self.capabilities,
+            preload=preload,
+        )
+
+
+def placement_of(
+    kind: str, *, hosts: str, call_back: str = "", ssh: str = "ssh"
+) -> CommandPlacement:
+    """Return how "ssh" or "command: ..." brings agents to the machines in a file.
+
+    Raises UsageError.
+    """
+    called_at = CallBack.parse(call_back)
+    if kind != "ssh" and not kind.startswith(COMMAND):
+        raise UsageError(f"{kind!r} does not bring agents to machines: ssh and 'command: ...' do")
+    if not hosts:
+        raise UsageError("which machines? --elastic-hosts=FILE names them, one a line")
+    machines = read_machines(hosts)
+    if kind.startswith(COMMAND):
+        return command_placement(kind.removeprefix(COMMAND).strip(), machines, call_back=called_at)
+    return ssh_placement(machines, call_back=called_at, ssh=ssh)
+
+
+def compare_machines(
+    placement: Placement, *, preload: Sequence[str] = DEFAULT_PRELOAD
+) -> list[tuple[str, MachineFacts | None, list[str]]]:
+    """Ask all machines at once; returns what each is, and what is in the way of using it."""
+    with _sign() as sign:
+        found = placement.survey(sign)
+    ours = facts_of_this_machine("")
+    return [
+        (name, None, [each])
+        if isinstance(each, str)
+        else (name, each, list(_differences(ours, each, preload)))
+        for name, each in found.items()
+    ]
+
+
+def choose_machines(
+    placement: Placement, *, preload: Sequence[str], overlay: str = "auto"
+) -> MachinesChoice:
+    """Ask all machines what they are; raises UsageError unless all of them will do.
+
+    With `overlay` "off", nodes are plain processes even where they could have networks.
+    """
+    compared = compare_machines(placement, preload=preload)
+    problems = [f"  {name}: {each}" for name, _, found in compared for each in found]
+    if problems:
+        raise UsageError(
+            "\n".join(["these machines cannot be used:", *problems]),
+            hint="`pytest-elastic doctor --machines=FILE` asks them again.",
+        )
+    facts = {name: each for name, each, _ in compared if each is not None}
+    capabilities = _capabilities(facts_of_this_machine(""), facts)
+    if overlay == "off":
+        capabilities = _without_overlay(capabilities)
+    network, machines = capabilities["network"], ", ".join(facts)
+    reason = f"nodes with networks of their own on {machines}"
+    if not network.available:
+        reason = f"plain processes on {machines}, because {network.reason}"
+    return MachinesChoice(placement=placement, capabilities=capabilities, reason=reason)
+
+
+def _without_overlay(capabilities: Capabilities) -> Capabilities:
+    reason = "--elastic-overlay=off: nodes are plain processes in their machines' network"
+    return Capabilities(
+        tuple(
+            Capability(name=each.name, available=False, reason=reason)
+            if each.name in OF_NAMESPACES
+            else each
+            for each in capabilities.entries
+        )
+    )
+
+
+def _differences(ours: MachineFacts, theirs: MachineFacts, preload: Sequence[str]) -> Iterator[str]:
+    for name, here, there in (
+        ("Python", ours.python, theirs.python),
+        ("pytest-elastic", ours.pytest_elastic, theirs.pytest_elastic),
+        ("torch", ours.torch, theirs.torch),
+    ):
+        is_needed = name != "torch" or "torch" in preload
+        if here != there and is_needed:
+            yield f"{name} is {there or 'not installed'} there, and {here or 'not installed'} here"
+
+
+def _capabilities(ours: MachineFacts, facts: Mapping[str, MachineFacts]) -> Capabilities:
+    every = [ours, *facts.values()]
+    has_our_clock = len({each.clock for each in every}) == 1
+    has_our_kernel = len({each.boot_id for each in every}) == 1
+    strangers = [name for name, each in facts.items() if not each.has_sign]
+    known = {
+        "common_clock": (
+            has_our_clock,
+            "all run on this machine's clock" if has_our_clock else "machines have their own",
+        ),
+        "same_kernel": (
+            has_our_kernel,
+            "all are this machine" if has_our_kernel else "they are different machines",
+        ),
+        "shared_files": (
+            not strangers,
+            f"not seen on {', '.join(strangers)}" if strangers else "a file of ours was seen",
+        ),
+    }
+    entries = []
+    for name in CAPABILITIES:
+        available, reason = known.get(name, (False, "nodes on other machines do not have it yet"))
+        if name in FOUND_OUT_THERE:
+            lacking = [
+                f"{machine}: {each.capabilities[name][1]}"
+                for machine, each in facts.items()
+                if not each.capabilities[name][0]
+            ]
+            available = not lacking
+            reason = "; ".join(lacking) or next(iter(facts.values())).capabilities[name][1]
+        entries.append(Capability(name=name, available=available, reason=reason))
+    return Capabilities(tuple(entries))
+
+
+@contextlib.contextmanager
+def _sign() -> Iterator[str]:
+    """Make a file in the working folder by which a machine sees whether it shares our files."""
+    path = os.path.join(os.getcwd(), f".elastic-{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError:
+        yield ""
+        return
+    try:
+        yield path
+    finally:
+        os.unlink(path)

@@ -1,0 +1,328 @@
+"""How an agent is brought to a machine: by ssh, or by any command that runs another one there.
+
+By Ray: `ray_placement`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import string
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.cluster.machines.agent import AgentOrder
+from elastic_harness.cluster.machines.facts import MachineFacts
+from elastic_harness.cluster.process_table import descendants
+from elastic_harness.future import Future, Sleep, Steps
+from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
+
+__all__ = [
+    "AGENT",
+    "SURVEY_LIMIT_S",
+    "CallBack",
+    "CommandPlacement",
+    "Placement",
+    "command_placement",
+    "facts_in",
+    "read_machines",
+    "ssh_placement",
+]
+
+AGENT: Final = (sys.executable, "-m", "elastic_harness.cluster.machines.agent")
+# No questions: nobody is there to answer them. What the user has configured comes first elsewhere.
+_SSH_OPTIONS: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_QUOTED_LINES: Final = 10
+SURVEY_LIMIT_S: Final = 60.0
+# The agent has answered `close` by then, and has nothing more to do.
+_LEAVE_LIMIT_S: Final = 5.0
+_NAME: Final = re.compile(r"[A-Za-z0-9_.@:/%\[\]+-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBack:
+    """Where agents call pytest: `host` "" is found out, `port` 0 any."""
+
+    host: str = ""
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> CallBack:
+        """Return what HOST or HOST:PORT says; raises UsageError."""
+        host, colon, port = text.rpartition(":") if text.count(":") == 1 else (text, "", "0")
+        if (colon and not port.isdecimal()) or int(port) > 65535:
+            raise UsageError(f"cannot be called at {text!r}: expected HOST or HOST:PORT")
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+        except OSError as error:
+            raise UsageError(f"cannot be called at {text!r}: {error.strerror}") from error
+        return cls(host=str(found[0][4][0]) if found else "", port=int(port))
+
+
+class Placement(ABC):
+    """Brings the agent to machines, whose names are `machines`.
+
+    With `keeps_agents` what has started an agent lasts as long as the agent does.
+    """
+
+    def __init__(
+        self, kind: str, machines: Sequence[str], *, call_back: CallBack, keeps_agents: bool
+    ) -> None:
+        self.kind = kind
+        self.machines = tuple(machines)
+        self.keeps_agents = keeps_agents
+        self._call_back = call_back
+
+    @property
+    @abstractmethod
+    def own_pids(self) -> frozenset[int]:
+        """The processes on this machine that belong to agents, and what they have started."""
+
+    @property
+    @abstractmethod
+    def own_fds(self) -> frozenset[int]:
+        """The descriptors of this process that belong to them."""
+
+    @abstractmethod
+    def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
+        """Start the agent there; done when what has started it is, with an error if it failed."""
+
+    @abstractmethod
+    def close(self, loop: Loop) -> Steps[None]:
+        """Wait for what has started agents to end; what does not end is killed."""
+
+    @abstractmethod
+    def survey(self, sign: str) -> dict[str, MachineFacts | str]:
+        """Ask all machines at once what they are; what is no answer is why there is none."""
+
+    def listen(self) -> socket.socket:
+        """Open the socket that agents call; raises ClusterError."""
+        port = self._call_back.port
+        try:
+            if socket.has_dualstack_ipv6():
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True
+                )
+            return socket.create_server(("", port), backlog=64)
+        except OSError as error:
+            raise ClusterError(f"cannot listen at port {port}: {error.strerror}") from error
+
+    def addresses(self, machine: str, port: int) -> list[tuple[str, int]]:
+        """Return where the agent of a machine may reach that port."""
+        if self._call_back.host:
+            return [(self._call_back.host, port)]
+        if self.kind == "ssh":
+            return [("", port)]
+        return [(host, port) for host in (*_addresses_towards(machine), "127.0.0.1")]
+
+
+class CommandPlacement(Placement):
+    """Runs the agent on machines by a command; see `command_placement` and `ssh_placement`."""
+
+    def __init__(
+        self,
+        kind: str,
+        machines: Sequence[str],
+        template: Sequence[str],
+        *,
+        call_back: CallBack,
+        keeps_agents: bool,
+    ) -> None:
+        super().__init__(kind, machines, call_back=call_back, keeps_agents=keeps_agents)
+        self._template = tuple(template)
+        self._started: dict[str, _Command] = {}
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        own = {each.process.pid for each in self._started.values()}
+        return frozenset(own | {row.pid for pid in own for row in descendants(pid)})
+
+    @property
+    def own_fds(self) -> frozenset[int]:
+        return frozenset(fd for each in self._started.values() for fd in each.fds)
+
+    def command(self, machine: str, *arguments: str) -> list[str]:
+        """Return the command that runs the agent on a machine."""
+        agent = shlex.join((*AGENT, *arguments))
+        words: list[str] = []
+        for word in self._template:
+            if word == "$agent":
+                words += [*AGENT, *arguments]
+            else:
+                words.append(string.Template(word).substitute(machine=machine, agent=agent))
+        return words
+
+    def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
+        placed: Future[None] = Future()
+        try:
+            started = self._started[machine] = _Command(self.command(machine), order.encode())
+        except OSError as error:
+            placed.settle(ClusterError(f"cannot start an agent on {machine}: {error}"))
+            return placed
+
+        def on_ended() -> None:
+            loop.unwatch(started.pidfd)
+            code, said = started.finish()
+            del self._started[machine]
+            if code or self.keeps_agents:
+                why = said or f"the command ended with {code}"
+                placed.settle(ClusterError(f"cannot start an agent on {machine}: {why}"))
+            else:
+                placed.settle(None)
+
+        loop.watch(started.pidfd, on_readable=on_ended)
+        return placed
+
+    def close(self, loop: Loop) -> Steps[None]:
+        deadline = loop.now() + _LEAVE_LIMIT_S
+        while self._started and loop.now() < deadline:
+            yield Sleep(seconds=0.01)
+        for started in tuple(self._started.values()):
+            started.process.kill()
+        while self._started:
+            yield Sleep(seconds=0.01)
+
+    def survey(self, sign: str) -> dict[str, MachineFacts | str]:
+        asked: dict[str, _Command | str] = {}
+        for machine in self.machines:
+            try:
+                asked[machine] = _Command(self.command(machine, "facts", sign), b"")
+            except OSError as error:
+                asked[machine] = str(error)
+        deadline = time.monotonic() + SURVEY_LIMIT_S
+        return {
+            machine: command if isinstance(command, str) else _facts_told_by(command, deadline)
+            for machine, command in asked.items()
+        }
+
+
+class _Command:
+    """A command at work, with what it is to read, and what it says."""
+
+    def __init__(self, argv: Sequence[str], given: bytes) -> None:
+        self._said_fd = os.memfd_create("agent-command", os.MFD_CLOEXEC)
+        self._told_fd = os.memfd_create("agent-command-told", os.MFD_CLOEXEC)
+        # A file, and not a pipe: a token is not to wait for a command that reads nothing.
+        given_fd = os.memfd_create("agent-order", os.MFD_CLOEXEC)
+        os.write(given_fd, given)
+        os.lseek(given_fd, 0, os.SEEK_SET)
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=given_fd,
+                stdout=self._told_fd,
+                stderr=self._said_fd,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._said_fd)
+            os.close(self._told_fd)
+            raise
+        finally:
+            os.close(given_fd)
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors of this process."""
+        return (self._said_fd, self._told_fd, self.pidfd)
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the end; returns the exit code, and the last lines of errors."""
+        code = self.process.wait()
+        text = os.pread(self._said_fd, 1 << 16, 0).decode(errors="replace").strip()
+        for fd in self.fds:
+            os.close(fd)
+        return code, "\n".join(text.splitlines()[-_QUOTED_LINES:])
+
+    def told(self) -> str:
+        """Return what it has printed."""
+        return os.pread(self._told_fd, 1 << 20, 0).decode(errors="replace")
+
+
+def _facts_told_by(command: _Command, deadline: float) -> MachineFacts | str:
+    try:
+        command.process.wait(max(0.0, deadline - time.monotonic()))
+        reason = ""
+    except subprocess.TimeoutExpired:
+        command.process.kill()
+        reason = f"no answer within {SURVEY_LIMIT_S:g} s"
+    told = command.told()
+    code, said = command.finish()
+    return facts_in(told, reason or said or f"the command ended with {code} and told nothing")
+
+
+def facts_in(told: str, otherwise: str) -> MachineFacts | str:
+    """Return what an agent printed of its machine, or `otherwise`."""
+    try:
+        # What a login script prints comes before.
+        return MachineFacts.decode(told.splitlines()[-1])
+    except (IndexError, ValueError, TypeError):
+        return otherwise
+
+
+def ssh_placement(
+    hosts: Sequence[str], *, call_back: CallBack, ssh: str = "ssh"
+) -> CommandPlacement:
+    """Return a placement by the system's ssh, with its configuration and known hosts."""
+    template = (*shlex.split(ssh), *_SSH_OPTIONS, "--", "$machine", "${agent}")
+    return CommandPlacement("ssh", hosts, template, call_back=call_back, keeps_agents=False)
+
+
+def command_placement(text: str, hosts: Sequence[str], *, call_back: CallBack) -> CommandPlacement:
+    """Return a placement by a command with $machine and $agent in it; raises UsageError."""
+    try:
+        template = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"cannot run {text!r}: {error}") from error
+    if not template or not any("$agent" in word for word in template):
+        raise UsageError(
+            f"cannot run {text!r}: it does not say where the agent goes",
+            hint="For example: 'command: srun -N1 -n1 -w $machine $agent'",
+        )
+    try:
+        for word in template:
+            string.Template(word).substitute(machine="", agent="")
+    except (KeyError, ValueError) as error:
+        raise UsageError(
+            f"cannot run {text!r}: $machine and $agent are all there is ($$: a dollar)"
+        ) from error
+    return CommandPlacement("command", hosts, template, call_back=call_back, keeps_agents=True)
+
+
+def read_machines(path: str) -> list[str]:
+    """Return the machines in a file, one a line; raises UsageError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.partition("#")[0].strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the machines in {path}: {why}") from error
+    machines = [line for line in lines if line]
+    for number, line in enumerate(lines, start=1):
+        if line and (line.startswith("-") or _NAME.fullmatch(line) is None):
+            raise UsageError(f"{path}, line {number}: {line!r} is no machine: one name a line")
+    if not machines:
+        raise UsageError(f"there are no machines in {path}: expected one name a line")
+    if len(set(machines)) < len(machines):
+        twice = next(each for each in machines if machines.count(each) > 1)
+        raise UsageError(f"{path} names {twice} twice: a machine has one agent")
+    return machines
+
+
+def _addresses_towards(machine: str) -> list[str]:
+    """Return our address as another machine sees it, if its name is known here."""
+    with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect((machine, 9))
+        return [str(probe.getsockname()[0])]
+    return []

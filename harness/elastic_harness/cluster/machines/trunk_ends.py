@@ -1,0 +1,136 @@
+"""How the connections of trunks between machines are made: by their agents, for their switches.
+
+Of two machines, that with the higher number dials. Both say with the token of the run who they are
+(`agent_channel`), and then nothing more, until pytest has heard from all: what comes after that is
+the switches' own.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.future import Future, Steps, within
+from pytest_elastic.agent_channel import AgentChannel
+from pytest_elastic.channel import JsonObject, connect
+from pytest_elastic.credentials import Credentials
+from pytest_elastic.loop import Loop
+
+__all__ = ["TrunkEnds"]
+
+# Beyond it a firewall is in the way: on one network an answer takes milliseconds.
+_DIAL_LIMIT_S: Final = 10.0
+_MAX_STRANGERS: Final = 64
+
+
+class TrunkEnds:
+    """One machine's ends of trunks that no switch has yet. `host` is its address for the others."""
+
+    def __init__(self, loop: Loop, machine: int, host: str, credentials: Credentials) -> None:
+        self._loop = loop
+        self._machine = machine
+        self._credentials = credentials
+        self._ready: dict[int, socket.socket] = {}
+        self._strangers: list[AgentChannel] = []
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        self._listener.setblocking(False)
+        loop.watch(self._listener.fileno(), on_readable=self._accept)
+
+    @property
+    def port(self) -> int:
+        """Where the others dial."""
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Listen no more, and hang up what no switch has."""
+        self._loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for channel in self._strangers:
+            channel.close()
+        for sock in self.take().values():
+            sock.close()
+
+    def take(self) -> Mapping[int, socket.socket]:
+        """Hand over the ends that are ready, by the machine at the other end."""
+        ready, self._ready = self._ready, {}
+        return ready
+
+    def dial(self, machine: int, host: str, port: int) -> Steps[None]:
+        """Connect to another machine; over when both sides are ready. Raises ClusterError."""
+        connected: Future[socket.socket] = Future()
+        connect(
+            self._loop,
+            host,
+            port,
+            timeout_s=_DIAL_LIMIT_S,
+            on_connected=connected.settle,
+            on_failed=lambda error: connected.settle(_failure(host, port, error.strerror)),
+        )
+        sock = yield from connected
+        answered: Future[None] = Future()
+        channel = self._talk(
+            sock,
+            is_caller=True,
+            on_message=lambda _: answered.settle(None),
+            on_closed=lambda reason: answered.settle(_failure(host, port, reason)),
+        )
+        channel.send({"machine": self._machine})
+        try:
+            yield from within(answered, _DIAL_LIMIT_S, f"an answer of {host}:{port}")
+            self._keep(machine, channel)
+        finally:
+            channel.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            if len(self._strangers) >= _MAX_STRANGERS:
+                sock.close()
+                continue
+            self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        def on_message(told: JsonObject) -> None:
+            channel.send({"machine": self._machine})
+            self._keep(told["machine"], channel)
+            channel.close()
+
+        channel = self._talk(sock, is_caller=False, on_message=on_message, on_closed=lambda _: None)
+        self._strangers = [each for each in self._strangers if not each.is_closed]
+        self._strangers.append(channel)
+
+    def _talk(
+        self,
+        sock: socket.socket,
+        *,
+        is_caller: bool,
+        on_message: Callable[[JsonObject], None],
+        on_closed: Callable[[str], None],
+    ) -> AgentChannel:
+        return AgentChannel(
+            self._loop,
+            sock,
+            credentials=self._credentials,
+            is_caller=is_caller,
+            on_message=on_message,
+            on_closed=on_closed,
+        )
+
+    def _keep(self, machine: int, channel: AgentChannel) -> None:
+        """Keep the connection of a channel, over which nothing is said any more."""
+        if machine in self._ready:
+            self._ready[machine].close()
+        self._ready[machine] = channel.socket.dup()
+
+
+def _failure(host: str, port: int, reason: str | None) -> ClusterError:
+    return ClusterError(
+        f"cannot connect to {host}:{port}: {reason}. Nodes with networks of their own need a TCP "
+        "connection between every two machines; without one: --elastic-overlay=off"
+    )

@@ -1,0 +1,113 @@
+"""Workers and ranks that were never heard of, and why that may be.
+
+Who kills all nodes of a job, or tells them to leave, does not ask whether its workers had got as
+far as to say hello by then; a slow machine must not make a difference. And a round may end before
+all of its launchers have begun with it. What was seen is judged as ever.
+"""
+
+from __future__ import annotations
+
+from elastic_harness.history.events import (
+    FaultFired,
+    NodeStopped,
+    ProcessExited,
+    ProcessStarted,
+    RunEnded,
+    WorkerGone,
+)
+from elastic_harness.history.history import Entry, History
+from elastic_harness.history.verdict import Verdict, unknown, valid
+from elastic_harness.history.worlds import World
+from pytest_elastic.events.model import JobEnded, RoundCommitted, WorkerExited, WorkersStarted
+
+__all__ = [
+    "is_stopped",
+    "never_started",
+    "nodes_ended_by_faults",
+    "not_observed",
+    "unexplained_ranks",
+]
+
+
+def is_stopped(history: History) -> bool:
+    """Tell whether the test itself ended the run, while the job was still going on."""
+    ended = history.last(RunEnded)
+    return ended is not None and ended.event.outcome == "stopped"
+
+
+def nodes_ended_by_faults(history: History) -> frozenset[str]:
+    """Return the nodes whose launcher a fault has ended, or has broken for good."""
+    ended = history.last(RunEnded)
+    return frozenset(ended.event.ended_by_faults if ended is not None else ())
+
+
+def not_observed(history: History, reason: str) -> Verdict:
+    """Judge that there was nothing to see: unknown, unless the test has ended the job before."""
+    if is_stopped(history):
+        return valid(f"{reason}, and the test itself ended the run", _end_of(history))
+    launchers = [
+        entry for entry in history.of_kind(ProcessStarted) if entry.event.role == "launcher"
+    ]
+    if launchers and {entry.node for entry in launchers} <= nodes_ended_by_faults(history):
+        return valid(f"{reason}, and the test itself had ended every launcher", _end_of(history))
+    if history.of_kind(JobEnded) and not history.of_kind(WorkersStarted):
+        # The launchers say that none was started: that may be what the scenario is about.
+        reason += " (if none is to be started, `no_workers` asks for that)"
+    return unknown(reason)
+
+
+def _end_of(history: History) -> tuple[int, ...]:
+    ended = history.last(RunEnded)
+    return () if ended is None else (ended.seq,)
+
+
+def unexplained_ranks(history: History, world: World) -> list[int]:
+    """Return the ranks of a round that nobody heard of though nothing kept them, lowest first.
+
+    What may have kept them: a fault, a worker, a launcher or a node that ended while the round was
+    forming, a launcher that says it never started them or that they ended without a word, or the
+    end of the run by its test.
+    """
+    missing = set(range(world.world_size)) - set(world.workers)
+    if is_stopped(history):
+        return []
+    later = [each.started_at for each in history.worlds.rounds if each.ordinal > world.ordinal]
+    until = min(later, default=float("inf"))
+    for entry in history:
+        if isinstance(entry.event, FaultFired | NodeStopped | ProcessExited | WorkerGone) and (
+            world.started_at <= entry.at <= until
+        ):
+            return []
+    for entry in history.of_kind(WorkerExited):
+        if (entry.event.round, history.worlds.job_of(entry.seq)) == (world.round, world.job):
+            missing.discard(entry.event.rank)
+    return sorted(missing.difference(never_started(history, world)))
+
+
+def never_started(history: History, world: World) -> list[int]:
+    """Return the ranks of a round that no launcher has started, lowest first.
+
+    A round may end before one of its nodes has begun with it. That is known only where launchers
+    say whom they start, and where each one that has said nothing of it was heard of after the round
+    was committed; else the list is empty.
+    """
+
+    def is_of_it(entry: Entry[RoundCommitted] | Entry[WorkersStarted]) -> bool:
+        job = history.worlds.job_of(entry.seq)
+        own = (world.run_id, world.job, world.round)
+        return (entry.record.run_id, job, entry.event.round) == own
+
+    committed = [entry for entry in history.of_kind(RoundCommitted) if is_of_it(entry)]
+    started = [entry for entry in history.of_kind(WorkersStarted) if is_of_it(entry)]
+    if not committed:
+        return []
+    roster = {name for entry in committed for name in entry.event.roster}
+    heard = {
+        entry.node
+        for entry in history
+        if entry.seq > committed[0].seq and entry.record.source == "agent"
+    }
+    if not roster <= {entry.node for entry in started} | heard:
+        return []
+    ranks = {rank for entry in started for rank in entry.event.ranks}
+    return [rank for rank in range(world.world_size) if rank not in ranks]

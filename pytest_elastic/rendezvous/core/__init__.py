@@ -1,1 +1,0 @@
-"""The Raft-shaped core of the rendezvous: one replicated record, joint consensus, leases."""

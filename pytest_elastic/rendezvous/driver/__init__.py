@@ -1,0 +1,1 @@
+"""Performs what a node's machines decide, over sockets and timers."""

@@ -1,0 +1,171 @@
+"""Members that leave on purpose (R4): announced to all, and voters until a record leaves them out.
+
+A leader that leaves proposes the record without itself like any other, and hands over when that is
+decided (leadership transfer); where nobody could follow, the job ends with it.
+"""
+
+from __future__ import annotations
+
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.leader.members import Members
+from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer, Standing
+from pytest_elastic.rendezvous.leader.round import Cause
+from pytest_elastic.rendezvous.leader.rounds import Rounds
+
+__all__ = ["Leavers"]
+
+
+class Leavers(LeaderPart):
+    """Who has announced that it leaves, and has not left yet."""
+
+    def __init__(self, shared: LeaderShared, members: Members, rounds: Rounds) -> None:
+        super().__init__(shared)
+        self.why_job_ends: str | None = None
+        """Why the job ends with this node, if it does."""
+        self._members = members
+        self._rounds = rounds
+        self._peers: dict[str, Peer] = {}
+
+    def take_drain(
+        self, peer: Peer, drain: ports.DrainRequested, now: float, *, is_ending: bool
+    ) -> None:
+        """Take note that a member leaves, and tell the others; it is in no round to come."""
+        if peer.is_leaving or (self._is_own(peer) and is_ending):
+            return
+        peer.leaves_by = now + max(drain.grace_s, 0.0)
+        peer.leave_reason = drain.reason
+        if peer.standing is Standing.PROPOSED:
+            self._rounds.break_off(f"{peer.node.name} leaves ({drain.reason})")
+        self._members.update(peer)
+        self._peers[peer.node.incarnation] = peer
+        notice = ports.PeerDraining(node=peer.node.name, grace_s=drain.grace_s)
+        for other in self._members.peers.values():
+            if other is not peer:
+                self._out.send_to(other.connection, notice)
+        if self._is_own(peer) and not self._settings.outlives_coordinator:
+            self.why_job_ends = (
+                f"{peer.node.name} leaves ({drain.reason}), which hosts the rendezvous, and there "
+                "is no succession"
+            )
+
+    def forget(self, incarnation: str) -> None:
+        """Wait for a node no longer: it is a member no more."""
+        self._peers.pop(incarnation, None)
+
+    def lose(self, peer: Peer) -> None:
+        """Take note that a member is out of reach: our own can only have ended its part."""
+        if self._settings.outlives_coordinator or not self._is_own(peer):
+            return
+        if self.why_job_ends is None:
+            self._end_job(f"{peer.node.name}, which hosts the rendezvous, has left")
+
+    def end_round_when_overdue(self, now: float) -> None:
+        """End the round that runs when the workers of a leaver have had their grace."""
+        last = self._rounds.last
+        for peer in self._peers.values():
+            if last is None or peer.node.incarnation not in last.holding or peer.leaves_by is None:
+                continue
+            if self._deadlines.is_due(peer.leaves_by, now):
+                last.stop_because(f"{peer.node.name} leaves and its grace is over", Cause.CHANGE)
+
+    def watch(self, now: float, *, is_ending: bool, has_others: bool) -> str | None:
+        """Let those go whose workers are gone, and who have no vote any more.
+
+        Return why this leader has left, once its own node is one of them and somebody may follow.
+        `has_others`: somebody is in the job, or may return, and could be named in our place.
+        """
+        if not is_ending and self._is_pending_without_a_voter():
+            self._replication.withdraw()
+        idle = [
+            peer
+            for peer in self._peers.values()
+            if not peer.has_workers and peer.standing is not Standing.PROPOSED
+        ]
+        if not idle:
+            return None
+        has_voter, has_succession = self._replication.has_voter, self._settings.has_succession
+        is_founding = self._replication.newest.number == 0  # a host that leaves then is just down
+        voters = {
+            peer.node.incarnation
+            for peer in idle
+            if has_voter(peer.node.incarnation) and has_succession and not is_founding
+        }
+        if voters and not is_ending and self._replication.pending is None:
+            if self._can_leave_lost_ones_out(now):
+                self._propose_without({peer.node.incarnation for peer in idle}, now)
+            return None
+        for peer in idle:
+            if peer.node.incarnation in voters:
+                continue
+            if not self._is_own(peer):
+                self._members.let_go(peer, peer.leave_reason, now)
+            elif not is_ending and self._may_hand_over(peer, has_others=has_others):
+                self._out.emit(events.MemberLeft(member=peer.node.name, reason=peer.leave_reason))
+                return f"{peer.node.name} left ({peer.leave_reason})"
+        return None
+
+    def _is_pending_without_a_voter(self) -> bool:
+        """Tell whether a record for a leaver is pending of which a voter was lost since.
+
+        It may never be decided, while the votes that this leader has are enough to go on.
+        """
+        replication, own = self._replication, self._own.incarnation
+        if replication.pending is None or replication.is_adopted or self._rounds.next is not None:
+            return False
+        voters = replication.pending.configuration.voters
+        return any(each not in self._members.peers and each != own for each in voters)
+
+    def _can_leave_lost_ones_out(self, now: float) -> bool:
+        """Tell whether no worker of a voter that was lost can still run.
+
+        A successor waits for the leases of those that the record names, and knows of no others.
+        """
+        voters, members = self._replication.base.configuration.voters, self._members.peers
+        return all(each in members for each in voters) or self._rounds.is_gate_open(now)
+
+    def _propose_without(self, leaving: set[str], now: float) -> None:
+        """Propose the same round without those who leave, and without those who are lost."""
+        voters, members = self._replication.base.configuration.voters, self._members.peers
+        others = [each for each in voters if each in members and each not in leaving]
+        if not others and self._own.incarnation not in leaving:
+            others = [self._own.incarnation]  # elected as a host, it was in no round itself
+        if others:
+            configuration = self._replication.configuration_of(others)
+            self._replication.propose(now, configuration=configuration)
+            self._rounds.send_record()
+        elif self._own.incarnation in leaving:
+            self._end_alone(self._peers[self._own.incarnation])
+
+    def _may_hand_over(self, own: Peer, *, has_others: bool) -> bool:
+        """Tell whether somebody can lead instead; where nobody can, the job ends."""
+        if not self._settings.outlives_coordinator:
+            assert self.why_job_ends is not None, "the node has said that it leaves"
+            self._end_job(self.why_job_ends)
+            return False
+        if self.choose_successor() or (self._settings.is_granted and has_others):
+            return True
+        self._end_alone(own)
+        return False
+
+    def _end_alone(self, own: Peer) -> None:
+        if self.why_job_ends is None:
+            self._end_job(f"{own.node.name} leaves ({own.leave_reason}), and nobody is left")
+
+    def _end_job(self, reason: str) -> None:
+        self.why_job_ends = reason
+        self._rounds.break_off(reason)
+        if self._rounds.last is not None:
+            self._rounds.last.stop_because(reason, Cause.CHANGE)
+
+    def choose_successor(self) -> str:
+        """Return the first voter who could lead instead of us, or ""."""
+        voters = self._replication.candidates
+        if self._settings.is_granted:  # any member can be named
+            voters = tuple(self._members.peers)
+        for incarnation in voters:
+            peer = self._members.peers.get(incarnation)
+            if peer is None or self._is_own(peer) or peer.is_suspect or peer.is_leaving:
+                continue
+            return incarnation
+        return ""

@@ -1,0 +1,145 @@
+"""One round as its leader sees it, and what it costs (R2, R3).
+
+A round that has ended is judged once: when the next round is proposed, or when the end is decided.
+Only then is it known whether its membership changed, and a worker that fails because the node
+beside it died arrives before the news of that death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pytest_elastic.rendezvous.leader.peer import Peer
+from pytest_elastic.rendezvous.model import Failure
+
+__all__ = ["Budget", "Cause", "Round", "Verdict", "judge"]
+
+# Rounds without progress that a job may have beyond its restarts: a node that comes and goes costs
+# nothing each time, and would otherwise restart the job for ever (torch #147064).
+_SPARE_IDLE_ROUNDS = 3
+
+
+class Verdict(Enum):
+    """What the end of a round means for the budget."""
+
+    FREE = "free"
+    CHARGED = "charged"
+    JOB_FAILS = "job fails"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What is left: `used` of `max_restarts`, and `idle_rounds` without progress in a row."""
+
+    max_restarts: int
+    used: int = 0
+    idle_rounds: int = 0
+
+    @property
+    def max_idle_rounds(self) -> int:
+        """How many rounds in a row may end without progress before the job does."""
+        return self.max_restarts + _SPARE_IDLE_ROUNDS
+
+
+class Cause(Enum):
+    """Why a round is over, as far as it matters for what follows."""
+
+    FAILURE = "a worker failed"
+    LOSS = "a member was lost"
+    CHANGE = "a member leaves, or nodes came"
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One round, from its proposal on. All members are named by their incarnations.
+
+    `missing` have yet to accept its record; `unfinished` have not reported success; `holding` are
+    those whose workers are not known to be gone; `absent` are members no more, of whom some were
+    `evicted` while they were alive. `verdict` is what the round before it costs (R3).
+    `unexplained`: a sentence, if an earlier leader had stopped it for a reason that went with that
+    one; it is free then, unless a member that comes back tells of a failure.
+    """
+
+    number: int
+    roster: Sequence[Peer]
+    names: Sequence[str]
+    restart_count: int
+    at: float
+    verdict: Verdict = Verdict.FREE
+    missing: set[str] = field(default_factory=set)
+    store: tuple[str, int] | None = None
+    broken_by: str | None = None
+    incarnations: frozenset[str] = frozenset()
+    unfinished: set[str] = field(default_factory=set)
+    holding: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    evicted: set[str] = field(default_factory=set)
+    first_failure: Failure | None = None
+    has_success: bool = False
+    stop_reason: str | None = None
+    stop_cause: Cause | None = None
+    stopped_at: float = 0.0
+    lost_or_gained: str | None = None
+    is_inherited: bool = False
+    unexplained: str | None = None
+
+    def stop_because(self, reason: str, cause: Cause) -> None:
+        """Note why the round is over; the first reason stands."""
+        if self.stop_reason is None:
+            self.stop_reason, self.stop_cause = reason, cause
+
+    @property
+    def why_free(self) -> str | None:
+        """What makes it free, if anything does."""
+        return self.lost_or_gained or self.unexplained
+
+    def is_full(self, max_nodes: int) -> bool:
+        """Tell whether nobody else could be in it."""
+        return len(self.roster) - len(self.absent) >= max_nodes
+
+    def why_ended(self) -> str:
+        """Say why it is over, and why that is free if there is another reason for it."""
+        reason = self.stop_reason or "it ended"
+        return reason if self.why_free in {None, reason} else f"{reason}; free: {self.why_free}"
+
+
+def judge(budget: Budget, ended: Round | None, next_roster: Sequence[str]) -> tuple[Verdict, str]:
+    """Decide what `ended` costs if `next_roster` (incarnations) follows it, and say why.
+
+    `ended` is None before the first round. `budget.idle_rounds` already counts `ended`.
+    """
+    cause = "it could not be started" if ended is None else ended.stop_reason or "it ended"
+    if budget.idle_rounds >= budget.max_idle_rounds:
+        return Verdict.JOB_FAILS, (
+            f"{budget.idle_rounds} rounds in a row ended without progress, and "
+            f"{budget.max_idle_rounds} end the job (max_restarts + {_SPARE_IDLE_ROUNDS}); "
+            f"the last one because {cause}"
+        )
+    if ended is None:
+        return Verdict.FREE, "no round has ended yet"
+    if ended.why_free is not None:
+        return Verdict.FREE, f"round {ended.number} is free: {ended.why_free}"
+    if _has_changed(ended, set(next_roster)):
+        return Verdict.FREE, f"round {ended.number} is free: the next one has other members"
+    if budget.used >= budget.max_restarts:
+        return Verdict.JOB_FAILS, (
+            f"{cause}, and all {budget.max_restarts} restarts are used up"
+            if budget.max_restarts
+            else f"{cause}, and no restart is allowed (max_restarts is 0)"
+        )
+    return Verdict.CHARGED, (
+        f"round {ended.number} costs restart {budget.used + 1} of {budget.max_restarts}: {cause}"
+    )
+
+
+def _has_changed(ended: Round, following: set[str]) -> bool:
+    """Tell whether other members make the round free.
+
+    A failed one is free only without one of its members: a node that waits, or is slow to stop,
+    has not made the worker fail.
+    """
+    if ended.stop_cause is Cause.FAILURE:
+        return bool(ended.incarnations - following - ended.evicted)
+    return ended.incarnations != following

@@ -1,0 +1,238 @@
+"""The process in which all blocking calls to torch's stores happen, one node's own.
+
+It is apart from the keeper because torch's store starts threads, and a process with threads must
+not fork; and apart from the agent because a store call can block whatever its timeout says. Each
+call has a daemon thread of its own and a deadline: a frozen host costs a thread and delays nobody.
+The stores hosted here live until they are closed, or until the keeper ends.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_elastic.boot import proc_title
+from pytest_elastic.boot.descriptors import close_all_but, raise_limit
+from pytest_elastic.boot.role import Program, Role
+from pytest_elastic.channel import Channel, JsonObject
+from pytest_elastic.config import Endpoint
+from pytest_elastic.errors import ElasticError, InternalError
+from pytest_elastic.loop import Loop
+from pytest_elastic.plain import as_object
+from pytest_elastic.port_range import PortRange
+from pytest_elastic.workers import messages
+from pytest_elastic.workers.messages import CallStore, StoreAnswered
+from pytest_elastic.workers.store import (
+    bare_torch,
+    client,
+    etcd_client,
+    registry_file,
+    torch_store,
+)
+from pytest_elastic.workers.store.own_address import own_address
+
+__all__ = ["StoreServiceRole"]
+
+# Threads that torch does not give back. An agent that asks once a second meets this after minutes
+# of a frozen host, and is told so instead of being given the 65th.
+_MAX_THREADS = 64
+_DEFAULT_TIMEOUT_S = 5.0
+# What a call may take beyond the time it was given: one connection and, cold, the import of torch.
+_GRACE_S = 10.0
+
+
+class StoreServiceRole:
+    """The store service as a role; `argument` holds `channel_fd`, the keeper's end of its life."""
+
+    def __init__(self, argument: Mapping[str, Any]) -> None:
+        self._channel_fd = int(argument["channel_fd"])
+        self._stores: dict[int, Any] = {}  # TCPStore by port
+        self._waiting: set[int] = set()
+        self._busy_threads = 0
+        self._answers: queue.SimpleQueue[StoreAnswered] = queue.SimpleQueue()
+
+    def run(self) -> Role | Program:
+        """Serve until the keeper is gone."""
+        close_all_but([self._channel_fd])
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        proc_title.show(["pytest-elastic: store service"], os.environ)
+        _silence_torch()
+        raise_limit()  # each rank of the job is a connection of the worker store
+        self._loop = Loop()
+        self._channel = Channel(
+            self._loop,
+            socket.socket(fileno=self._channel_fd),
+            on_message=self._received,
+            # Threads may hang in torch: nothing but this ends them.
+            on_closed=lambda _: os._exit(0),
+        )
+        reading, self._wake_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._loop.watch(reading, on_readable=lambda: self._deliver(reading))
+        self._loop.run()
+        raise InternalError("the store service's loop ended")
+
+    def _received(self, message: JsonObject, _fds: list[int]) -> None:
+        order = messages.decode(message)
+        if not isinstance(order, CallStore):
+            raise InternalError(f"the store service received {order!r:.200}")
+        if self._busy_threads >= _MAX_THREADS:
+            error = f"{self._busy_threads} calls to stores hang already: is their host frozen?"
+            self._channel.send(messages.encode(StoreAnswered(id=order.id, error=error)))
+            return
+        self._waiting.add(order.id)
+        self._busy_threads += 1
+        timeout_s = float(order.arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)) + _GRACE_S
+        late = StoreAnswered(id=order.id, error=f"{order.call} had no answer after {timeout_s:g} s")
+        self._loop.call_at(self._loop.now() + timeout_s, lambda: self._answer(late))
+        threading.Thread(target=self._perform, args=(order,), daemon=True).start()
+
+    def _perform(self, order: CallStore) -> None:
+        """Make one call, on its own thread."""
+        call = _CALLS.get(order.call)
+        try:
+            if call is None:
+                raise InternalError(f"there is no store call {order.call!r}")
+            answer = StoreAnswered(id=order.id, value=call(self._stores, order.arguments))
+        except ElasticError as error:
+            answer = StoreAnswered(id=order.id, error=str(error))
+        except Exception as error:  # noqa: BLE001 (the thread's outermost frame: nobody else would hear)
+            answer = StoreAnswered(id=order.id, error=f"{order.call} failed: {error!r}")
+        self._answers.put(answer)
+        os.write(self._wake_fd, b"\0")
+
+    def _deliver(self, reading: int) -> None:
+        for _ in os.read(reading, 4096):
+            self._busy_threads -= 1
+            self._answer(self._answers.get_nowait())
+
+    def _answer(self, answer: StoreAnswered) -> None:
+        if answer.id in self._waiting:
+            self._waiting.remove(answer.id)
+            self._channel.send(messages.encode(answer))
+
+
+def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int | str:
+    try:
+        host = torch_store.where_to_bind(
+            arguments["host"], is_forced=bool(arguments.get("is_forced", False))
+        )
+    except torch_store.NameUnknown as error:
+        return str(error)
+    store, port = torch_store.host_store(host, int(arguments["port"]))
+    stores[port] = store
+    return port
+
+
+def _own_address(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    endpoints = [Endpoint(host=host, port=port) for host, port in arguments["endpoints"]]
+    return as_object(own_address(endpoints, timeout_s=float(arguments["timeout_s"])))
+
+
+def _open(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:
+    ports = arguments.get("ports")
+    store, port = torch_store.open_store(
+        arguments["host"], PortRange(**ports) if ports else None, arguments.get("after")
+    )
+    stores[port] = store
+    return port
+
+
+def _close(stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
+    stores.pop(int(arguments["port"]), None)
+
+
+def _publish(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
+    client.publish(
+        arguments["host"],
+        int(arguments["port"]),
+        arguments["key"],
+        arguments["value"],
+        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
+    )
+
+
+def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
+    return client.fetch(
+        arguments["host"],
+        int(arguments["port"]),
+        arguments["key"],
+        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
+    )
+
+
+def _swap(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
+    return client.swap(
+        arguments["host"],
+        int(arguments["port"]),
+        arguments["key"],
+        arguments["expected"],
+        arguments["value"],
+        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
+    )
+
+
+def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
+    torch_store.prepare()
+
+
+def _torch(
+    call: Callable[[dict[int, Any], Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    def with_its_library(stores: dict[int, Any], arguments: Mapping[str, Any]) -> object:
+        bare_torch.provide()
+        return call(stores, arguments)
+
+    return with_its_library
+
+
+def _etcd(
+    call: Callable[[etcd_client.Etcd, Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    return lambda _stores, arguments: call(
+        etcd_client.Etcd(arguments["etcd"], timeout_s=float(arguments["timeout_s"])), arguments
+    )
+
+
+def _file(
+    call: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    return lambda _stores, arguments: call(arguments)
+
+
+_CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
+    "wake": _torch(_wake),
+    "own_address": _own_address,
+    "host_endpoint": _torch(_host_endpoint),
+    "open": _torch(_open),
+    "close": _close,
+    "publish": _publish,
+    "fetch": _fetch,
+    "swap": _swap,
+    "etcd_campaign": _etcd(etcd_client.campaign),
+    "etcd_conclude": _etcd(etcd_client.conclude),
+    "etcd_record": _etcd(etcd_client.record),
+    "etcd_renew": _etcd(etcd_client.renew),
+    "etcd_resign": _etcd(etcd_client.resign),
+    "file_campaign": _file(registry_file.campaign),
+    "file_conclude": _file(registry_file.conclude),
+    "file_record": _file(registry_file.record),
+    "file_renew": _file(registry_file.renew),
+    "file_resign": _file(registry_file.resign),
+}
+
+
+def _silence_torch() -> None:
+    """Keep torch's own warnings about sockets out of the launcher's output; ours still come."""
+    ours = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    import sys
+
+    sys.stderr = os.fdopen(ours, "w", buffering=1, encoding="utf-8")

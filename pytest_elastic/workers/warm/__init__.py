@@ -1,0 +1,1 @@
+"""What makes a warm worker one that cannot be told from a fresh interpreter."""

@@ -1,0 +1,267 @@
+"""Nodes on machines: what an agent does when its link is cut, files are its own, clocks differ."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elastic_harness.cluster.cluster import ClusterError, ServerLost
+from elastic_harness.cluster.facets import Connection
+from elastic_harness.future import run, wait_for
+from elastic_harness.history.events import WorkerHello
+from elastic_harness.observe.stacks import StackOffer, StackSource, ask_for_stacks
+
+from tests.cluster_bench import LIMIT_S
+from tests.machines import NEEDS_MACHINES, NETWORK, MachinesBench, Network
+
+pytestmark = NEEDS_MACHINES
+
+# Says what time it is there, after it was asked to, as a probe would.
+REPORTER = """
+import json, os, socket, time
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(os.environ["WHERE"])
+while sock.recv(100):
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    sock.sendall(json.dumps({"at": now}).encode() + b"\\n")
+"""
+
+# Says one thing and is killed.
+BRIEF = """
+import os, signal, socket
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(os.environ["WHERE"])
+sock.sendall(b"hello\\n")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Two machines, where nothing runs yet."""
+    made = Network(2)
+    yield made
+    made.end()
+
+
+def test_a_cut_of_the_link_is_survived(network: Network, tmp_path: Path) -> None:
+    """What runs goes on, what it prints and how it ends arrive when the link is whole again."""
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    script = "echo before; read line < go; echo after; exit 3"
+    process = bench.run("n1", "sh", "-c", f"mkfifo go; {script}")
+    bench.until(lambda: "before" in bench.printed(), "the first line")
+    network.cut(1)
+    cut_at = bench.loop.now()
+    (tmp_path / "go").write_text("now\n")
+    bench.until(lambda: bench.loop.now() > cut_at + 5.0, "five seconds to pass")
+    assert process.exit_code is None
+    assert not bench.is_lost
+    network.heal(1)
+    healed_at = bench.loop.now()
+    assert bench.finish(process) == 3
+    assert bench.loop.now() - healed_at < 5.0
+    bench.close()
+    assert network.is_clean()
+
+
+def send_and_receive(bench: MachinesBench) -> None:
+    """Send a datagram from one node to the other."""
+    address = (bench.cluster.nodes["n2"].address, 7000)
+    sender, receiver = (
+        wait_for(bench.loop, bench.sockets.open(node, datagram=True)) for node in ("n1", "n2")
+    )
+    with sender, receiver:
+        receiver.bind(address)
+        receiver.settimeout(LIMIT_S)
+        sender.sendto(b"hello", address)
+        assert receiver.recv(100) == b"hello"
+
+
+def test_a_trunk_that_stalls_is_the_harnesss_own_doing(network: Network, tmp_path: Path) -> None:
+    """What is sent while no machine hears the other makes a run unknown; the next one is well."""
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    send_and_receive(bench)
+    assert bench.counters().own_drops == {}
+    address = (bench.cluster.nodes["n2"].address, 7000)
+    with wait_for(bench.loop, bench.sockets.open("n1", datagram=True)) as sender:
+        network.cut(1)
+        until = bench.loop.now() + 1.5
+        while bench.loop.now() < until:
+            sender.sendto(b"lost?", address)
+            bench.loop.run_once(0.05)
+        network.heal(1)
+    assert bench.counters().own_drops["trunk"] >= 1
+    bench.reset(tmp_path)
+    bench.start("n1", "n2")
+    send_and_receive(bench)
+    assert bench.counters().own_drops == {}
+    bench.close()
+    assert network.is_clean()
+
+
+def test_a_machine_that_the_others_cannot_reach_is_named(network: Network, tmp_path: Path) -> None:
+    """Where machines reach pytest and not each other, nothing is left of the start."""
+    network.machines[1].run("ip", "route", "add", "unreachable", f"{NETWORK}.1/32")
+    with pytest.raises(ClusterError) as failed:
+        MachinesBench(network, tmp_path)
+    assert f"cannot connect to {NETWORK}.1:" in failed.value.message
+    assert "--elastic-overlay=off" in str(failed.value)
+    network.wait_until_clean()
+
+
+def test_an_agent_whose_lease_has_passed_leaves_nothing(network: Network, tmp_path: Path) -> None:
+    """It cannot be told that pytest is gone; what it started, it ends, and so is the cluster."""
+    bench = MachinesBench(network, tmp_path, lease_s=6.0)
+    bench.start("n1", "n2")
+    bench.run("n1", "sleep", "1000")
+    bench.run("n2", "sleep", "1000")
+    network.cut(1)
+    bench.until(lambda: bench.is_lost, "the machine to be lost")
+    (lost,) = [event for event in bench.events if isinstance(event, ServerLost)]
+    assert "nothing was heard of its agent" in lost.reason
+    network.wait_until_clean()
+    bench.close()
+
+
+def test_a_machine_that_vanishes_is_named_and_the_others_are_cleared(tmp_path: Path) -> None:
+    """It says nothing, as if its power were cut; what runs elsewhere ends with the cluster."""
+    # With a folder for temporary files of its own, which goes with it.
+    network = Network(2, prepare=f"mount -t tmpfs none {tempfile.gettempdir()}")
+    bench = MachinesBench(network, tmp_path, lease_s=6.0)
+    bench.start("n1", "n2")
+    bench.run("n1", "sleep", "1000")
+    bench.run("n2", "sleep", "1000")
+    gone, other = network.machines
+    # Cut off first: its kernel would say goodbye for what is killed.
+    network.cut(1)
+    gone.end()
+    bench.until(lambda: bench.is_lost, "the machine to be lost")
+    (lost,) = [event for event in bench.events if isinstance(event, ServerLost)]
+    assert f"the machine {gone.pid} was lost: nothing was heard of its agent for" in lost.reason
+    assert other.rows()
+    bench.close()
+    network.wait_until_clean()
+    network.end()
+
+
+def test_an_agent_that_is_killed_leaves_nothing(network: Network, tmp_path: Path) -> None:
+    """Its supervisor ends what it has started; pytest says which machine it was."""
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    bench.run("n1", "sleep", "1000")
+    network.machines[0].run("pkill", "-9", "-f", "machines.agent")
+    bench.until(lambda: bench.is_lost, "the machine to be lost")
+    (lost,) = [event for event in bench.events if isinstance(event, ServerLost)]
+    assert f"the machine {network.machines[0].pid} was lost: its agent has ended" in lost.reason
+    with pytest.raises(ClusterError):
+        wait_for(bench.loop, bench.cluster.reset())
+    bench.close()
+    network.wait_until_clean()
+
+
+def test_logs_are_fetched_from_machines_that_share_no_files(tmp_path: Path) -> None:
+    """All that a process printed is here before its end is reported; folders there are removed."""
+    # Each machine has an empty folder of its own where the test's folder is.
+    network = Network(2, prepare=f"mount -t tmpfs none {tmp_path.parent}; mkdir {tmp_path}")
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    logs = tmp_path / "logs"
+    code = (
+        "import os, sys\n"
+        "os.makedirs('logs/deep/er')\n"
+        "open('logs/deep/er/log', 'wb').write(bytes(range(256)) * 4000)\n"
+        "print('x' * 5_000_000)"
+    )
+    assert bench.finish(bench.run("n1", sys.executable, "-S", "-c", code, logs=str(logs))) == 0
+    assert bench.printed() == "x" * 5_000_000 + "\n"
+    assert (logs / "deep/er/log").read_bytes() == bytes(range(256)) * 4000
+    with pytest.raises(ClusterError, match="there is no folder /nowhere on m2"):
+        bench.run("n2", "true", cwd="/nowhere")
+    bench.close()
+    assert network.machines[0].run("ls", str(tmp_path)).split() == ["output"]
+    network.end()
+
+
+def test_a_process_that_ends_at_once_is_told_of(network: Network, tmp_path: Path) -> None:
+    """What it said arrives first, then its end; also if it had ended before anybody asked."""
+    bench = MachinesBench(network, tmp_path)
+    heard: list[object] = []
+
+    def on_connection(connection: Connection) -> None:
+        connection.open(heard.append, lambda: heard.append("closed"))
+        connections.append(connection)
+
+    connections: list[Connection] = []
+    stop = bench.cluster.reporters.listen(str(tmp_path / "s"), on_connection)
+    bench.start("n1")
+    process = bench.run("n1", sys.executable, "-c", BRIEF, environ={"WHERE": f"{tmp_path}/s"})
+    assert bench.finish(process) == -signal.SIGKILL
+    bench.until(lambda: bool(connections) and connections[0].has_ended(), "its end")
+    assert heard == [b"hello\n", "closed"]
+    connections[0].watch_end(lambda: heard.append("ended"))
+    bench.until(lambda: heard[-1] == "ended", "its end to be told to whoever asks now")
+    stop()
+    bench.close()
+
+
+def test_times_of_another_clock_are_translated(tmp_path: Path) -> None:
+    """A machine whose clock is 5 000 s ahead says when something was, within the bound."""
+    more = ("--time", "--boottime=5000", "--monotonic=5000")
+    network = Network(1, more=more)
+    bench = MachinesBench(network, tmp_path)
+    assert not bench.cluster.capabilities.has("common_clock")
+    assert bench.cluster.capabilities.has("same_kernel")
+    heard: list[bytes] = []
+    connections: list[Connection] = []
+
+    def on_connection(connection: Connection) -> None:
+        connections.append(connection)
+        connection.open(heard.append, lambda: None)
+
+    stop = bench.cluster.reporters.listen(str(tmp_path / "s"), on_connection)
+    bench.start("n1")
+    process = bench.run("n1", sys.executable, "-c", REPORTER, environ={"WHERE": f"{tmp_path}/s"})
+    bench.until(lambda: bool(connections), "the reporter to connect")
+    (connection,) = connections
+    assert connection.pid == process.pid
+    asked_at = bench.loop.now()
+    connection.send(b"now")
+    bench.until(lambda: bool(heard), "an answer")
+    answered_at = bench.loop.now()
+    at = json.loads(heard[0])["at"] + connection.clock_offset_s
+    error_s = bench.cluster.clock_errors["n1"]
+    assert asked_at - error_s <= at <= answered_at + error_s
+    hello = WorkerHello(
+        pid=process.pid,
+        rank=0,
+        local_rank=0,
+        group_rank=0,
+        world_size=1,
+        start_time=connection.start_time,
+        restart_count=None,
+        max_restarts=None,
+        master_addr="",
+        master_port=0,
+        run_id="",
+        round=None,
+    )
+    offer = StackOffer(fd=9, signal=10, main=1)
+    asked = ask_for_stacks(bench.cluster, bench.loop, [StackSource("n1", hello, offer)])
+    ((_, seen),) = wait_for(bench.loop, run(bench.loop, asked))
+    assert seen.reason == "it is on another machine, where it cannot be asked yet"
+    ended: list[str] = []
+    connection.watch_end(lambda: ended.append("ended"))
+    bench.end("crash", "n1")
+    bench.until(lambda: bool(ended), "the end of the reporter")
+    assert connection.has_ended()
+    assert 0 < error_s < 0.1
+    stop()
+    bench.close()
+    network.end()

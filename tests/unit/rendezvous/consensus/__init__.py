@@ -1,0 +1,1 @@
+"""The machines of the rendezvous and their parts, with plain values."""
