@@ -339,7 +339,6 @@ IMPORTERS = (
             "pytest_elastic.backends.handler_host",
             "pytest_elastic.backends.torchrun_handler",
             "pytest_elastic.launcher.as_torchrun",
-            "pytest_elastic.workers.store.bare_torch",
             "pytest_elastic.workers.logs.plugin_host",
             "pytest_elastic.workers.store.torch_store",
             "elastic_harness.observe.logs_specs",

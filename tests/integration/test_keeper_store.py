@@ -162,8 +162,6 @@ def test_a_port_that_says_nothing_costs_its_time_and_no_more(agent: AgentProcess
 def test_a_frozen_store_is_not_waited_for(agent: AgentProcess, tmp_path: Path) -> None:
     """The same with a real store whose process is stopped."""
     script = (
-        "from pytest_elastic.workers.store import bare_torch\n"
-        "bare_torch.provide()\n"
         "from torch.distributed import TCPStore\n"
         "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
         "print(store.port, flush=True)\n"

@@ -41,11 +41,9 @@ TESTS = """
 """
 
 
-# Imports what a session imports, and torch's library, and says what it would have as nodes.
+# Imports what a session imports, and torch, and says what it would have as nodes.
 LOOK = """
 import pytest
-from pytest_elastic.workers.store import bare_torch
-bare_torch.provide()
 import torch
 from elastic_harness.cluster.choose import choose_cluster
 print(choose_cluster("auto").cluster.kind)

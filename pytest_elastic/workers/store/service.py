@@ -28,7 +28,6 @@ from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers import messages
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
 from pytest_elastic.workers.store import (
-    bare_torch,
     client,
     etcd_client,
     registry_file,
@@ -181,16 +180,6 @@ def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
     torch_store.prepare()
 
 
-def _torch(
-    call: Callable[[dict[int, Any], Mapping[str, Any]], Any],
-) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
-    def with_its_library(stores: dict[int, Any], arguments: Mapping[str, Any]) -> object:
-        bare_torch.provide()
-        return call(stores, arguments)
-
-    return with_its_library
-
-
 def _etcd(
     call: Callable[[etcd_client.Etcd, Mapping[str, Any]], Any],
 ) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
@@ -206,10 +195,10 @@ def _file(
 
 
 _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
-    "wake": _torch(_wake),
+    "wake": _wake,
     "own_address": _own_address,
-    "host_endpoint": _torch(_host_endpoint),
-    "open": _torch(_open),
+    "host_endpoint": _host_endpoint,
+    "open": _open,
     "close": _close,
     "publish": _publish,
     "fetch": _fetch,
