@@ -195,6 +195,10 @@ class NodeSockets:
     def __init__(self, bench: MachinesBench) -> None:
         self._bench = bench
 
+    @property
+    def gateway_address(self) -> str:
+        raise AssertionError("a test that looks for the gateway asks the cluster itself")
+
     def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
         kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
         init = self._bench.proc(self._bench.cluster.nodes[node].pid)

@@ -70,6 +70,17 @@ LINK_FAULTS = {
     ),
 }
 
+# n2 finds the job through a proxy, whose first connections break.
+PROXIED = """
+proxies: {rdzv: rendezvous}
+timeline:
+  - {at: 0s, id: broken, toxic: {proxy: rdzv, type: reset_peer, stream: upstream}}
+  - {when: {event: fault_effective, id: broken}, heal: broken}
+expect:
+  eventually: [{round: 1, after: broken.healed, within: 30s}]
+  finally: [{job: succeeded}]
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
@@ -180,6 +191,22 @@ def test_faults_of_links_end_as_they_do_here(reached: Reached, place: Place) -> 
     expected = dict.fromkeys(LINK_FAULTS, "PASSED") | {"forever": "FAILED"}
     assert (there.outcomes, here.outcomes) == (expected, expected), there.out + here.out
     assert spreads
+    assert reached.left() == []
+
+
+def test_links_of_plain_processes_are_harmed_by_proxies(reached: Reached, place: Place) -> None:
+    """As in the process cluster here; nodes with networks of their own cannot reach pytest."""
+    place.add_scripts()
+    place.add("hosts", hosts(1, 2))
+    place.add("one.elastic.yaml", scenario("proxied", PROXIED))
+    there = place.call(reached.command("-rA", "--elastic-overlay=off"))
+    here = place.call([sys.executable, "-m", "pytest", "-rA", "--elastic-cluster=process"])
+    apart = place.call(reached.command("-rA"))
+    assert there.outcomes == here.outcomes == {"proxied": "PASSED"}, there.out + here.out
+    assert (
+        "gateway: nodes reach each other only; with --elastic-overlay=off, pytest too" in apart.out
+    )
+    assert "1 skipped" in apart.out
     assert reached.left() == []
 
 

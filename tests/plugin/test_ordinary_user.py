@@ -54,7 +54,7 @@ print(choose_cluster("auto").cluster.kind)
 ALL_CAN_READ = "ELASTIC_CI_ALL_CAN_READ"
 
 # What no plain process has of its own.
-CANNOT = "elastic: cannot do network, names, private_disk, private_pids, disk_faults, gateway: "
+CANNOT = "elastic: cannot do network, names, private_disk, private_pids, disk_faults: "
 
 
 @functools.cache

@@ -34,9 +34,8 @@ _WITH_NAMESPACES = (
     "names",
     "private_disk",
     "private_pids",
-    "gateway",
 )
-_ON_ONE_MACHINE = ("node_sockets", "common_clock", "shared_files", "same_kernel")
+_ON_ONE_MACHINE = ("gateway", "node_sockets", "common_clock", "shared_files", "same_kernel")
 
 
 class ClusterChoice(Protocol):

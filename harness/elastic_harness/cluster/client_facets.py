@@ -195,6 +195,10 @@ class LocalSockets(_Facet):
         self._is_isolated = is_isolated
         self._gateway: Future[ClusterNode] | None = None
 
+    @property
+    def gateway_address(self) -> str:
+        return self._client.places[GATEWAY].address if self._is_isolated else "127.0.0.1"
+
     def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
         if node == GATEWAY and not self._is_isolated:
             return settled(socket.socket(type=_kind(datagram=datagram)))

@@ -65,7 +65,7 @@ CAPABILITIES: Mapping[str, str] = {
     "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
     "clock_skew": "the time of day can be wrong on a node",
     "cuda": "workers have a GPU that CUDA can use",
-    "gateway": "services of the host can listen inside the cluster's network",
+    "gateway": "nodes can connect to services of the harness, such as proxies",
     "node_sockets": "the harness can connect, listen and look at packets in the network of a node",
     "common_clock": "times that different nodes state can be compared",
     "shared_files": "nodes see the files of the machine that pytest runs on",

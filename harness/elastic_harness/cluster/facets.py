@@ -82,7 +82,17 @@ class Network(Protocol):
 
 
 class Sockets(Protocol):
-    """Sockets of this process that live in the network of a node: nodes on this machine only."""
+    """Sockets of this process that live in the network of a node, or where all nodes reach them.
+
+    On other machines only the latter: at the gateway.
+    """
+
+    @property
+    def gateway_address(self) -> str:
+        """Where nodes find what listens at the gateway, once a socket was opened there.
+
+        Raises ClusterError where there is no such address.
+        """
 
     def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
         """Open a TCP (or UDP) socket in the network of a node, or of the gateway.

@@ -432,6 +432,10 @@ class PlayedSockets:
         self._cluster = cluster
         self.serving: dict[tuple[str, int], tuple[int, ...]] = {}
 
+    @property
+    def gateway_address(self) -> NoReturn:
+        raise NotImplementedError
+
     def open(self, node: str, *, datagram: bool = False) -> NoReturn:
         raise NotImplementedError
 

@@ -120,6 +120,7 @@ def choose_machines(
     capabilities = _capabilities(facts_of_this_machine(""), facts)
     if overlay == "off":
         capabilities = _without_overlay(capabilities)
+    capabilities = _with_gateway(capabilities, placement)
     network, machines = capabilities["network"], ", ".join(facts)
     reason = f"nodes with networks of their own on {machines}"
     if not network.available:
@@ -136,6 +137,21 @@ def _without_overlay(capabilities: Capabilities) -> Capabilities:
             else each
             for each in capabilities.entries
         )
+    )
+
+
+def _with_gateway(capabilities: Capabilities, placement: Placement) -> Capabilities:
+    """Tell whether nodes can connect to pytest: not from networks of their own."""
+    available, reason = True, "machines connect to pytest, and so can nodes"
+    if capabilities.has("network"):
+        available = False
+        reason = "nodes reach each other only; with --elastic-overlay=off, pytest too"
+    elif not placement.call_back.is_here:
+        host = placement.call_back.host
+        available, reason = False, f"--elastic-call-back: {host} is no address of this machine"
+    gateway = Capability(name="gateway", available=available, reason=reason)
+    return Capabilities(
+        tuple(gateway if each.name == "gateway" else each for each in capabilities.entries)
     )
 
 

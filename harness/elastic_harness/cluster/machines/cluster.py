@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from elastic_harness.cluster.client_facets import (
     policy_order,
 )
 from elastic_harness.cluster.cluster import (
+    GATEWAY,
     PRIVATE_TREES,
     Capabilities,
     ClusterError,
@@ -161,7 +163,6 @@ class MachinesCluster:
     """The operations of `Cluster`, carried out by agents that a placement has put on machines."""
 
     scratch = ""
-    sockets = None
     clock = None
 
     def __init__(
@@ -179,6 +180,7 @@ class MachinesCluster:
         self.network = MachineNetwork(self) if capabilities.has("network") else None
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.names = NodeNames(self) if capabilities.has("names") else None
+        self.sockets = MachineSockets(self) if capabilities.has("gateway") else None
         self.limits = MachineLimits(self)
         self.logs = MachineLogs()
         self.loop = loop
@@ -220,6 +222,11 @@ class MachinesCluster:
         return {
             name: self.reporters.clock_error_s(machine) for name, machine in self._places.items()
         }
+
+    @property
+    def called_at(self) -> Sequence[str]:
+        """The addresses of ours at which agents have called."""
+        return () if self._switchboard is None else self._switchboard.called_at
 
     @property
     def own_pids(self) -> frozenset[int]:
@@ -634,6 +641,33 @@ class MachineNetwork:
 
     def end_capture(self, id: str) -> Future[int]:
         return settled(0)
+
+
+class MachineSockets:
+    """`Sockets` of this machine, which nodes reach as their agents reach it."""
+
+    def __init__(self, cluster: MachinesCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def gateway_address(self) -> str:
+        found = self._cluster.called_at
+        if len(found) != 1:
+            raise ClusterError(
+                f"machines reach pytest at different addresses: {', '.join(found)}",
+                hint="--elastic-call-back=HOST says which one all of them can reach.",
+            )
+        return found[0]
+
+    def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
+        if node != GATEWAY:
+            return settled(ClusterError("sockets live in the network of nodes on one machine only"))
+        family = socket.AF_INET6 if ":" in self.gateway_address else socket.AF_INET
+        kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
+        return settled(socket.socket(family, kind))
+
+    def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
+        return settled(ClusterError(f"who listens at port {port} is known on this machine only"))
 
 
 class MachineLimits(NodeLimits):

@@ -12,6 +12,7 @@ itself, with all that it has started; pytest takes a machine for lost a little l
 from __future__ import annotations
 
 import errno
+import ipaddress
 import secrets
 import socket
 from collections import deque
@@ -319,6 +320,7 @@ class Switchboard:
         self._lease_s = lease_s
         self._links: dict[int, Link] = {}
         self._agents: dict[int, str] = {}
+        self._called_at: dict[int, str] = {}
         self._hung_up_at: dict[int, float] = {}
         self._on_called: dict[int, Callable[[], None]] = {}
         self._strangers: list[AgentChannel] = []
@@ -337,6 +339,11 @@ class Switchboard:
     def port(self) -> int:
         """Where agents call."""
         return int(self._listener.getsockname()[1])
+
+    @property
+    def called_at(self) -> Sequence[str]:
+        """The addresses of ours at which agents have called, each once."""
+        return tuple(dict.fromkeys(self._called_at.values()))
 
     def expect(self, machine: int, on_called: Callable[[], None]) -> Link:
         """Return the link of a machine whose agent will call; `on_called`: it has."""
@@ -415,6 +422,7 @@ class Switchboard:
         if link is None or link.is_closed or self._agents.setdefault(machine, agent) != agent:
             channel.close()
             return 0
+        self._called_at[machine] = _own_address(channel.socket)
         channel.trust()
         self._hung_up_at.pop(machine, None)
         channel.send({"received": link.received})
@@ -434,3 +442,9 @@ class Switchboard:
             elif now - link.last_heard > self._lease_s + _LEASE_MARGIN_S:
                 link.end(f"nothing was heard of its agent for {now - link.last_heard:.0f} s")
         self._timer = self._loop.call_at(now + BEAT_S, self._look)
+
+
+def _own_address(sock: socket.socket) -> str:
+    """Return the address of ours that the other side connected to."""
+    address = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)

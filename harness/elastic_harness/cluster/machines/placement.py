@@ -68,6 +68,19 @@ class CallBack:
             raise UsageError(f"cannot be called at {text!r}: {error.strerror}") from error
         return cls(host=str(found[0][4][0]) if found else "", port=int(port))
 
+    @property
+    def is_here(self) -> bool:
+        """Tell whether agents call this machine itself, whose other ports they reach then, too."""
+        if not self.host:
+            return True
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((self.host, 0))
+            except OSError:
+                return False
+        return True
+
 
 class Placement(ABC):
     """Brings the agent to machines, whose names are `machines`.
@@ -81,7 +94,7 @@ class Placement(ABC):
         self.kind = kind
         self.machines = tuple(machines)
         self.keeps_agents = keeps_agents
-        self._call_back = call_back
+        self.call_back = call_back
 
     @property
     @abstractmethod
@@ -107,7 +120,7 @@ class Placement(ABC):
 
     def listen(self) -> socket.socket:
         """Open the socket that agents call; raises ClusterError."""
-        port = self._call_back.port
+        port = self.call_back.port
         try:
             if socket.has_dualstack_ipv6():
                 return socket.create_server(
@@ -119,8 +132,8 @@ class Placement(ABC):
 
     def addresses(self, machine: str, port: int) -> list[tuple[str, int]]:
         """Return where the agent of a machine may reach that port."""
-        if self._call_back.host:
-            return [(self._call_back.host, port)]
+        if self.call_back.host:
+            return [(self.call_back.host, port)]
         if self.kind == "ssh":
             return [("", port)]
         return [(host, port) for host in (*_addresses_towards(machine), "127.0.0.1")]

@@ -48,7 +48,7 @@ def needed_capabilities(scenario: Scenario, faults: FaultRegistry) -> tuple[str,
     if scenario.job.rdzv.endpoints:
         needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
     if scenario.proxies:
-        needs["node_sockets"] = None
+        needs["gateway"] = None
     for entry in scenario.timeline:
         if isinstance(entry.when, WritingCondition):
             needs["disk_faults"] = None

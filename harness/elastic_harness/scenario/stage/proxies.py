@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError
+from elastic_harness.cluster.cluster import GATEWAY, Cluster, ClusterError, having
 from elastic_harness.future import Future, Steps, Until, run, settled
 from elastic_harness.scenario.job_spec import RENDEZVOUS, ProxySpec, Upstream, parse_upstream
 from elastic_harness.scenario.planning.seed import Seed
@@ -20,6 +20,7 @@ from elastic_harness.toxiproxy.address import OpenSocket
 from elastic_harness.toxiproxy.proxy import Proxy
 from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from elastic_harness.toxiproxy.stream import Direction, Toxic
+from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.loop import Loop
 
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 # A call of another Toxiproxy server is bounded by its client's own time-outs.
 _EARLY_S: Final = 60.0
-_GATEWAY_ADDRESS: Final = "10.77.0.254"
-_LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 4096
 
 
@@ -210,7 +209,8 @@ class StageProxies:
         address = upstream.address
         if upstream.node:
             open_socket = self._gateway.open_socket
-            address = f"{self._cluster.nodes[upstream.node].address}:{upstream.port}"
+            node = self._cluster.nodes[upstream.node]
+            address = str(Endpoint(host=node.address, port=upstream.port))
         try:
             listener = yield from self._gateway.listen(spec.listen)
         except ClusterError as error:
@@ -221,12 +221,14 @@ class StageProxies:
             yield from self._open_remote(name, spec, listener, upstream, address)
 
     def _begin(self, name: str, spec: ProxySpec, listener: socket.socket, front: Proxy) -> _Route:
-        host, port = listener.getsockname()
+        host, port = listener.getsockname()[:2]
         if self._is_meant_to_be_on(name):
             front.start_at(listener)
         else:
             listener.close()
-        route = self._routes[name] = _Route(spec=spec, front=front, address=f"{host}:{port}")
+        route = self._routes[name] = _Route(
+            spec=spec, front=front, address=str(Endpoint(host=host, port=port))
+        )
         return route
 
     def _open_remote(
@@ -271,49 +273,36 @@ class _Gateway:
     """The cluster's edge: listens where nodes can connect to, connects to what listens on nodes.
 
     In a namespace cluster it is a place in the cluster's network, whose sockets belong to this
-    process. Without networks of their own nodes share the host's loopback, and so does it.
+    process. Without networks of their own, nodes share a network with this process.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._is_isolated = cluster.capabilities.has("gateway")
-
-    @property
-    def address(self) -> str:
-        """Where nodes find what listens here."""
-        return _GATEWAY_ADDRESS if self._is_isolated else _LOOPBACK
 
     def listen(self, port: int) -> Future[socket.socket]:
         """Open a socket that listens at a port of the gateway (0: any that is free)."""
+        sockets = having(self._cluster.sockets, self._cluster.capabilities["gateway"])
 
         def listen(opened: socket.socket) -> socket.socket:
             try:
                 opened.setblocking(False)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                opened.bind((self.address, port))
+                opened.bind((sockets.gateway_address, port))
                 opened.listen(_BACKLOG)
             except OSError as error:
                 opened.close()
-                where = f"{self.address}:{port}"
+                where = f"{sockets.gateway_address}:{port}"
                 raise ClusterError(
                     f"cannot listen at the gateway, {where}: {error.strerror}"
                 ) from error
             return opened
 
-        return self._open().then(listen)
+        return sockets.open(GATEWAY).then(listen)
 
-    @property
-    def open_socket(self) -> OpenSocket | None:
-        """What opens the sockets that connect to nodes; None where our own do."""
-        return self._open_for if self._is_isolated else None
-
-    def _open(self) -> Future[socket.socket]:
-        if self._cluster.sockets is None:
-            return settled(ClusterError("nodes on other machines do not share our sockets"))
-        return self._cluster.sockets.open(GATEWAY)
-
-    def _open_for(self, on_opened: Callable[[socket.socket | None], None]) -> None:
-        self._open().add_done_callback(
+    def open_socket(self, on_opened: Callable[[socket.socket | None], None]) -> None:
+        """Open a socket that connects to a node."""
+        sockets = having(self._cluster.sockets, self._cluster.capabilities["gateway"])
+        sockets.open(GATEWAY).add_done_callback(
             lambda done: on_opened(None if done.error is not None else done.result())
         )
 
