@@ -54,6 +54,11 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
         "runs",
     ),
+    "a leader that stood still evicts nobody for what it has not read yet, and charges nothing": (
+        2037426,
+        Options(quorum="coordinator", is_swarm=True, is_brisk=True, is_aimed=True),
+        "lost",
+    ),
     "a leader that was suspended counts on its own vote no longer than its voter does": (
         1004685,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),

@@ -184,17 +184,16 @@ class Rounds(LeaderPart):
 
     def may_start(self, now: float) -> bool:
         """Look after the next round; tell whether it is to be started."""
-        next_ = self.next
+        next_, settings = self.next, self._settings
         assert next_ is not None, "there is a round to start"
-        is_due, settings = self._deadlines.is_due, self._settings
         if next_.broken_by is not None:
             self._abandon(next_, next_.broken_by)
-        elif next_.store is None and is_due(next_.at + settings.store_timeout_s, now):
+        elif next_.store is None and self._is_late(next_.at + settings.store_timeout_s, now):
             limit = f"within {settings.store_timeout_s:g} s"
             self._members.evict(next_.roster[0], f"it opened no worker store {limit}", now)
         elif next_.missing or not (self._settings.is_granted or self._replication.has_quorums):
             # A member that is there answers at once; one that is not is lost by its lease anyway.
-            if is_due(next_.at + settings.lease_s, now):
+            if self._is_late(next_.at + settings.lease_s, now):
                 for peer in next_.roster:
                     if peer.node.incarnation in next_.missing:
                         self._members.evict(peer, "it did not acknowledge the round", now)
@@ -351,6 +350,10 @@ class Rounds(LeaderPart):
             return self._settings.failure_grace_s
         return self._settings.shutdown_timeout_s
 
+    def _is_late(self, limit: float, now: float) -> bool:
+        """Tell whether what was due by `limit` has not come, and does not wait to be read."""
+        return self._deadlines.is_due(max(limit, self._members.judges_from), now)
+
     def is_stopped(self, now: float) -> bool:
         """Tell whether every worker is gone, or its node lost; evict who takes too long (R2)."""
         last = self.last
@@ -359,7 +362,7 @@ class Rounds(LeaderPart):
             return True
         patience_s = self._settings.kill_timeout_s + _REPORT_S
         limit_s = self._grace_s + patience_s
-        if not self._deadlines.is_due(last.stopped_at + limit_s, now):
+        if not self._is_late(last.stopped_at + limit_s, now):
             return False
         for peer in last.roster:
             drained_at = (peer.leaves_by or 0.0) + patience_s
