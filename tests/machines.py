@@ -147,6 +147,12 @@ class Network:
         """Connect it again."""
         self._in_hub("ip", "link", "set", f"v{number}", "master", "br0")
 
+    def part(self, *, is_parted: bool = True) -> None:
+        """Let machines reach the hub, and each other only if they are not parted."""
+        for number in range(1, len(self.machines) + 1):
+            isolated = ("bridge_slave", "isolated", "on" if is_parted else "off")
+            self._in_hub("ip", "link", "set", f"v{number}", "type", *isolated)
+
     def is_clean(self) -> bool:
         """Tell whether nothing runs on any machine."""
         return not self.rows()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
     ClauseJudged,
     ClausePlanned,
@@ -10,8 +11,9 @@ from elastic_harness.history.events import (
     OutputRead,
     PythonTestFailed,
     RunClosed,
+    SwitchDropped,
 )
-from elastic_harness.history.judge import Judgement, judge, overall, unmet
+from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
 
 from pytest_elastic.events.model import Event
@@ -154,6 +156,24 @@ def test_a_run_whose_harness_did_not_do_its_part_is_unknown(story: Story, reason
     assert (last.key, last.verdict.outcome) == ("harness", Outcome.UNKNOWN)
     assert reason in last.verdict.reason
     assert overall(judge(story.history)).outcome is Outcome.UNKNOWN
+
+
+def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
+    """What failed may have failed for that; what was found is still said, with its proof."""
+    failed = (judged("eventually[0]", "invalid"), PythonTestFailed(test="t", reason="x"))
+    story = told(ROUND, JOB, *failed, outcome="failed", is_closed=False)
+    before = {each.key: each.verdict for each in judge(story.history)}
+    story.tell("cluster", "", SwitchDropped(packets=2)).tell("engine", "", RunClosed(digest=""))
+    (lost,) = (entry.seq for entry in story.history.of_kind(SwitchDropped))
+    found = {each.key: each.verdict for each in judge(story.history)}
+    assert overall(judge(story.history)).outcome is Outcome.UNKNOWN
+    for key in ("eventually[0]", "finally[0]", "test"):
+        assert before[key].outcome is Outcome.INVALID
+        assert found[key].outcome is Outcome.UNKNOWN
+        assert found[key].reason.startswith(f"{before[key].reason}; packets that the harness")
+        assert found[key].events == (*before[key].events, lost)
+    (checked,) = judge_checks(story.history, [bind("job", "succeeded")])
+    assert checked.verdict == found["finally[0]"]
 
 
 def test_a_damaged_history_is_unknown() -> None:
