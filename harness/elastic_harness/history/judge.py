@@ -130,9 +130,11 @@ def overall(judgements: Iterable[Judgement]) -> Verdict:
 
 
 def unmet(judgements: Iterable[Judgement]) -> Sequence[Judgement]:
-    """Return the judgements that are not valid, the invalid ones first."""
+    """Return the judgements that are not valid: the invalid ones first, then on the harness."""
     found = [each for each in judgements if not each]
-    return sorted(found, key=lambda each: each.verdict.outcome is not Outcome.INVALID)
+    return sorted(
+        found, key=lambda each: (each.verdict.outcome is not Outcome.INVALID, each.key != "harness")
+    )
 
 
 def _verdict_on(

@@ -196,7 +196,8 @@ def test_a_judgement_is_true_only_if_it_is_valid_and_shows_itself() -> None:
 
 
 def test_the_worst_comes_first_among_what_is_unmet() -> None:
-    """Invalid before unknown, each in the order of the plan."""
+    """Invalid before unknown, each in the order of the plan; what the harness failed at explains it."""
     other = ClausePlanned(key="eventually[1]", bucket="eventually", text="round 3 within 10s")
-    found = judge(told(ROUND, other, judged("eventually[1]", "invalid")).history)
-    assert [each.key for each in unmet(found)] == ["eventually[1]", "eventually[0]"]
+    failed = HarnessFailed(what="a machine was lost")
+    found = judge(told(ROUND, other, judged("eventually[1]", "invalid"), failed).history)
+    assert [each.key for each in unmet(found)] == ["eventually[1]", "harness", "eventually[0]"]
