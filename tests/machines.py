@@ -88,11 +88,13 @@ class Machine:
         ).stdout
 
     def rows(self) -> list[process_table.ProcessRow]:
-        """Return what runs there beside its first process."""
+        """Return what runs there beside its first process, also in pid namespaces of its own."""
         if self._unshare.poll() is not None:
             return []
-        own = process_table.processes_in(os.stat(f"/proc/{self.pid}/ns/pid").st_ino)
-        return [row for row in own if row.pid != self.pid and row.is_alive]
+        found = process_table.processes_in(os.stat(f"/proc/{self.pid}/ns/pid").st_ino)
+        below = [row for each in found for row in process_table.descendants(each.pid)]
+        rows = {row.pid: row for row in (*found, *below)}
+        return [row for row in rows.values() if row.pid != self.pid and row.is_alive]
 
     def end(self) -> None:
         """End all of it, and wait: a first process has ended when all others of it have."""
