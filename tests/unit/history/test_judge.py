@@ -196,7 +196,7 @@ def test_a_judgement_is_true_only_if_it_is_valid_and_shows_itself() -> None:
 
 
 def test_the_worst_comes_first_among_what_is_unmet() -> None:
-    """Invalid before unknown, each in the order of the plan; what the harness failed at explains it."""
+    """Invalid before unknown, as they were planned; what the harness failed at explains these."""
     other = ClausePlanned(key="eventually[1]", bucket="eventually", text="round 3 within 10s")
     failed = HarnessFailed(what="a machine was lost")
     found = judge(told(ROUND, other, judged("eventually[1]", "invalid"), failed).history)
