@@ -16,6 +16,7 @@ from elastic_harness.future import Future, Steps, within
 from pytest_elastic.agent_channel import AgentChannel
 from pytest_elastic.channel import JsonObject, connect
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop
 
 __all__ = ["TrunkEnds"]
@@ -90,10 +91,11 @@ class TrunkEnds:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if len(self._strangers) >= _MAX_STRANGERS:
-                sock.close()
-                continue
             self._greet(sock)
+            # Whoever says nothing makes way: a machine of ours says who it is at once.
+            self._strangers = [each for each in self._strangers if not each.is_closed]
+            if len(self._strangers) > _MAX_STRANGERS:
+                self._strangers.pop(0).close()
 
     def _greet(self, sock: socket.socket) -> None:
         def on_message(told: JsonObject) -> None:
@@ -102,7 +104,6 @@ class TrunkEnds:
             channel.close()
 
         channel = self._talk(sock, is_caller=False, on_message=on_message, on_closed=lambda _: None)
-        self._strangers = [each for each in self._strangers if not each.is_closed]
         self._strangers.append(channel)
 
     def _talk(
@@ -120,6 +121,7 @@ class TrunkEnds:
             is_caller=is_caller,
             on_message=on_message,
             on_closed=on_closed,
+            probation=None if is_caller else Probation(),
         )
 
     def _keep(self, machine: int, channel: AgentChannel) -> None:
