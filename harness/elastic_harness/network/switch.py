@@ -51,9 +51,8 @@ from pytest_elastic.loop import Loop
 __all__ = ["Switch", "SwitchRole"]
 
 _FRAME_BYTES = packets.FRAME_HEAD_BYTES + 65536
-# Where the version, the source and the destination are, in a frame.
+# Where the version and the destination are, in a frame.
 _VERSION = packets.FRAME_HEAD_BYTES
-_SOURCE = packets.FRAME_HEAD_BYTES + 12
 _TARGET = packets.FRAME_HEAD_BYTES + 16
 _LEAST_FRAME_BYTES = packets.FRAME_HEAD_BYTES + 20
 # How many packets of one node are passed on before the others get their turn: one reading of the
@@ -238,9 +237,8 @@ class Switch:
         """Deliver what a trunk has brought; the switch at its other end has decided on it."""
         if len(frame) < _LEAST_FRAME_BYTES:
             return
-        source, target = (self._ports.get(frame[at + 3]) for at in (_SOURCE, _TARGET))
-        is_dark = source is not None and source.is_dark
-        if target is None or target.fd < 0 or target.is_dark or is_dark:
+        target = self._ports.get(frame[_TARGET + 3])
+        if target is None or target.fd < 0 or target.is_dark:
             return
         try:
             target.put(frame)
