@@ -331,7 +331,8 @@ class Switch:
                 return
             case "reset":
                 self._reset(fields["seed"])
-                reply.when_done(self._flush_trunks().then(lambda _: self._reset_trunks()))
+                flushed = self._flush_trunks(asks_idle=True)
+                reply.when_done(flushed.then(lambda _: self._reset_trunks()))
                 return
             case _:
                 reply.failed(f"the switch does not know how to '{op}'")
@@ -348,9 +349,9 @@ class Switch:
         links = {pair: link.counters() for pair, link in self._links.items()}
         return Answer(fields={"links": counters_to_fields(links), "own": self._own_drops()})
 
-    def _flush_trunks(self) -> Future[list[None]]:
+    def _flush_trunks(self, *, asks_idle: bool = False) -> Future[list[None]]:
         """Wait until the others have all that was sent to them; what stalls is not waited for."""
-        return gather(trunk.flush() for trunk in self._trunks.values())
+        return gather(trunk.flush(asks_idle=asks_idle) for trunk in self._trunks.values())
 
     def _attach(self, name: str, octet: int, fd: int) -> None:
         os.set_blocking(fd, False)

@@ -72,9 +72,12 @@ class Trunk:
         self._queue.clear()
         self._end_flushes()
 
-    def flush(self) -> Future[None]:
-        """Wait until all that was put has arrived, or the trunk has stalled, or is lost."""
-        if self._is_used and self._asked_at is None:
+    def flush(self, *, asks_idle: bool = False) -> Future[None]:
+        """Wait until all that was put has arrived, or the trunk has stalled, or is lost.
+
+        With `asks_idle` also a trunk that has carried nothing has to answer.
+        """
+        if (self._is_used or asks_idle) and self._asked_at is None and self.is_alive:
             self._ask()
         if not self.is_alive or self._is_stalled or self._asked_at is None:
             return settled(None)
@@ -158,10 +161,10 @@ class Trunk:
                 self._on_frame(view[at + _HEAD.size : after])
             elif kind == _PING:
                 self._send(_PONG, b"")
-                if not self.is_alive:
-                    return
             else:
                 self._on_answer()
+            if not self.is_alive:
+                return
             at = after
         self._filled = end - at
         if at and self._filled:
@@ -176,10 +179,15 @@ class Trunk:
         elif self._is_used:
             self._ask()
         if self.is_alive and (self._asked_at is not None or self._is_used):
-            self._timer = self._loop.call_at(now + _LOOK_S, self._look)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._loop.now() + _LOOK_S, self._look)
 
     def _ask(self) -> None:
         self._is_used, self._asked_at = False, self._loop.now()
+        self._look_later()
         self._send(_PING, b"")
 
     def _on_answer(self) -> None:

@@ -202,6 +202,19 @@ def test_an_order_does_not_wait_for_a_trunk_that_stalls(
     assert trunks.result().fields["machines"] == ([] if is_reset else [2])
 
 
+def test_a_reset_closes_a_trunk_that_died_while_it_was_idle(joined: Joined) -> None:
+    """A firewall forgets connections: the first packet of the next run would be lost in it."""
+    near = joined.sides[0]
+    done = joined.begin("reset", {"seed": ""})
+    for _ in range(3):
+        joined.turn(after_s=0.4 * STALL_S)
+    assert done.is_done
+    trunks, counted = near.order("trunks", {}), near.order("counters", {})
+    joined.turn()
+    assert trunks.result().fields["machines"] == []
+    assert counted.result().fields["own"] == {}
+
+
 def test_an_order_does_not_wait_for_a_trunk_that_is_lost(joined: Joined) -> None:
     """Nothing more will arrive."""
     joined.send()
