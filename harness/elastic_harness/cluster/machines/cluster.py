@@ -392,7 +392,7 @@ class MachinesCluster:
         return run(self.loop, self._end_node(self.machine_of(name), name, "cut"))
 
     def _end_node(self, machine: _Machine, name: str, how: str) -> Steps[None]:
-        """End a node; its machine's switch is between it and all others, so it ends at one moment."""
+        """End a node: at one moment, as the switch of its machine is between it and all others."""
         others = self._others(machine) if self.network is not None else ()
         yield from machine.call("end_node", {"name": name, "how": how})
         if how != "crash":
