@@ -74,7 +74,7 @@ def test_who_has_another_token_gets_no_end(ends: Ends) -> None:
 
 def test_strangers_that_stay_are_in_nobodys_way(ends: Ends) -> None:
     """However many they are."""
-    strangers = [ends.stranger() for _ in range(80)]
+    strangers = [ends.stranger() for _ in range(300)]
     ends.dial(2)
     assert list(ends.of[1].take()) == [2]
     assert strangers

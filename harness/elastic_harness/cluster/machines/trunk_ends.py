@@ -23,7 +23,8 @@ __all__ = ["TrunkEnds"]
 
 # Beyond it a firewall is in the way: on one network an answer takes milliseconds.
 _DIAL_LIMIT_S: Final = 10.0
-_MAX_STRANGERS: Final = 64
+# All other machines may dial at once: more of them than there may be nodes are of no use.
+_MAX_STRANGERS: Final = 256
 
 
 class TrunkEnds:
