@@ -160,8 +160,10 @@ def test_a_run_whose_harness_did_not_do_its_part_is_unknown(story: Story, reason
 
 def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
     """What failed may have failed for that; what was found is still said, with its proof."""
+    met = ClausePlanned(key="eventually[1]", bucket="eventually", text="round 1 within 10s")
     failed = (judged("eventually[0]", "invalid"), PythonTestFailed(test="t", reason="x"))
-    story = told(ROUND, JOB, *failed, outcome="failed", is_closed=False)
+    planned = (ROUND, JOB, met, judged(met.key, "valid"))
+    story = told(*planned, *failed, outcome="failed", is_closed=False)
     before = {each.key: each.verdict for each in judge(story.history)}
     story.tell("cluster", "", SwitchDropped(packets=2)).tell("engine", "", RunClosed(digest=""))
     (lost,) = (entry.seq for entry in story.history.of_kind(SwitchDropped))
@@ -172,6 +174,7 @@ def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
         assert found[key].outcome is Outcome.UNKNOWN
         assert found[key].reason.startswith(f"{before[key].reason}; packets that the harness")
         assert found[key].events == (*before[key].events, lost)
+    assert found[met.key] == before[met.key]
     (checked,) = judge_checks(story.history, [bind("job", "succeeded")])
     assert checked.verdict == found["finally[0]"]
 
