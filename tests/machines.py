@@ -88,11 +88,13 @@ class Machine:
         ).stdout
 
     def rows(self) -> list[process_table.ProcessRow]:
-        """Return what runs there beside its first process."""
+        """Return what runs there beside its first process, also in pid namespaces of its own."""
         if self._unshare.poll() is not None:
             return []
-        own = process_table.processes_in(os.stat(f"/proc/{self.pid}/ns/pid").st_ino)
-        return [row for row in own if row.pid != self.pid and row.is_alive]
+        found = process_table.processes_in(os.stat(f"/proc/{self.pid}/ns/pid").st_ino)
+        below = [row for each in found for row in process_table.descendants(each.pid)]
+        rows = {row.pid: row for row in (*found, *below)}
+        return [row for row in rows.values() if row.pid != self.pid and row.is_alive]
 
     def end(self) -> None:
         """End all of it, and wait: a first process has ended when all others of it have."""
@@ -146,6 +148,12 @@ class Network:
     def heal(self, number: int) -> None:
         """Connect it again."""
         self._in_hub("ip", "link", "set", f"v{number}", "master", "br0")
+
+    def part(self, *, is_parted: bool = True) -> None:
+        """Let machines reach the hub, and each other only if they are not parted."""
+        for number in range(1, len(self.machines) + 1):
+            isolated = ("bridge_slave", "isolated", "on" if is_parted else "off")
+            self._in_hub("ip", "link", "set", f"v{number}", "type", *isolated)
 
     def is_clean(self) -> bool:
         """Tell whether nothing runs on any machine."""

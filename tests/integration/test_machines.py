@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster.cluster import ClusterError, ServerLost
 from elastic_harness.cluster.facets import Connection
+from elastic_harness.cluster.machines.choose import choose_machines
 from elastic_harness.future import run, wait_for
 from elastic_harness.history.events import WorkerHello
 from elastic_harness.observe.stacks import StackOffer, StackSource, ask_for_stacks
@@ -104,6 +105,22 @@ def test_a_trunk_that_stalls_is_the_harnesss_own_doing(network: Network, tmp_pat
     assert bench.counters().own_drops == {}
     bench.close()
     assert network.is_clean()
+
+
+def test_what_is_lacking_is_said_with_what_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A skipped scenario shows it: which machine does not share files, and which cluster can."""
+    monkeypatch.chdir(tmp_path)
+    network = Network(2, prepare=f"case $(hostname) in m2) mount -t tmpfs none {tmp_path};; esac")
+    try:
+        capabilities = choose_machines(network.placement(), preload=()).capabilities
+    finally:
+        network.end()
+    files, sockets = capabilities.missing(["shared_files", "same_kernel", "node_sockets"])
+    there = network.machines[1].pid
+    assert files.reason == f"{there} does not see {tmp_path}: call pytest in a shared folder"
+    assert sockets.reason == "not on other machines yet, only on this one (--elastic-cluster=auto)"
 
 
 def test_a_machine_that_the_others_cannot_reach_is_named(network: Network, tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ import os, time
 if os.environ["WORLD_SIZE"] != "1":
     time.sleep(600)
 """
+# The same, and says when both are there, and when one of them is alone.
+RINGS = """
+    import os, time
+    is_alone = os.environ["WORLD_SIZE"] == "1"
+    if is_alone or os.environ["RANK"] == "1":
+        with open(os.environ["ALONE" if is_alone else "BELL"], "w") as bell:
+            bell.write("here")
+    if not is_alone:
+        time.sleep(600)
+"""
 AT_HELLO = "timeline: [{when: {event: worker_hello, rank: 1}, FAULT}]"
 NODES_ARE_UP = "timeline: [{when: {event: node_started, count: 2}, FAULT}]"
 ENDS_WELL = "finally: [{job: succeeded}]"
@@ -99,14 +109,14 @@ class Reached:
         return self.enter(sys.executable, "-m", "pytest", *options, *arguments)
 
     def start_job(self, place: Place, *arguments: str) -> subprocess.Popen[str]:
-        """Start pytest there; return it once a job that rings, `forever.py`, has begun."""
-        bell = place.folder / "bell"
-        place.environ["BELL"] = str(bell)
-        os.mkfifo(bell)
+        """Start pytest there; return it once a job that rings, as `forever.py` does, has begun."""
+        for name in ("BELL", "ALONE"):
+            place.environ[name] = str(place.folder / name)
+            os.mkfifo(place.environ[name])
         place.add_scripts()
         place.add("hosts", hosts(1, 2))
         process = place.start_command(self.command(*arguments))
-        wait_for_ring(bell, process)
+        wait_for_ring(place.folder / "BELL", process)
         return process
 
     def left(self) -> list[str]:
@@ -272,5 +282,27 @@ def test_a_run_whose_machine_is_lost_is_unknown(reached: Reached, place: Place) 
     history = next((place.folder / ".elastic").glob("a.elastic.yaml-*/history.jsonl")).read_text()
     assert f"the cluster was lost: the machine {NETWORK}.2 was lost: its agent has ended" in history
     assert "elastic: 2 runs: 1 unknown, 1 valid" in out
+    assert "INVALID" not in out
+    assert reached.left() == []
+
+
+def test_a_run_whose_trunk_stalled_is_unknown(reached: Reached, place: Place) -> None:
+    """The job lost a node for it, which is no verdict on the job; the next run is well."""
+    place.add("rings.py", RINGS)
+    body = "expect: {finally: [{world_sizes: [2]}]}"
+    nodes = "{initial: 2, min: 1, max: 2}"
+    place.add("a.elastic.yaml", scenario("parted", body, script="rings.py", nodes=nodes))
+    place.add("b.elastic.yaml", scenario("next"))
+    process = reached.start_job(place, "-rA")
+    reached.network.part()
+    try:
+        wait_for_ring(place.folder / "ALONE", process)
+    finally:
+        reached.network.part(is_parted=False)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    called = Called(code=process.returncode, out=out, seconds=0.0)
+    assert called.outcomes == {"parted": "FAILED", "next": "PASSED"}, out
+    assert "elastic: 2 runs: 1 unknown, 1 valid" in out
+    assert "UNKNOWN: world_sizes: " in out, out
     assert "INVALID" not in out
     assert reached.left() == []

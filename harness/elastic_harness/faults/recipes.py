@@ -280,7 +280,12 @@ RECIPES: Final = (
         _duration(0.3, 3),
     ),
     _of_disk("disk_slow", {"node": _disk, "latency": _duration(0.01, 0.05)}, _duration(0.5, 4)),
-    _recipe("disk", "corrupt", {"file": "*", "how": _any_of("torn", "truncate", "flip")}),
+    _recipe(
+        "disk",
+        "corrupt",
+        {"file": "*", "how": _any_of("torn", "truncate", "flip")},
+        needs="shared_files",
+    ),
     _recipe(
         "clock",
         "clock_skew",

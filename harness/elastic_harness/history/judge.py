@@ -25,6 +25,7 @@ from elastic_harness.history.events import (
     PythonTestFailed,
     RunClosed,
     RunEnded,
+    SwitchDropped,
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import (
@@ -100,7 +101,10 @@ def judge(history: History, registry: Registry = STANDARD) -> tuple[Judgement, .
         )
         for failed in history.of_kind(PythonTestFailed)
     ]
-    return (*judgements, _judge_harness(history))
+    doubted = (
+        dataclasses.replace(each, verdict=_doubted(each.verdict, history)) for each in judgements
+    )
+    return (*doubted, _judge_harness(history))
 
 
 def judge_checks(history: History, checks: Iterable[Check]) -> tuple[Judgement, ...]:
@@ -111,7 +115,7 @@ def judge_checks(history: History, checks: Iterable[Check]) -> tuple[Judgement, 
             bucket="asked",
             name=check.name,
             text=check.text,
-            verdict=check.run(history),
+            verdict=_doubted(check.run(history), history),
         )
         for check in checks
     )
@@ -126,9 +130,11 @@ def overall(judgements: Iterable[Judgement]) -> Verdict:
 
 
 def unmet(judgements: Iterable[Judgement]) -> Sequence[Judgement]:
-    """Return the judgements that are not valid, the invalid ones first."""
+    """Return the judgements that are not valid: the invalid ones first, then on the harness."""
     found = [each for each in judgements if not each]
-    return sorted(found, key=lambda each: each.verdict.outcome is not Outcome.INVALID)
+    return sorted(
+        found, key=lambda each: (each.verdict.outcome is not Outcome.INVALID, each.key != "harness")
+    )
 
 
 def _verdict_on(
@@ -151,6 +157,15 @@ def _verdict_on(
     if not verdicts:
         return unknown(f"it was never reached: {_how_it_ended(history)}")
     return compose(verdicts)
+
+
+def _doubted(verdict: Verdict, history: History) -> Verdict:
+    """Return unknown for invalid where the harness itself lost packets, which may be why."""
+    lost = history.of_kind(SwitchDropped)
+    if not lost or verdict.outcome is not Outcome.INVALID:
+        return verdict
+    why = f"{verdict.reason}; packets that the harness itself lost, or kept back, may be the cause"
+    return unknown(why, (*verdict.events, *(entry.seq for entry in lost)))
 
 
 def _how_it_ended(history: History) -> str:

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
-from elastic_harness.conversation import Conversation, Reply
+from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.future import Future, gather
 from elastic_harness.network import packets
 from elastic_harness.network.alarm import Alarm
 from elastic_harness.network.capture import Captures, describe_decision
@@ -50,9 +51,8 @@ from pytest_elastic.loop import Loop
 __all__ = ["Switch", "SwitchRole"]
 
 _FRAME_BYTES = packets.FRAME_HEAD_BYTES + 65536
-# Where the version, the source and the destination are, in a frame.
+# Where the version and the destination are, in a frame.
 _VERSION = packets.FRAME_HEAD_BYTES
-_SOURCE = packets.FRAME_HEAD_BYTES + 12
 _TARGET = packets.FRAME_HEAD_BYTES + 16
 _LEAST_FRAME_BYTES = packets.FRAME_HEAD_BYTES + 20
 # How many packets of one node are passed on before the others get their turn: one reading of the
@@ -64,6 +64,8 @@ _AT_ONCE_S = 1e-6
 _MAX_HELD_PACKETS = 8192
 # And so much may be on its way on slow links, all together.
 _MAX_PACKETS_ON_WAY = 65536
+# Orders that are carried out when nothing that was sent before is on its way in a trunk any more.
+_FLUSHES_TRUNKS = frozenset({"darken", "detach", "set_policy"})
 # What writing to a device says whose node has ended.
 _NODE_IS_GONE = frozenset({errno.EBADF, errno.EIO, errno.EBADFD})
 
@@ -235,9 +237,8 @@ class Switch:
         """Deliver what a trunk has brought; the switch at its other end has decided on it."""
         if len(frame) < _LEAST_FRAME_BYTES:
             return
-        source, target = (self._ports.get(frame[at + 3]) for at in (_SOURCE, _TARGET))
-        is_dark = source is not None and source.is_dark
-        if target is None or target.fd < 0 or target.is_dark or is_dark:
+        target = self._ports.get(frame[_TARGET + 3])
+        if target is None or target.fd < 0 or target.is_dark:
             return
         try:
             target.put(frame)
@@ -326,15 +327,31 @@ class Switch:
                 self._point_lanes_at_captures()
                 return
             case "counters":
-                links = {pair: link.counters() for pair, link in self._links.items()}
-                reply.done({"links": counters_to_fields(links), "own": self._own_drops()})
+                reply.when_done(self._flush_trunks().then(lambda _: self._count()))
                 return
             case "reset":
                 self._reset(fields["seed"])
+                flushed = self._flush_trunks(asks_idle=True)
+                reply.when_done(flushed.then(lambda _: self._reset_trunks()))
+                return
             case _:
                 reply.failed(f"the switch does not know how to '{op}'")
                 return
-        reply.done({"ports": sorted(port.name for port in self._ports.values())})
+        if op in _FLUSHES_TRUNKS:
+            reply.when_done(self._flush_trunks().then(lambda _: self._list_ports()))
+        else:
+            reply.done(self._list_ports().fields)
+
+    def _list_ports(self) -> Answer:
+        return Answer(fields={"ports": sorted(port.name for port in self._ports.values())})
+
+    def _count(self) -> Answer:
+        links = {pair: link.counters() for pair, link in self._links.items()}
+        return Answer(fields={"links": counters_to_fields(links), "own": self._own_drops()})
+
+    def _flush_trunks(self, *, asks_idle: bool = False) -> Future[list[None]]:
+        """Wait until the others have all that was sent to them; what stalls is not waited for."""
+        return gather(trunk.flush(asks_idle=asks_idle) for trunk in self._trunks.values())
 
     def _attach(self, name: str, octet: int, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -439,9 +456,12 @@ class Switch:
         self._held_packets = 0
         self._traffic = TrafficTable()
         self._undelivered = 0
+        self._seed = seed
+
+    def _reset_trunks(self) -> Answer:
         for trunk in self._trunks.values():
             trunk.reset()
-        self._seed = seed
+        return self._list_ports()
 
 
 def _pairs(fields: JsonObject) -> list[Pair]:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from elastic_harness.future import Future, settled
 from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["Trunk"]
@@ -47,7 +48,9 @@ class Trunk:
         self._view = memoryview(bytearray(_BUFFER_BYTES))
         self._filled = 0
         self._asked_at: float | None = None
-        self._is_used = False
+        self._is_used = False  # since the other side was asked
+        self._flushes: list[Future[None]] = []
+        self._flushes_of_next: list[Future[None]] = []
         self._is_stalled = False
         self._timer: Timer | None = None
         sock.setblocking(False)
@@ -67,6 +70,20 @@ class Trunk:
             self._loop.unwatch(self._sock.fileno())
             self._sock.close()
         self._queue.clear()
+        self._end_flushes()
+
+    def flush(self, *, asks_idle: bool = False) -> Future[None]:
+        """Wait until all that was put has arrived, or the trunk has stalled, or is lost.
+
+        With `asks_idle` also a trunk that has carried nothing has to answer.
+        """
+        if (self._is_used or asks_idle) and self._asked_at is None and self.is_alive:
+            self._ask()
+        if not self.is_alive or self._is_stalled or self._asked_at is None:
+            return settled(None)
+        done: Future[None] = Future()
+        (self._flushes_of_next if self._is_used else self._flushes).append(done)
+        return done
 
     def reset(self) -> None:
         """Count anew; a trunk that is stalled now is closed: it is of no use to the next run."""
@@ -144,10 +161,10 @@ class Trunk:
                 self._on_frame(view[at + _HEAD.size : after])
             elif kind == _PING:
                 self._send(_PONG, b"")
-                if not self.is_alive:
-                    return
             else:
                 self._on_answer()
+            if not self.is_alive:
+                return
             at = after
         self._filled = end - at
         if at and self._filled:
@@ -160,20 +177,40 @@ class Trunk:
         if self._asked_at is not None:
             self._check(now)
         elif self._is_used:
-            self._is_used, self._asked_at = False, now
-            self._send(_PING, b"")
+            self._ask()
         if self.is_alive and (self._asked_at is not None or self._is_used):
-            self._timer = self._loop.call_at(now + _LOOK_S, self._look)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._loop.now() + _LOOK_S, self._look)
+
+    def _ask(self) -> None:
+        self._is_used, self._asked_at = False, self._loop.now()
+        self._look_later()
+        self._send(_PING, b"")
 
     def _on_answer(self) -> None:
         self._check(self._loop.now())
         self._asked_at, self._is_stalled = None, False
+        flushed, self._flushes, self._flushes_of_next = self._flushes, self._flushes_of_next, []
+        if self._flushes:
+            self._ask()
+        for flush in flushed:
+            flush.settle(None)
+
+    def _end_flushes(self) -> None:
+        flushes = (*self._flushes, *self._flushes_of_next)
+        self._flushes, self._flushes_of_next = [], []
+        for flush in flushes:
+            flush.settle(None)
 
     def _check(self, now: float) -> None:
         is_late = self._asked_at is not None and now - self._asked_at > STALL_S
         if is_late and not self._is_stalled:
             self._is_stalled = True
             self.stalls += 1
+            self._end_flushes()
 
     def _lose(self) -> None:
         """End it: frames that were on their way are lost, nobody knows how many."""

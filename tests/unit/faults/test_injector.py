@@ -100,6 +100,14 @@ def test_what_a_fault_needs_is_a_capability_that_clusters_know(action: str, valu
 
 
 @pytest.mark.parametrize(
+    ("value", "needs"), [("*.pt", "shared_files"), ({"file": "*.pt", "node": "n1"}, "same_kernel")]
+)
+def test_files_that_are_to_be_damaged_have_to_be_in_reach(value: object, needs: str) -> None:
+    """On other machines a scenario is skipped that would damage what only they have."""
+    assert built_in_faults().parse("corrupt", value).needs == needs
+
+
+@pytest.mark.parametrize(
     ("action", "value"),
     [
         ("disk_full", {"node": "n1", "free": "5MB"}),

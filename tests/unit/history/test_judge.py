@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
     ClauseJudged,
     ClausePlanned,
@@ -10,8 +11,9 @@ from elastic_harness.history.events import (
     OutputRead,
     PythonTestFailed,
     RunClosed,
+    SwitchDropped,
 )
-from elastic_harness.history.judge import Judgement, judge, overall, unmet
+from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
 
 from pytest_elastic.events.model import Event
@@ -156,6 +158,27 @@ def test_a_run_whose_harness_did_not_do_its_part_is_unknown(story: Story, reason
     assert overall(judge(story.history)).outcome is Outcome.UNKNOWN
 
 
+def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
+    """What failed may have failed for that; what was found is still said, with its proof."""
+    met = ClausePlanned(key="eventually[1]", bucket="eventually", text="round 1 within 10s")
+    failed = (judged("eventually[0]", "invalid"), PythonTestFailed(test="t", reason="x"))
+    planned = (ROUND, JOB, met, judged(met.key, "valid"))
+    story = told(*planned, *failed, outcome="failed", is_closed=False)
+    before = {each.key: each.verdict for each in judge(story.history)}
+    story.tell("cluster", "", SwitchDropped(packets=2)).tell("engine", "", RunClosed(digest=""))
+    (lost,) = (entry.seq for entry in story.history.of_kind(SwitchDropped))
+    found = {each.key: each.verdict for each in judge(story.history)}
+    assert overall(judge(story.history)).outcome is Outcome.UNKNOWN
+    for key in ("eventually[0]", "finally[0]", "test"):
+        assert before[key].outcome is Outcome.INVALID
+        assert found[key].outcome is Outcome.UNKNOWN
+        assert found[key].reason.startswith(f"{before[key].reason}; packets that the harness")
+        assert found[key].events == (*before[key].events, lost)
+    assert found[met.key] == before[met.key]
+    (checked,) = judge_checks(story.history, [bind("job", "succeeded")])
+    assert checked.verdict == found["finally[0]"]
+
+
 def test_a_damaged_history_is_unknown() -> None:
     """`History.load` says what is wrong with it."""
     history = told(JOB).history
@@ -176,7 +199,8 @@ def test_a_judgement_is_true_only_if_it_is_valid_and_shows_itself() -> None:
 
 
 def test_the_worst_comes_first_among_what_is_unmet() -> None:
-    """Invalid before unknown, each in the order of the plan."""
+    """Invalid before unknown, as they were planned; what the harness failed at explains these."""
     other = ClausePlanned(key="eventually[1]", bucket="eventually", text="round 3 within 10s")
-    found = judge(told(ROUND, other, judged("eventually[1]", "invalid")).history)
-    assert [each.key for each in unmet(found)] == ["eventually[1]", "eventually[0]"]
+    failed = HarnessFailed(what="a machine was lost")
+    found = judge(told(ROUND, other, judged("eventually[1]", "invalid"), failed).history)
+    assert [each.key for each in unmet(found)] == ["eventually[1]", "harness", "eventually[0]"]

@@ -38,6 +38,8 @@ __all__ = ["COMMAND", "MachinesChoice", "choose_machines", "compare_machines", "
 
 COMMAND: Final = "command:"
 
+_NOT_YET: Final = "not on other machines yet, only on this one (--elastic-cluster=auto)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesChoice:
@@ -182,12 +184,14 @@ def _capabilities(ours: MachineFacts, facts: Mapping[str, MachineFacts]) -> Capa
         ),
         "shared_files": (
             not strangers,
-            f"not seen on {', '.join(strangers)}" if strangers else "a file of ours was seen",
+            f"{', '.join(strangers)} does not see {os.getcwd()}: call pytest in a shared folder"
+            if strangers
+            else "a file of ours was seen",
         ),
     }
     entries = []
     for name in CAPABILITIES:
-        available, reason = known.get(name, (False, "nodes on other machines do not have it yet"))
+        available, reason = known.get(name, (False, _NOT_YET))
         if name in FOUND_OUT_THERE:
             lacking = [
                 f"{machine}: {each.capabilities[name][1]}"

@@ -399,10 +399,8 @@ class MachinesCluster:
         return run(self.loop, self._end_node(self.machine_of(name), name, "cut"))
 
     def _end_node(self, machine: _Machine, name: str, how: str) -> Steps[None]:
-        """End a node; what other machines still have under way of it is not delivered any more."""
+        """End a node: at one moment, as the switch of its machine is between it and all others."""
         others = self._others(machine) if self.network is not None else ()
-        if how == "cut":
-            yield from gather(each.ask_switch("darken", {"name": name}) for each in others)
         yield from machine.call("end_node", {"name": name, "how": how})
         if how != "crash":
             yield from gather(each.ask_switch("detach", {"name": name}) for each in others)

@@ -16,13 +16,15 @@ from elastic_harness.future import Future, Steps, within
 from pytest_elastic.agent_channel import AgentChannel
 from pytest_elastic.channel import JsonObject, connect
 from pytest_elastic.credentials import Credentials
+from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop
 
 __all__ = ["TrunkEnds"]
 
 # Beyond it a firewall is in the way: on one network an answer takes milliseconds.
 _DIAL_LIMIT_S: Final = 10.0
-_MAX_STRANGERS: Final = 64
+# All other machines may dial at once: more of them than there may be nodes are of no use.
+_MAX_STRANGERS: Final = 256
 
 
 class TrunkEnds:
@@ -90,10 +92,11 @@ class TrunkEnds:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if len(self._strangers) >= _MAX_STRANGERS:
-                sock.close()
-                continue
             self._greet(sock)
+            # Whoever says nothing makes way: a machine of ours says who it is at once.
+            self._strangers = [each for each in self._strangers if not each.is_closed]
+            if len(self._strangers) > _MAX_STRANGERS:
+                self._strangers.pop(0).close()
 
     def _greet(self, sock: socket.socket) -> None:
         def on_message(told: JsonObject) -> None:
@@ -102,7 +105,6 @@ class TrunkEnds:
             channel.close()
 
         channel = self._talk(sock, is_caller=False, on_message=on_message, on_closed=lambda _: None)
-        self._strangers = [each for each in self._strangers if not each.is_closed]
         self._strangers.append(channel)
 
     def _talk(
@@ -120,6 +122,7 @@ class TrunkEnds:
             is_caller=is_caller,
             on_message=on_message,
             on_closed=on_closed,
+            probation=None if is_caller else Probation(),
         )
 
     def _keep(self, machine: int, channel: AgentChannel) -> None:

@@ -45,10 +45,15 @@ class CorruptFile(Fault):
     layer = "resource"
     proof = "read back right after it was written: the bytes or the size differ from before"
     shorthand: ClassVar[str | None] = "file"
+    sometimes_needs: ClassVar[str] = "shared_files (same_kernel for `node`)"
 
     file: Annotated[str, AfterValidator(_pattern)]
     node: Select | None = None
     how: Literal["torn", "truncate", "flip"] = "torn"
+
+    @property
+    def needs(self) -> str | None:
+        return "shared_files" if self.node is None else "same_kernel"
 
     def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
         yield from super().findings(scenario)
