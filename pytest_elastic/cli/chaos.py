@@ -217,11 +217,11 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     nodes, kind = runs.checkup.nodes, runs.settings.choice.kind
     tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
     seen, undisturbed = runs.measure()
-    saved = seen.checkpoints
-    tell(
-        f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; "
-        + (f"saves {saved.named} every {saved.interval} steps" if saved else "saves nothing")
-    )
+    if (saved := seen.checkpoints) is not None:
+        saves = f"saves {saved.named} every {saved.interval} steps"
+    else:
+        saves = "what it saves was not seen" if seen.misses_files else "saves nothing"
+    tell(f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; {saves}")
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
     if (limit := seen.loss_limit) is not None:
         runs.notes.append(
