@@ -14,6 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_elastic.cli.extensions import (
+    BUILT_IN_CLUSTERS,
+    add_cluster_option,
+    find_cluster,
+    find_launcher,
+)
 from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,10 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("program", metavar="SCRIPT|FILE", help="what is checked, or run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--launcher", metavar="NAME|COMMAND", help="the launcher under test")
-    parser.add_argument(
-        "--cluster",
-        metavar="KIND",
-        help="what nodes are: auto, namespace or process; for scenario files, as --elastic-cluster",
+    add_cluster_option(
+        parser, "what nodes are: auto, namespace, process, or any other that pytest takes here"
     )
     parser.add_argument("--seed", metavar="N", type=int, help="where all chance comes from")
     parser.add_argument("--artifacts", metavar="DIR", help="where runs leave their traces")
@@ -104,7 +108,10 @@ def build_parser() -> argparse.ArgumentParser:
         help=r"how the script prints a step, such as 'step (\d+)', where its optimizer counts none",
     )
     checkup.add_argument(
-        "--jobs", type=_positive, metavar="N", help="runs at a time (default: one a processor)"
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        help="runs at a time (default: one a processor; one, on a kind of cluster of your own)",
     )
     return parser
 
@@ -278,16 +285,17 @@ def _launched(words: Sequence[str]) -> LaunchConfig:
 
 def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Settings:
     from elastic_harness.checkup.runs import Settings
-    from elastic_harness.cluster.choose import choose_cluster
-    from elastic_harness.scenario.launchers import launcher_named
 
+    kind = given.cluster or "auto"
+    # Of a kind that is not ours, nobody knows whether there may be several at a time.
+    jobs = len(os.sched_getaffinity(0)) if kind in BUILT_IN_CLUSTERS else 1
     return Settings(
-        choice=choose_cluster(given.cluster or "auto"),
-        launcher=launcher_named(given.launcher or "pytest-elastic"),
+        choice=find_cluster(kind),
+        launcher=find_launcher(given.launcher or "pytest-elastic"),
         folder=folder,
         artifacts=artifacts,
         seed=given.seed if given.seed is not None else 1,
-        jobs=given.jobs or len(os.sched_getaffinity(0)),
+        jobs=given.jobs or jobs,
         environ=dict(os.environ),
         command=shlex.join(["pytest-elastic", "chaos", *sys.argv[2:]]),
     )

@@ -23,7 +23,7 @@ from elastic_harness.checkup.battery import (
 )
 from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, row_without_run
 from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
-from elastic_harness.cluster.choose import Choice
+from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import unknown
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
@@ -42,7 +42,7 @@ __all__ = ["Runs", "Settings"]
 class Settings:
     """Where and how a check-up runs; `folder` gets the scenario files, `artifacts` the runs."""
 
-    choice: Choice
+    choice: ClusterChoice
     launcher: Launcher
     folder: str
     artifacts: str
