@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_elastic.cli.extensions import (
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["build_parser", "main"]
 
 _SUFFIX = ".elastic.yaml"
+_INTERRUPTED = (
+    "Interrupted: the runs are being ended, which takes seconds; Ctrl-C again ends at once."
+)
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
 # Worst first.
 _OUTCOMES = ("invalid", "unknown", "valid", "skipped")
@@ -191,6 +195,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     )
     jobs = runs.settings.jobs
     shared = sharing_one_interpreter(modules_to_preload()) if jobs > 1 else nullcontext()
+    _answer_interrupts()
     try:
         with shared, StatusLine(runs.under_way) as screen:
             rows = _run(runs, shown, names, screen.tell)
@@ -211,6 +216,28 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         print(f"The battery is in {os.path.relpath(folder)}: pytest {os.path.relpath(folder)}")
     worst = min((row.outcome for row in rows), key=_OUTCOMES.index)
     return _EXIT_CODES[worst]
+
+
+def _answer_interrupts() -> None:
+    """Say at the first Ctrl-C, at once, what happens now; end at the second one.
+
+    Supervisors outlive this process and remove what it has started. Where SIGINT is ignored, as in
+    a background job, it still is.
+    """
+
+    def end_at_once(*_: object) -> NoReturn:
+        os._exit(128 + signal.SIGINT)
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, end_at_once)
+        start = "\r\x1b[K" if sys.stdout.isatty() else ""
+        # Not by sys.stderr, or the status line: what was interrupted may hold their locks.
+        with suppress(OSError):
+            os.write(2, f"{start}{_INTERRUPTED}\n".encode())
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end)
 
 
 def _own_option_in(arguments: Sequence[str]) -> str:
