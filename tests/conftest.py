@@ -20,6 +20,11 @@ PASSED = pytest.StashKey[bool]()
 GONE_WITHIN_S = 20.0
 # Followed by the number of the pytest that it belongs to.
 _PRIVATE = "pe-"
+# Ctrl-C and Ctrl-\, and what a Python that was started in a terminal does with them.
+_OF_A_TERMINAL = (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+)
 
 # A few dozen examples find what matters in a default run; `HYPOTHESIS_PROFILE=thorough` for a long
 # look. No deadline: two shared cores make any single example slow now and then.
@@ -44,15 +49,17 @@ MAY_STAY = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this pytest, and all that it starts, Ctrl-C and a folder of temporary files of its own.
+    """Give this pytest, and all that it starts, the keys of a terminal and a temporary folder.
 
-    So that whatever is new in it is a leak of a test, also while other pytests run. Its name is
-    short, because paths of sockets are; what a pytest that was killed has left goes with the next.
+    The folder is its own, so that whatever is new in it is a leak of a test, also while other
+    pytests run. Its name is short, because paths of sockets are; what a pytest that was killed has
+    left goes with the next.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell without job control starts what it puts in the background so. Programs that tests
-        # start would inherit it, and be deaf to the interruptions that are to be tested.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell without job control has what it puts in the background ignore these. Programs that
+    # tests start would inherit it, and be deaf to the signals that are to be tested.
+    for number, usual in _OF_A_TERMINAL:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     # Without caches, each of some hundred pytests that tests start compiles our plugin anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     outside = tempfile.gettempdir()

@@ -9,11 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_elastic.cli.extensions import (
+    BUILT_IN_CLUSTERS,
+    add_cluster_option,
+    find_cluster,
+    find_launcher,
+)
 from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["build_parser", "main"]
 
 _SUFFIX = ".elastic.yaml"
+_INTERRUPTED = (
+    "Interrupted: the runs are being ended, which takes seconds; Ctrl-C again ends at once."
+)
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
 # Worst first.
 _OUTCOMES = ("invalid", "unknown", "valid", "skipped")
@@ -66,10 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("program", metavar="SCRIPT|FILE", help="what is checked, or run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--launcher", metavar="NAME|COMMAND", help="the launcher under test")
-    parser.add_argument(
-        "--cluster",
-        metavar="KIND",
-        help="what nodes are: auto, namespace or process; for scenario files, as --elastic-cluster",
+    add_cluster_option(
+        parser, "what nodes are: auto, namespace, process, or any other that pytest takes here"
     )
     parser.add_argument("--seed", metavar="N", type=int, help="where all chance comes from")
     parser.add_argument("--artifacts", metavar="DIR", help="where runs leave their traces")
@@ -104,7 +112,10 @@ def build_parser() -> argparse.ArgumentParser:
         help=r"how the script prints a step, such as 'step (\d+)', where its optimizer counts none",
     )
     checkup.add_argument(
-        "--jobs", type=_positive, metavar="N", help="runs at a time (default: one a processor)"
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        help="runs at a time (default: one a processor; one, on a kind of cluster of your own)",
     )
     return parser
 
@@ -184,6 +195,7 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     )
     jobs = runs.settings.jobs
     shared = sharing_one_interpreter(modules_to_preload()) if jobs > 1 else nullcontext()
+    _answer_interrupts()
     try:
         with shared, StatusLine(runs.under_way) as screen:
             rows = _run(runs, shown, names, screen.tell)
@@ -206,6 +218,28 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
     return _EXIT_CODES[worst]
 
 
+def _answer_interrupts() -> None:
+    """Say at the first Ctrl-C, at once, what happens now; end at the second one.
+
+    Supervisors outlive this process and remove what it has started. Where SIGINT is ignored, as in
+    a background job, it still is.
+    """
+
+    def end_at_once(*_: object) -> NoReturn:
+        os._exit(128 + signal.SIGINT)
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, end_at_once)
+        start = "\r\x1b[K" if sys.stdout.isatty() else ""
+        # Not by sys.stderr, or the status line: what was interrupted may hold their locks.
+        with suppress(OSError):
+            os.write(2, f"{start}{_INTERRUPTED}\n".encode())
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end)
+
+
 def _own_option_in(arguments: Sequence[str]) -> str:
     """Return the first argument of a script that is named like an option of the check-up."""
     text = build_parser().format_help()
@@ -217,11 +251,11 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     nodes, kind = runs.checkup.nodes, runs.settings.choice.kind
     tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
     seen, undisturbed = runs.measure()
-    saved = seen.checkpoints
-    tell(
-        f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; "
-        + (f"saves {saved.named} every {saved.interval} steps" if saved else "saves nothing")
-    )
+    if (saved := seen.checkpoints) is not None:
+        saves = f"saves {saved.named} every {saved.interval} steps"
+    else:
+        saves = "what it saves was not seen" if seen.misses_files else "saves nothing"
+    tell(f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; {saves}")
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
     if (limit := seen.loss_limit) is not None:
         runs.notes.append(
@@ -278,16 +312,17 @@ def _launched(words: Sequence[str]) -> LaunchConfig:
 
 def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Settings:
     from elastic_harness.checkup.runs import Settings
-    from elastic_harness.cluster.choose import choose_cluster
-    from elastic_harness.scenario.launchers import launcher_named
 
+    kind = given.cluster or "auto"
+    # Of a kind that is not ours, nobody knows whether there may be several at a time.
+    jobs = len(os.sched_getaffinity(0)) if kind in BUILT_IN_CLUSTERS else 1
     return Settings(
-        choice=choose_cluster(given.cluster or "auto"),
-        launcher=launcher_named(given.launcher or "pytest-elastic"),
+        choice=find_cluster(kind),
+        launcher=find_launcher(given.launcher or "pytest-elastic"),
         folder=folder,
         artifacts=artifacts,
         seed=given.seed if given.seed is not None else 1,
-        jobs=given.jobs or len(os.sched_getaffinity(0)),
+        jobs=given.jobs or jobs,
         environ=dict(os.environ),
         command=shlex.join(["pytest-elastic", "chaos", *sys.argv[2:]]),
     )

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_elastic.cli.extensions import add_cluster_option, find_cluster
+
 if TYPE_CHECKING:
     from elastic_harness.cluster.machines.placement import Placement
 
@@ -18,9 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="pytest-elastic doctor",
         description="Find out, by trying, what clusters this machine can have.",
     )
-    parser.add_argument(
-        "--cluster", choices=("auto", "namespace", "process"), default="auto", help="which kind"
-    )
+    add_cluster_option(parser, "auto, namespace, process, or any other that pytest takes here")
     parser.add_argument(
         "--machines", metavar="FILE", default="", help="ask other machines, one a line, by ssh"
     )
@@ -45,24 +45,23 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Build a node for trial and print what works; what does not, by its reason."""
     given = build_parser().parse_args(argv)
-    kind: str = given.cluster
+    kind: str = given.cluster or "auto"
     if given.machines or given.ray:
         return _ask_machines(_placement(given))
-    from elastic_harness.cluster.choose import choose_cluster
     from elastic_harness.cluster.cluster import CAPABILITIES
     from elastic_harness.cluster.remedies import remedy
 
-    choice = choose_cluster(kind)
+    choice = find_cluster(kind)
     print(f"{choice.kind} cluster: {choice.reason}")
     missing: dict[str, list[str]] = {}
     for entry in choice.capabilities.entries:
         if entry.available:
-            print(f"  yes  {entry.name}: {CAPABILITIES[entry.name]}")
+            print(f"  yes  {entry.name}: {CAPABILITIES.get(entry.name, entry.reason)}")
         else:
             missing.setdefault(entry.reason, []).append(entry.name)
     for reason, names in missing.items():
         for name in names:
-            print(f"  no   {name}: {CAPABILITIES[name]}")
+            print(f"  no   {name}: {CAPABILITIES.get(name, 'one of its own')}")
         print(f"       because: {reason}")
         advice = remedy(reason)
         if advice is not None:

@@ -8,9 +8,7 @@ here into a `LaunchConfig` that remembers where each value came from.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
-import io
 import math
 import re
 import signal
@@ -73,9 +71,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=hint)
 
 
-def build_parser() -> argparse.ArgumentParser:
+class _QuietParser(_Parser):
+    """Shows no help: what reads command lines of others prints nothing."""
+
+    def print_help(self, file: object = None) -> None:
+        """Print nothing."""
+
+
+def build_parser(kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
     """Return the parser of `pytest-elastic run`; values that nobody gave are None."""
-    parser = _Parser(
+    parser = kind(
         prog="pytest-elastic run",
         description="Run a training program on one or many nodes, and keep it running.",
         epilog="Every option can also be given as an environment variable PET_<NAME>.",
@@ -130,8 +135,8 @@ def _read_options(argv: Sequence[str]) -> Reading:
 
     found = Reading()
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            arguments = vars(build_parser().parse_args(argv))
+        # Not by turning sys.stdout away, which is that of all threads.
+        arguments = vars(build_parser(_QuietParser).parse_args(argv))
         is_given = [name for name, value in arguments.items() if value is not None]
         given = frozenset(f"--{name.replace('_', '-')}" for name in is_given)
         found = Reading(given, arguments["training_script"])

@@ -149,6 +149,7 @@ def _run(item: pytest.Item, server: RankServer) -> None:
     """Run a test on its ranks; what they told is kept for the report."""
     from elastic_harness.ranks.task import RankTask
 
+    from pytest_elastic.errors import Unavailable
     from pytest_elastic.plugin.ranks_report import merge
 
     size, limit_s, backend = _settings(item)
@@ -158,15 +159,17 @@ def _run(item: pytest.Item, server: RankServer) -> None:
         if (left_s := ends_at - time.monotonic()) < limit_s:
             limit_s, limit_of = left_s, f"the {timeout_s:g} s of pytest-timeout are over"
     folder = _folder(item)
-    ends = server.run(
-        RankTask(
-            size=size,
-            limit_s=limit_s,
-            limit_of=limit_of,
-            backend=backend,
-            payload=(item.nodeid, folder),
-        )
+    task = RankTask(
+        size=size,
+        limit_s=limit_s,
+        limit_of=limit_of,
+        backend=backend,
+        payload=(item.nodeid, folder),
     )
+    try:
+        ends = server.run(task)
+    except Unavailable as problem:
+        raise pytest.fail.Exception(str(problem), pytrace=False) from None
     merged = merge(item, size, ends)
     records = [end.result for end in ends if end.result is not None]
     give_warnings(item, [each for record in records for each in record["warnings"]])

@@ -141,8 +141,17 @@ ROOMS = (
     Room(
         name="command line",
         holds=("pytest_elastic.cli", "pytest_elastic.__main__"),
-        may_import=("ground", "rendezvous", "workers", "agent", "backends", "launch", "harness"),
-        because="a face",
+        may_import=(
+            "ground",
+            "rendezvous",
+            "workers",
+            "agent",
+            "backends",
+            "launch",
+            "harness",
+            "pytest_elastic.plugin.options",
+        ),
+        because="a face; what a project registers by hooks of pytest is known to pytest alone",
     ),
     Room(
         name="launcher",

@@ -8,11 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from elastic_harness.cluster.cluster import CAPABILITIES
 
 from tests.cluster_bench import ROOT
 
 LIMIT_S = 120.0
+OWN_PLUGIN = """\
+from elastic_harness.scenario.launchers import Launcher
+
+def pytest_elastic_register_launchers(registry):
+    script = 'echo greetings; exec "$$@"'
+    words = ["sh", "-c", script, "sh", "$python", "-m", "pytest_elastic", "run"]
+    words += ["--nnodes=$nnodes", "--rdzv-backend=c10d", "--rdzv-endpoint=$endpoint"]
+    words += ["--rdzv-id=$run_id", "--node-name=$node", "$options", "$program"]
+    registry.add(Launcher(name="greeting", command=words))
+"""
 SCENARIO = """\
 version: 1
 id: hello
@@ -71,11 +82,16 @@ def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) ->
     assert tampered.returncode == 3, "a history without its workers proves nothing"
 
 
-def test_chaos_runs_scenarios_on_a_cluster_of_the_users_own(tmp_path: Path) -> None:
-    """Also where the option stands before the files; a script has the built-in kinds only."""
+@pytest.fixture
+def own_kinds(tmp_path: Path) -> Path:
+    """Return a project with a kind of cluster in its conftest.py, and a launcher in a plugin."""
     (tmp_path / "hello.py").write_text("print('hello')\n")
     (tmp_path / "a.elastic.yaml").write_text(SCENARIO)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nelastic_preload =\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nelastic_preload =\ntestpaths = checks\naddopts = -p own_plugin\n"
+    )
+    (tmp_path / "own_plugin.py").write_text(OWN_PLUGIN)
+    (tmp_path / "checks").mkdir()
     (tmp_path / "conftest.py").write_text(
         "from elastic_harness.cluster.choose import choose_cluster\n"
         "from elastic_harness.cluster.registry import ClusterKind\n"
@@ -83,13 +99,42 @@ def test_chaos_runs_scenarios_on_a_cluster_of_the_users_own(tmp_path: Path) -> N
         "    made = lambda options: choose_cluster('process')\n"
         "    registry.add(ClusterKind(name='mine', choose=made))\n"
     )
-    done = run("chaos", "--cluster=mine", "a.elastic.yaml", cwd=tmp_path)
+    return tmp_path
+
+
+def test_clusters_and_launchers_of_the_users_own_are_found_where_pytest_finds_them(
+    own_kinds: Path,
+) -> None:
+    """In a conftest.py and in a plugin; for scenario files, for a script, and by doctor."""
+    done = run("chaos", "--cluster=mine", "a.elastic.yaml", cwd=own_kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
-    refused = run("chaos", "--cluster=mine", "hello.py", cwd=tmp_path)
+    asked = run("doctor", "--cluster=mine", cwd=own_kinds)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith("process cluster: ")
+    words = ["chaos", "--cluster=mine", "--launcher=greeting", "--nodes=2", "hello.py"]
+    short = run(*words, cwd=own_kinds)
+    assert short.returncode == 2
+    assert "hello.py ended well, but no step was seen" in short.stderr, short.stderr
+    assert "hello.py on 2 nodes (process cluster)" in short.stdout
+    greeted = own_kinds / ".elastic" / "chaos-hello" / "uninterrupted" / "logs" / "n1"
+    assert "greetings\n" in (greeted / "launcher.log").read_text()
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["chaos", "hello.py"]])
+def test_a_kind_of_cluster_that_nobody_has_registered_is_refused_with_those_there_are(
+    own_kinds: Path, command: list[str]
+) -> None:
+    """Your own among them, and how one is registered."""
+    refused = run(command[0], "--cluster=none", *command[1:], cwd=own_kinds)
     assert refused.returncode == 2
-    assert "'mine'" in refused.stderr
-    assert "auto, namespace and process are known" in refused.stderr
+    assert "--cluster=none: expected auto, namespace, process, ssh, ray, mine or" in refused.stderr
+    assert "pytest_elastic_register_clusters" in refused.stderr
+    (own_kinds / "own_plugin.py").write_text("import none_such\n")
+    refused = run(command[0], "--cluster=mine", *command[1:], cwd=own_kinds)
+    assert refused.returncode == 2
+    assert "none_such" in refused.stderr
+    assert "pytest could not begin" in refused.stderr
 
 
 def test_schema_is_a_json_schema_with_every_fault(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ TEST_IN_PYTHON = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What a pytest in the middle of a run has on the machine: processes, and their tag."""
+    """What runs under way have on the machine: processes, and the tag of each cluster."""
 
     pidfds: tuple[int, ...]
-    tag: str
+    tags: tuple[str, ...]
 
     def wait_for_ends(self, within_s: float) -> list[int]:
         """Wait until every process has ended; returns those that have not."""
@@ -47,17 +47,18 @@ class Traces:
         return left
 
     @property
-    def folder(self) -> str:
-        """Where its sockets lie."""
-        return leftovers.scratch_folder(self.tag)
+    def folders(self) -> list[str]:
+        """Where their sockets lie, as far as that is there."""
+        return list(filter(os.path.exists, map(leftovers.scratch_folder, self.tags)))
 
 
 def traces_of(pid: int) -> Traces:
-    """Look at everything that descends from a pytest."""
+    """Look at everything that descends from a pytest, or from a check-up."""
     rows = process_table.descendants(pid)
     tags = {process_table.environ_of(row.pid).get(leftovers.ENVIRONMENT_MARK) for row in rows}
-    (tag,) = tags - {None}
-    return Traces(pidfds=tuple(os.pidfd_open(row.pid) for row in rows), tag=str(tag))
+    return Traces(
+        pidfds=tuple(os.pidfd_open(row.pid) for row in rows), tags=tuple(sorted(filter(None, tags)))
+    )
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_ctrl_c_ends_the_run_and_then_pytest(
     assert "KeyboardInterrupt" in out
     assert "INTERNALERROR" not in out
     assert traces.wait_for_ends(within_s=0) == []
-    assert not os.path.exists(traces.folder)
+    assert traces.folders == []
     (run,) = place.runs
     history = (place.folder / ".elastic" / run / "history.jsonl").read_text()
     assert '"run_ended"' in history, "the run was ended, not abandoned"
@@ -141,11 +142,11 @@ def test_a_killed_pytest_leaves_nothing_but_the_artifacts(
     """SIGKILL cannot be handled: the supervisor sees to processes, sockets and folders."""
     before = leaks.snapshot()
     process, traces = start(f"--elastic-cluster={cluster}", test)
-    assert os.path.exists(traces.folder), "there is something to remove"
+    assert len(traces.folders) == 1, "there is something to remove"
     process.kill()
     process.communicate(timeout=LIMIT_S)
     assert traces.wait_for_ends(within_s=60) == []
-    assert not os.path.exists(traces.folder)
+    assert traces.folders == []
     (run,) = place.runs
     assert (place.folder / ".elastic" / run / "plan.json").exists()
     assert left_since(before, traces) == []

@@ -6,10 +6,12 @@ import os
 import re
 import select
 import signal
+import sys
 
 import pytest
 from elastic_harness.cluster import process_table
 
+from tests.few_watches import needs_a_user_namespace
 from tests.plugin.place import LIMIT_S, Called, Place
 
 TESTS = """
@@ -378,6 +380,64 @@ def test_starting_is_charged_to_no_test_and_a_slow_fixture_is_warned_of_once(pla
     assert "6 passed, 1 warning" in called.out, called.out
     assert "the fixture 'slow' (scope module) takes more than 1 s" in called.out
     assert "test_some.py::test_some[1]" in called.out.rpartition("warnings summary")[2]
+
+
+def test_a_test_may_end_its_process_group_and_make_another(place: Place) -> None:
+    """It finds nothing of the first one in the store, and one more by keys of its own neither.
+
+    A rank that read where another one had been before would connect to nobody.
+    """
+    place.add(
+        "test_some.py",
+        """
+        import os
+        import pytest, torch, torch.distributed as dist
+
+        def sum_is_right(world_size):
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            assert tensor.item() == world_size
+
+        @pytest.mark.ranks(4, limit="20s")
+        @pytest.mark.parametrize("number", range(4))
+        def test_anew(rank, world_size, number):
+            dist.destroy_process_group()
+            dist.init_process_group("gloo")
+            sum_is_right(world_size)
+            dist.destroy_process_group()
+            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = dist.PrefixStore("second", dist.TCPStore(address, port, is_master=False))
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+            sum_is_right(world_size)
+        """,
+    )
+    called = place.pytest()
+    assert "4 passed" in called.out, called.out
+
+
+@needs_a_user_namespace
+def test_where_there_is_no_loopback_a_test_says_so(place: Place) -> None:
+    """In its limit, and in one sentence; the next test is tried as well."""
+    place.add(
+        "test_some.py",
+        """
+        import pytest
+
+        @pytest.mark.ranks(2, limit="30s")
+        @pytest.mark.parametrize("number", range(2))
+        def test_some(rank, number):
+            pass
+        """,
+    )
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    called = place.call([*alone, sys.executable, "-m", "pytest", "-rA", "--tb=long"])
+    assert called.outcomes == {"test_some[0]": "FAILED", "test_some[1]": "FAILED"}, called.out
+    (said, *more) = called.about("test_some[0]").splitlines()
+    assert said == (
+        "ranks reach each other by 127.0.0.1, to which no connection can be made here ([Errno 101] "
+        "Network is unreachable): is the loopback interface up? `ip link set lo up`"
+    )
+    assert more == []
 
 
 def test_an_interrupt_ends_the_ranks(place: Place) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 from elastic_harness.checkup.measured import Checkpoints, Measured
 from elastic_harness.scenario.reading.yaml_tree import dump
 
-__all__ = ["BATTERY", "Checkup", "FaultTest", "reference_scenario", "scenario_text"]
+__all__ = [
+    "BATTERY",
+    "Checkup",
+    "FaultTest",
+    "NotKnown",
+    "Unfit",
+    "reference_scenario",
+    "scenario_text",
+]
 
 # What a job is given beyond four times its undisturbed time.
 _MARGIN_S = 60.0
@@ -46,8 +54,8 @@ class FaultTest:
 
     `make` returns a timeline and what is expected of this test alone, or raises Unfit. With
     `is_fixed`, the job keeps its number of nodes, and ends with what the undisturbed run ended
-    with; else it goes on with one less. `allows` says how many steps may be done again, `also` are
-    clauses of this test alone.
+    with; else it goes on with one less. `allows` says how many steps may be done again, or None
+    where that is not known; `also` are clauses of this test alone.
     """
 
     name: str
@@ -55,12 +63,16 @@ class FaultTest:
     stands_for: str
     make: Callable[[Checkup, Measured], Sequence[Mapping[str, Any]]]
     is_fixed: bool = True
-    allows: Callable[[Measured], int] | None = None
+    allows: Callable[[Measured], int | None] | None = None
     also: Sequence[Mapping[str, Any]] = ()
 
 
 class Unfit(Exception):
     """A test cannot be made for a script; the text is the reason."""
+
+
+class NotKnown(Exception):
+    """Whether a test can be made for a script is not known; the text is the reason."""
 
 
 def reference_scenario(checkup: Checkup, seen: Measured | None = None) -> str:
@@ -77,7 +89,10 @@ def reference_scenario(checkup: Checkup, seen: Measured | None = None) -> str:
 
 
 def scenario_text(test: FaultTest, checkup: Checkup, seen: Measured) -> str:
-    """Return a test as a scenario file; raises Unfit where the script cannot be tested so."""
+    """Return a test as a scenario file; raises Unfit where the script cannot be tested so.
+
+    Raises NotKnown where what it takes was not seen.
+    """
     timeline = test.make(checkup, seen)
     limit_s = 4 * (seen.seconds + 5) + _MARGIN_S
     nodes: object = checkup.nodes
@@ -117,8 +132,8 @@ def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapp
         # With fewer ranks, a script that ends after so many epochs makes more steps.
         yield {"finished_at": {"step" if test.is_fixed else "at_least": seen.steps}}
     # Asked for where steps are not known, too: a job that lost all of them may end with the same.
-    if test.allows is not None:
-        yield {"steps_lost": {"at_most": test.allows(seen)}}
+    if test.allows is not None and (at_most := test.allows(seen)) is not None:
+        yield {"steps_lost": {"at_most": at_most}}
     if seen.samples is not None and (seen.is_global or test.allows is None):
         yield {"samples": _samples_as_uninterrupted(seen)}
     if test.is_fixed and seen.state is not None:
@@ -177,22 +192,22 @@ def _ends_an_epoch(saved: int, seen: Measured, late: int) -> bool:
     return not seen.epoch_ends.isdisjoint(range(saved - late, saved + 1))
 
 
-def _one_interval(seen: Measured) -> int:
-    """Return the steps from one checkpoint to the next, with those that are under way."""
-    if seen.checkpoints is None:
-        return max(1, seen.steps // 10)
-    return seen.checkpoints.interval + _UNDER_WAY
+def _intervals(number: int) -> Callable[[Measured], int | None]:
+    """Allow the steps of so many times from one checkpoint to the next, and those under way."""
 
+    def allows(seen: Measured) -> int | None:
+        if seen.misses_files:
+            return None
+        if seen.checkpoints is None:
+            return max(1, seen.steps // 10)
+        return number * seen.checkpoints.interval + _UNDER_WAY
 
-def _two_intervals(seen: Measured) -> int:
-    if seen.checkpoints is None:
-        return max(1, seen.steps // 10)
-    return 2 * seen.checkpoints.interval + _UNDER_WAY
+    return allows
 
 
 def _checkpoints(seen: Measured) -> Checkpoints:
     if seen.checkpoints is None:
-        raise Unfit(seen.unseen["checkpoints"])
+        raise (NotKnown if seen.misses_files else Unfit)(seen.unseen["checkpoints"])
     return seen.checkpoints
 
 
@@ -298,21 +313,21 @@ BATTERY: Sequence[FaultTest] = (
         title="A worker is killed between two checkpoints",
         stands_for="The kernel's out-of-memory killer, a crash in native code.",
         make=_on_worker("kill"),
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="worker-raises",
         title="An exception ends a worker",
         stands_for="A bad sample, an error of a device, a bug that comes once.",
         make=_on_worker("raise", error="RuntimeError", message="injected by the check-up"),
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="worker-exits",
         title="A worker ends by itself with exit code 3",
         stands_for="A health check that gives up, a library that calls exit().",
         make=_on_worker("exit", code=3),
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="preempted",
@@ -328,7 +343,7 @@ BATTERY: Sequence[FaultTest] = (
         stands_for="A power cut, a dead switch, a kernel panic.",
         make=_on_last_node("power_cut"),
         is_fixed=False,
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="rank0-host-lost",
@@ -336,14 +351,14 @@ BATTERY: Sequence[FaultTest] = (
         stands_for="The one node that most launchers cannot lose.",
         make=_rank0_host,
         is_fixed=False,
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="node-replaced",
         title="A node dies, and another one with an empty disk takes its place",
         stands_for="What a cloud or Kubernetes does after a hardware fault.",
         make=_on_last_node("replace"),
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="down-and-up",
@@ -351,21 +366,21 @@ BATTERY: Sequence[FaultTest] = (
         stands_for="Capacity that goes and comes back.",
         make=_down_and_up,
         is_fixed=False,
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="killed-while-saving",
         title="Rank 0 is killed in the middle of writing a checkpoint",
         stands_for="A crash that leaves half a file.",
         make=_while_saving,
-        allows=_one_interval,
+        allows=_intervals(1),
     ),
     FaultTest(
         name="checkpoint-torn",
         title="The newest checkpoint is damaged, and a worker is killed",
         stands_for="A crash between write and flush, a file system that lost a tail.",
         make=_torn,
-        allows=_two_intervals,
+        allows=_intervals(2),
     ),
     FaultTest(
         name="slow-link",

@@ -21,7 +21,7 @@ from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.cause import failed_first
 from pytest_elastic.events.model import WorkersStopped
 
-__all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "skipped_row"]
+__all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "row_without_run"]
 
 _UNKNOWN = "?"
 _WIDTH = 100
@@ -80,6 +80,7 @@ class Row:
     left_behind: str = ""
     causes: Sequence[str] = ()
     directory: str = ""
+    has_run: bool = True
 
 
 def row_of(
@@ -129,9 +130,9 @@ def judge_undisturbed(history: History) -> Sequence[Judgement]:
     return [*judged, *judge_checks(history, [bind("no_strays")] if told else [])]
 
 
-def skipped_row(name: str, title: str, reason: str) -> Row:
+def row_without_run(name: str, title: str, reason: str, outcome: str = "skipped") -> Row:
     """Return the row of a test that cannot be made of this script, or on this machine."""
-    return Row(name=name, title=title, outcome="skipped", causes=(reason,))
+    return Row(name=name, title=title, outcome=outcome, causes=(reason,), has_run=False)
 
 
 def _longest_pause(history: History) -> float | None:
@@ -309,8 +310,8 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    if row.outcome == "skipped":
-        return (row.name, "skipped", *["-"] * (len(_HEADINGS) - 2))
+    if not row.has_run:
+        return (row.name, row.outcome, *["-"] * (len(_HEADINGS) - 2))
     survived = {True: "yes", False: "NO", None: _UNKNOWN}[row.survived]
     return (
         row.name,

@@ -16,6 +16,7 @@ from statistics import median_high
 from elastic_harness.history.checkers.final_state import loss_limit, losses_of, reference_of
 from elastic_harness.history.checkers.samples import samples_by_epoch
 from elastic_harness.history.events import (
+    FilesUnseen,
     FileWritten,
     ParametersHashed,
     ReferenceObserved,
@@ -42,6 +43,10 @@ NO_CHECKPOINT = (
     "no checkpoint was seen: no file was written again and again below the working folder or "
     "$ELASTIC_CHECKPOINT_DIR. If the script saves elsewhere, by an absolute path, give it a "
     "relative one: each run would find what an earlier one has saved"
+)
+MISSED_FILES = (
+    "whether the script saves checkpoints, and how often, is not known, because files may have "
+    "been written unseen"
 )
 # Fewer bytes are a note (a step number, a log line) and no checkpoint.
 _SMALLEST_CHECKPOINT = 256
@@ -71,6 +76,7 @@ class Measured:
     """What was seen of the run; what could not be seen is None, with the reason in `unseen`.
 
     `epoch_ends` are the steps behind which an epoch of the data ends and another one begins.
+    `misses_files`: whether the script saves, and how often, is not known.
     """
 
     world_size: int
@@ -82,6 +88,7 @@ class Measured:
     samples: tuple[int, Mapping[int, Counter[int]]] | None
     epoch_ends: frozenset[int]
     unseen: Mapping[str, str]
+    misses_files: bool = False
 
     @property
     def loss_limit(self) -> float | None:
@@ -145,8 +152,11 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
     used = samples_by_epoch(history)
     if isinstance(used, str):
         unseen["samples"] = used
-    checkpoints = _checkpoints(history, first)
-    if checkpoints is None:
+    missed = history.first(FilesUnseen)
+    checkpoints = _checkpoints(history, first) if missed is None else None
+    if missed is not None:
+        unseen["checkpoints"] = f"{MISSED_FILES}: {missed.event.reason}"
+    elif checkpoints is None:
         unseen["checkpoints"] = NO_CHECKPOINT
     return Measured(
         world_size=len(workers),
@@ -158,6 +168,7 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         samples=None if isinstance(used, str) else used,
         epoch_ends=_epoch_ends(history),
         unseen=unseen,
+        misses_files=missed is not None,
     )
 
 

@@ -16,14 +16,16 @@ from elastic_harness.checkup.battery import (
     BATTERY,
     Checkup,
     FaultTest,
+    NotKnown,
     Unfit,
     reference_scenario,
     scenario_text,
 )
-from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, skipped_row
+from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, row_without_run
 from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
-from elastic_harness.cluster.choose import Choice
+from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
+from elastic_harness.history.verdict import unknown
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
 from elastic_harness.scenario.checks.scenario_checks import needed_capabilities
 from elastic_harness.scenario.launchers import Launcher
@@ -40,7 +42,7 @@ __all__ = ["Runs", "Settings"]
 class Settings:
     """Where and how a check-up runs; `folder` gets the scenario files, `artifacts` the runs."""
 
-    choice: Choice
+    choice: ClusterChoice
     launcher: Launcher
     folder: str
     artifacts: str
@@ -140,17 +142,23 @@ class Runs:
         try:
             loaded = self._load(test.name, scenario_text(test, self.checkup, seen))
         except Unfit as reason:
-            return skipped_row(test.name, test.title, str(reason))
+            return row_without_run(test.name, test.title, str(reason))
+        except NotKnown as reason:
+            return row_without_run(test.name, test.title, str(reason), "unknown")
         session = self._sessions[0]
         needed = needed_capabilities(loaded.scenario, session.faults)
         missing = self.settings.choice.capabilities.missing(needed)
         if missing:
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in missing)
-            return skipped_row(test.name, test.title, f"needs what this machine lacks: {reasons}")
+            return row_without_run(
+                test.name, test.title, f"needs what this machine lacks: {reasons}"
+            )
         result, directory = self._run(loaded)
         if seen.state is not None:
             result.history.append_after_end(seen.state)
-        judgements = judge(result.history)
+        judgements = list(judge(result.history))
+        if test.allows is not None and test.allows(seen) is None:
+            judgements.append(_steps_lost_not_judged(seen.unseen["checkpoints"]))
         directory.write_reports(result.history, judgements, command=self.settings.command)
         row = self._row(test.name, test.title, (result, directory), judgements, seen)
         if row.outcome == "valid":
@@ -218,3 +226,9 @@ class Runs:
         finally:
             self._idle.put(session)
         return result, directory
+
+
+def _steps_lost_not_judged(reason: str) -> Judgement:
+    """Return what takes the place of `steps_lost` where the number of steps to allow is unknown."""
+    name = "steps_lost"
+    return Judgement(key=name, bucket="asked", name=name, text=name, verdict=unknown(reason))

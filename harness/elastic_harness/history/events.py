@@ -25,6 +25,7 @@ __all__ = [
     "FaultIneffective",
     "FaultPlanned",
     "FileWritten",
+    "FilesUnseen",
     "GroupFormed",
     "HarnessFailed",
     "LastLinesSeen",
@@ -404,6 +405,13 @@ class FileWritten(Event):
     path: str
     how: str
     size: int | None
+
+
+@register
+class FilesUnseen(Event):
+    """From now on files may be written that no `FileWritten` tells of, for this reason."""
+
+    reason: str
 
 
 @register

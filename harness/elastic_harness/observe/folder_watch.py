@@ -6,6 +6,7 @@ What a job saves becomes a part of its history that way, without a word in its s
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -15,34 +16,50 @@ from pytest_elastic.loop import Loop
 
 __all__ = ["FolderWatch"]
 
-_CLOSE_WRITE, _MOVED_TO, _CREATE, _IS_DIR = 0x8, 0x80, 0x100, 0x40000000
+_CLOSE_WRITE, _MOVED_TO, _CREATE, _OVERFLOW, _IS_DIR = 0x8, 0x80, 0x100, 0x4000, 0x40000000
 _NON_BLOCKING_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
 _CHUNK = 1 << 16
 # A folder for each step, each of some files: nobody means to watch more than this.
 _MOST_FOLDERS = 10_000
+# What an error number says, where the kernel's own words name another thing.
+_NO_ROOM: Final = {
+    errno.EMFILE: "no more inotify instances or open files (fs.inotify.max_user_instances)",
+    errno.ENOSPC: "no more inotify watches (fs.inotify.max_user_watches)",
+}
 
 
 class FolderWatch:
     """Calls `on_written(path, how)` for files below a folder, the path relative to it.
 
-    `how` is "written" (somebody who wrote has closed it) or "moved" (it was given this name). Where
-    the kernel has no room for another watch, `problem` says so; else it is empty.
+    `how` is "written" (somebody who wrote has closed it) or "moved" (it was given this name). Once
+    files may be written that are not told, it calls `on_unseen(reason)`, with the first reason.
     """
 
-    def __init__(self, loop: Loop, folder: str, on_written: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        folder: str,
+        on_written: Callable[[str, str], None],
+        on_unseen: Callable[[str], None],
+    ) -> None:
         self._loop = loop
         self._folder = folder
         self._on_written = on_written
+        self._on_unseen = on_unseen
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._folders: dict[int, str] = {}
-        self.problem = ""
+        self._misses_files = False
+        self._fd = -1
+
+    def start(self) -> None:
+        """Watch: what is there already is not told."""
         self._fd = self._libc.inotify_init1(_NON_BLOCKING_CLOEXEC)
         if self._fd < 0:
-            self.problem = f"inotify: {os.strerror(ctypes.get_errno())}"
+            self._miss(_error_text(ctypes.get_errno()))
             return
         self._add("", tells=False)
-        loop.watch(self._fd, on_readable=self.read)
+        self._loop.watch(self._fd, on_readable=self.read)
 
     def read(self) -> None:
         """Tell of everything that has been written so far."""
@@ -55,7 +72,12 @@ class FolderWatch:
                 watch, mask, _, length = _EVENT.unpack_from(data)
                 name = os.fsdecode(data[_EVENT.size : _EVENT.size + length].rstrip(b"\0"))
                 data = data[_EVENT.size + length :]
-                if watch in self._folders and name:
+                if mask & _OVERFLOW:
+                    self._miss(
+                        "files were written faster than they were told of "
+                        "(fs.inotify.max_queued_events)"
+                    )
+                elif watch in self._folders and name:
                     self._on_event(os.path.join(self._folders[watch], name), mask)
 
     def close(self) -> None:
@@ -75,11 +97,14 @@ class FolderWatch:
 
     def _add(self, path: str, *, tells: bool) -> None:
         """Watch a folder and those in it; with `tells`, its files are newer than the job."""
-        whole = os.path.join(self._folder, path)
+        whole = self._whole(path)
+        if len(self._folders) >= _MOST_FOLDERS:
+            self._miss(f"{self._folder} has more than {_MOST_FOLDERS} folders")
+            return
         mask = _CLOSE_WRITE | _MOVED_TO | _CREATE
         watch = self._libc.inotify_add_watch(self._fd, os.fsencode(whole), mask)
-        if watch < 0 or len(self._folders) >= _MOST_FOLDERS:
-            self.problem = self.problem or f"{whole}: {os.strerror(ctypes.get_errno())}"
+        if watch < 0:
+            self._on_error(path, ctypes.get_errno())
             return
         self._folders[watch] = path
         try:
@@ -90,5 +115,26 @@ class FolderWatch:
                         self._add(inside, tells=tells)
                     elif tells:
                         self._on_written(inside, "written")
-        except OSError:
+        except OSError as error:
+            self._on_error(path, error.errno or 0)
+
+    def _on_error(self, path: str, number: int) -> None:
+        """Say that a folder cannot be watched, if the job may write there."""
+        whole = self._whole(path)
+        if path and number in (errno.ENOENT, errno.ENOTDIR):
             return  # it is gone again
+        if path and number == errno.EACCES and not os.access(whole, os.X_OK, effective_ids=True):
+            return  # neither can the job enter it, which has the same rights
+        self._miss(f"{whole}: {_error_text(number)}")
+
+    def _whole(self, path: str) -> str:
+        return os.path.join(self._folder, path) if path else self._folder
+
+    def _miss(self, reason: str) -> None:
+        if not self._misses_files:
+            self._misses_files = True
+            self._on_unseen(reason)
+
+
+def _error_text(number: int) -> str:
+    return _NO_ROOM.get(number, os.strerror(number))

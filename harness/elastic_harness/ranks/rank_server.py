@@ -26,7 +26,7 @@ from elastic_harness.cluster.process_table import descendants
 from elastic_harness.ranks.rank_faults import RankFaults, Target
 from elastic_harness.ranks.rank_process import STACKS_SIGNAL, StoreHost, run_rank
 from elastic_harness.ranks.task import RankEnd, RankTask, Work
-from pytest_elastic.errors import InternalError
+from pytest_elastic.errors import InternalError, Unavailable
 from pytest_elastic.workers.exit_status import ExitStatus, describe_exit
 
 __all__ = ["RankServer"]
@@ -81,7 +81,7 @@ class RankServer:
         """Run the work on all ranks of a task and return how each ended, by rank.
 
         What interrupts the wait (Ctrl-C, a time-out) ends the ranks. Raises InternalError if the
-        server has died.
+        server has died, and Unavailable where ranks cannot reach each other.
         """
         self.wait_until_ready()
         try:
@@ -94,6 +94,8 @@ class RankServer:
             while self._conn.recv() != _STOP:
                 pass  # the task may have ended meanwhile
             raise
+        if isinstance(ends, Unavailable):
+            raise ends
         if isinstance(ends, str):
             raise InternalError(f"the rank server cannot go on: {ends}")
         return list(ends)
@@ -171,7 +173,12 @@ def _obey(conn: Connection, work: Work, store: StoreHost) -> None:
         except EOFError:
             return
         if task != _STOP:
-            run = _Run(task, work, store.renew(), conn)
+            try:
+                port = store.renew(task.limit_s)
+            except Unavailable as problem:
+                conn.send(problem)
+                continue
+            run = _Run(task, work, port, conn)
             ends = run.until_all_have_ended()
             _end_orphans(spare=store.pid)
             conn.send(ends)

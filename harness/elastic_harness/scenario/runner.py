@@ -24,6 +24,7 @@ from elastic_harness.history.events import (
     ClausePlanned,
     ClockCompared,
     FaultPlanned,
+    FilesUnseen,
     FileWritten,
     HarnessFailed,
     LogMatched,
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "RunResult"]
 
-# What a job saves is told file by file; one that writes more than this is not meant to be followed.
-_MOST_FILES = 2000
+# What a job saves is told file by file. A log that is opened and closed at each step of each rank
+# makes thousands; a history of more than this is read slowly.
+_MOST_FILES = 20_000
 # Undoing a fault is bounded by the fault itself; this bounds all of them together.
 _HEAL_LIMIT_S = 20.0
 
@@ -157,7 +159,9 @@ class Run(EngineRun):
         self._link_clock = LinkClock(loop, cluster, os.path.join(directory, LINK_COUNTS))
         self._last_lines = LastLines(cluster.logs, stage.log_dir, stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
-        self._files = FolderWatch(loop, stage.data_folders[0], self._on_file_written)
+        self._files = FolderWatch(
+            loop, stage.data_folders[0], self._on_file_written, self._on_files_unseen
+        )
         self._files_told = 0
         self._timer: Timer | None = None
         self._paused_at: float | None = None
@@ -195,6 +199,10 @@ class Run(EngineRun):
                 format=HISTORY_FORMAT,
             ),
         )
+        # The kernel tells only what goes through it, and only of files that are ours.
+        for lacking in self._cluster.capabilities.missing(("shared_files", "same_kernel")):
+            self._on_files_unseen(f"{lacking.name}: {lacking.reason}")
+        self._files.start()
         # The engine's clock starts here: arming holds must come before any worker can say hello.
         self._tell(m.TimePassed())
         run(self._loop, self._begin())
@@ -292,14 +300,21 @@ class Run(EngineRun):
         self._on_fact("worker", found.node, matched)
 
     def _on_file_written(self, path: str, how: str) -> None:
+        if self.is_over or self._files_told > _MOST_FILES:
+            return
         self._files_told += 1
-        if self._files_told > _MOST_FILES or self.is_over:
+        if self._files_told > _MOST_FILES:
+            self._on_files_unseen(f"more than {_MOST_FILES} files were written")
             return
         try:
             size = os.stat(os.path.join(self._launched.data_folders[0], path)).st_size
         except OSError:
             size = None
         self._on_fact("cluster", "", FileWritten(path=path, how=how, size=size))
+
+    def _on_files_unseen(self, reason: str) -> None:
+        if not self.is_over:
+            self._on_fact("cluster", "", FilesUnseen(reason=reason))
 
     # The engine and its orders
 

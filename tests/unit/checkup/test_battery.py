@@ -11,6 +11,7 @@ from elastic_harness.checkup.battery import (
     BATTERY,
     Checkup,
     FaultTest,
+    NotKnown,
     Unfit,
     reference_scenario,
     scenario_text,
@@ -75,6 +76,19 @@ def test_what_cannot_be_tested_is_said() -> None:
     assert "--nodes=3" in why_unfit("rank0-host-lost", seen(), nodes=2)
     assert "--nodes=2" in why_unfit("node-silent", seen(), nodes=1)
     assert "before another one can join: give it" in why_unfit("down-and-up", seen(step_s=0.01))
+
+
+def test_what_rests_on_checkpoints_that_may_have_been_missed_is_not_known() -> None:
+    """A test that needs one is not made; and no number of lost steps is asked for."""
+    unseen = {"checkpoints": "files were missed"}
+    missed = replace(seen(), checkpoints=None, unseen=unseen, misses_files=True)
+    for test in BATTERY:
+        if test.name in ("killed-while-saving", "checkpoint-torn"):
+            with pytest.raises(NotKnown, match="files were missed"):
+                scenario_text(test, Checkup(job=JOB), missed)
+        else:
+            # A preempted job saves when it is told, and may not lose a step.
+            assert ("steps_lost" in clauses(missed, test.name)) == (test.name == "preempted")
 
 
 def test_the_fault_comes_between_two_checkpoints_and_not_behind_the_end_of_an_epoch() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from elastic_harness.checkup.card import Row, card_text, row_of, skipped_row
+from elastic_harness.checkup.card import Row, card_text, row_of, row_without_run
 from elastic_harness.checkup.measured import measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
@@ -122,18 +123,21 @@ def rows(**more: Any) -> list[Row]:  # noqa: ANN401 (the fields of a row)
     return [
         Row(name="one", title="One", **bad),
         Row(name="two", title="Two", **bad),
-        skipped_row("three", "Three", "there is no link to cut"),
+        row_without_run("three", "Three", "there is no link to cut"),
+        row_without_run("four", "Four", "files were missed", "unknown"),
     ]
 
 
 def test_the_card_says_a_cause_once() -> None:
     """The second row that fails alike points to the first."""
     text = card_text("train.py", rows(), ["no samples were seen"])
-    assert text.startswith("Check-up of train.py: 2 invalid, 1 skipped\n")
+    assert text.startswith("Check-up of train.py: 2 invalid, 1 unknown, 1 skipped\n")
     assert text.count("it failed") == 1
     assert "  for the same reason as one\n" in text
     assert "Note: no samples were seen" in text
     assert "there is no link to cut" in text
+    assert re.search(r"^four +unknown +- ", text, re.MULTILINE)
+    assert "four: unknown. Four.\n  files were missed\n" in f"{text}\n"
 
 
 def test_the_card_is_no_wider_than_a_screen() -> None:

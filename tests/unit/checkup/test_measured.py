@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
+from elastic_harness.history.events import FilesUnseen
 
 from pytest_elastic.errors import UsageError
 from tests.unit.checkup.undisturbed import Saved, undisturbed
@@ -127,3 +128,13 @@ def test_two_runs_that_differ_are_nothing_to_compare_with() -> None:
     assert "different parameters" in why_not_comparable(one, measured(undisturbed(digest="y")))
     assert "samples" in why_not_comparable(one, measured(undisturbed(per_epoch=3)))
     assert "of one only" in why_not_comparable(one, measured(undisturbed(digest=None)))
+
+
+def test_checkpoints_are_not_known_where_files_may_be_missed() -> None:
+    """Not even those that were seen: there may have been others between them."""
+    story = undisturbed()
+    story.tell("cluster", "", FilesUnseen(reason="no more watches"))
+    seen = measured(story)
+    assert seen.checkpoints is None
+    assert seen.misses_files
+    assert seen.unseen["checkpoints"].endswith("written unseen: no more watches")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.history.events import ClauseJudged, LogMatched
+from elastic_harness.history.events import ClauseJudged, FilesUnseen, FileWritten, LogMatched
 from elastic_harness.scenario.engine.messages import WatchLog
 
 from tests.unit.scenario.bench import CRASH, running
@@ -186,3 +186,29 @@ def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
         WatchLog(pattern="boom"),
         WatchLog(pattern="bang", node="n1"),
     ]
+
+
+def test_a_file_that_nobody_may_have_seen_is_unknown_and_not_unwritten() -> None:
+    """What was seen was seen; and of files alone: other events are told all the same."""
+    of_files = {"event": "file_written"}
+    other = {"event": "worker_raised"}
+    expect = {
+        "never": [of_files, other],
+        "sometimes": [of_files, other],
+        "eventually": [{**of_files, "within": "10s"}],
+    }
+    bench = running(expect=expect)
+    bench.see(FilesUnseen(reason="no more watches"))
+    bench.pass_time(20)
+    why = "event file_written within 10s: files may have been written unseen: no more watches"
+    assert bench.verdict("eventually[0]") == "unknown"
+    assert bench.reason("eventually[0]") == why
+    bench.end_job()
+    bench.pass_time(1)
+    found = {key: bench.verdict(key) for key in ("never[0]", "never[1]", "sometimes[0]")}
+    assert found == {"never[0]": "unknown", "never[1]": "valid", "sometimes[0]": "unknown"}
+    bench = running(expect=expect)
+    bench.see(FilesUnseen(reason="no more watches"))
+    bench.see(FileWritten(path="a.pt", how="written", size=1))
+    assert bench.verdict("eventually[0]") == "valid"
+    assert bench.verdict("never[0]") == "invalid"

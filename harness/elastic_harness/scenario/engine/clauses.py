@@ -9,7 +9,7 @@ from typing import Final
 
 from elastic_harness.history.events import LogMatched
 from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
-from elastic_harness.scenario.engine.conditions import Watcher, watch
+from elastic_harness.scenario.engine.conditions import Watcher, watch, why_missed
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState
 from elastic_harness.scenario.model import Clause, Eventually, Expect
@@ -134,7 +134,7 @@ class ClauseState:
             return False
         seen = self.watcher.last_seen(run)
         watched = f"not in time, nor after {now - self.base:.1f} s"
-        self.verdict = invalid(f"{self.text}: {watched}; last seen: {seen}")
+        self.verdict = self._not_seen(f"{watched}; last seen: {seen}", run)
         return True
 
     def close(self, run: ObservedRun, why: str) -> None:
@@ -142,13 +142,20 @@ class ClauseState:
         if self.verdict is not None:
             return
         if self.bucket is Bucket.NEVER:
-            self.verdict = valid(f"{self.text}: never seen")
+            self.verdict = self._not_seen("never seen", run)
         elif self.base is None or self.watcher is None:
             waited_for = f"`{self.after}`" if self.after else "the run"
             self.verdict = unknown(f"{self.text}: {waited_for} never came, so its time never began")
         else:
             seen = self.watcher.last_seen(run)
-            self.verdict = invalid(f"{self.text}: {why} first; last seen: {seen}")
+            self.verdict = self._not_seen(f"{why} first; last seen: {seen}", run)
+
+    def _not_seen(self, found: str, run: ObservedRun) -> Verdict:
+        """Return the verdict on what was not seen: unknown, where it may have been missed."""
+        if missed := why_missed(self.condition, run):
+            return unknown(f"{self.text}: {missed}")
+        judged = valid if self.bucket is Bucket.NEVER else invalid
+        return judged(f"{self.text}: {found}")
 
     @property
     def is_unmet(self) -> bool:

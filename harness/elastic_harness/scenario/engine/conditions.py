@@ -11,7 +11,7 @@ from typing import Protocol
 
 from typing_extensions import assert_never
 
-from elastic_harness.history.events import LogMatched, WriterHeld
+from elastic_harness.history.events import FileWritten, LogMatched, WriterHeld
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.stage.log_source import is_by
@@ -27,7 +27,7 @@ from elastic_harness.scenario.triggers import (
 )
 from pytest_elastic.events.model import Event, Record
 
-__all__ = ["Watcher", "watch"]
+__all__ = ["Watcher", "watch", "why_missed"]
 
 
 class Watcher(Protocol):
@@ -64,6 +64,14 @@ def watch(condition: When, since: float) -> Watcher:
             assert_never(condition)
 
 
+def why_missed(condition: When | None, run: ObservedRun) -> str:
+    """Say why a condition may have held and nothing have been seen of it, or return ""."""
+    is_of_files = isinstance(condition, EventCondition) and condition.event == FileWritten.kind
+    if not (is_of_files and run.files_unseen):
+        return ""
+    return f"files may have been written unseen: {run.files_unseen}"
+
+
 class _EventWatcher:
     def __init__(self, condition: EventCondition) -> None:
         self._condition = condition
@@ -81,7 +89,9 @@ class _EventWatcher:
         """Keep what was seen: an event right at the fault's moment is what one waits for."""
 
     def last_seen(self, run: ObservedRun) -> str:
-        return f"{self._seen} of {self._condition.count} such events"
+        found = f"{self._seen} of {self._condition.count} such events"
+        missed = why_missed(self._condition, run)
+        return f"{found}; {missed}" if missed else found
 
     def _matches(self, record: Record) -> bool:
         asked = self._condition

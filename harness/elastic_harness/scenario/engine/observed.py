@@ -6,7 +6,13 @@ import signal
 from dataclasses import dataclass, replace
 
 from elastic_harness.cluster.process import ProcessRef
-from elastic_harness.history.events import NodeStarted, NodeStopped, ProcessExited, ProcessStarted
+from elastic_harness.history.events import (
+    FilesUnseen,
+    NodeStarted,
+    NodeStopped,
+    ProcessExited,
+    ProcessStarted,
+)
 from elastic_harness.history.worlds import World, Worlds
 from elastic_harness.scenario.engine.situation import (
     NodeRef,
@@ -42,6 +48,7 @@ class ObservedRun:
         self.worlds = Worlds()
         self.launchers: dict[str, LauncherView] = {}
         self.nodes: dict[str, NodeRef] = {}
+        self.files_unseen = ""  # why files may have been written that no event tells of
         self._used_names: list[str] = []
         self._store_host = store_host
         self._store_term = -1
@@ -67,6 +74,8 @@ class ObservedRun:
                 launcher = self.launchers.get(record.node)
                 if launcher is not None and launcher.process.pid == pid:
                     launcher.exit_code = exit_code
+            case FilesUnseen(reason=reason):
+                self.files_unseen = self.files_unseen or reason
             case CoordinatorStarted(term=term) if term > self._store_term:
                 self._store_host, self._store_term = record.node, term
             case _:
