@@ -23,6 +23,7 @@ from elastic_harness.history.events import (
     LogMatched,
     OutputRead,
     ProcessExited,
+    ProcessStarted,
     ReferenceObserved,
     RunEnded,
     SurvivorFound,
@@ -89,6 +90,49 @@ def rank_outside() -> Story:
 
 def ranks_scattered() -> Story:
     return Story(nproc=2).hello(1, "n1", 0, 4).hello(1, "n1", 3, 4, local_rank=1, group_rank=0)
+
+
+def group_ranks_with_gaps() -> Story:
+    return Story().hello(1, "n1", 0, 2, group_rank=3).hello(1, "n2", 1, 2, group_rank=7)
+
+
+def rank_missing_at_the_end() -> Story:
+    """A launcher that names no rounds; all ends well, and of a rank nothing was ever heard."""
+    story = Story().round(1, ["n1", "n2"], round=None).gone(1).hello(2, "n1", 0, 2, round=None)
+    return story.finish(2).end()
+
+
+def uneven_nodes() -> Story:
+    """As many workers as were asked for, and three of them on one node."""
+    story = Story(nproc=2)
+    for rank in range(3):
+        story.hello(1, "n1", rank, 4, local_rank=rank, group_rank=0)
+    return story.hello(1, "n2", 3, 4, local_rank=0, group_rank=1)
+
+
+def restarted_unheard() -> Story:
+    """The workers of the second round died before their first word."""
+    second = commit("n1", "n1", round=2, world_size=1, restart_count=1, master_port=30002)
+    return Story().round(1, ["n1"]).gone(1).tell("agent", "n1", second).end("failed")
+
+
+def lost_reports() -> Story:
+    return Story().round(1, ["n1"]).steps(1, 1, 3).finish(1, dropped=4).end()
+
+
+def two_worlds_one_in_part() -> Story:
+    """The old round steps on; of the new one's ranks, only one was ever seen to step."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
+    story.round(2, ["n3", "n4"]).step(2, 0, 4).wait(0.1)
+    began = story.at
+    return story.wait(0.1).step(1, 0, 4, began_at=began).end()
+
+
+def relaunched() -> Story:
+    """The launcher on n2 ended well, and a new one still runs at the end."""
+    story = Story().launcher_exits({"n1": 0, "n2": 0})
+    story.tell("cluster", "n2", ProcessStarted(pid=6, role="launcher", argv=()))
+    return story.tell("engine", "", RunEnded(outcome="stopped"))
 
 
 def group_rank_shared() -> Story:
@@ -259,8 +303,8 @@ def no_recovery() -> Story:
     return Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("crash").gone(1)
 
 
-def swapped_ranks() -> Story:
-    return Story().round(1, ["n1", "n2"]).gone(1).round(2, ["n2", "n1"])
+def swapped_ranks(**more: object) -> Story:
+    return Story().round(1, ["n1", "n2"]).gone(1).round(2, ["n2", "n1"], **more)
 
 
 def newcomer_first() -> Story:
@@ -421,9 +465,10 @@ PLANTS: dict[str, Plant] = {
             rank_outside,
             ranks_scattered,
             group_rank_shared,
+            group_ranks_with_gaps,
             agent_says_otherwise,
         ),
-        unknown=(empty, rank_missing),
+        unknown=(empty, rank_missing, rank_missing_at_the_end),
         valid=(clean, one_round, cut_while_forming, lambda: rank_missing().end("stopped")),
     ),
     "agreement": Plant(
@@ -438,6 +483,7 @@ PLANTS: dict[str, Plant] = {
             overlapping_without_steps,
             two_worlds_by_clocks_known_to(0.5),
             steps_before_by_clocks_known_to(60.0),
+            two_worlds_one_in_part,
         ),
         valid=(clean, just_resumed, steps_before_by_clocks_known_to(0.001)),
     ),
@@ -446,13 +492,18 @@ PLANTS: dict[str, Plant] = {
         invalid=(over_budget, count_goes_back), unknown=(empty, no_count), valid=(clean,)
     ),
     "membership": Plant(
-        invalid=(too_many_nodes, too_few_nodes, too_large_a_round),
+        invalid=(too_many_nodes, too_few_nodes, too_large_a_round, uneven_nodes),
         unknown=(empty, never_formed),
         valid=(clean,),
     ),
     "split_brain": Plant(
         invalid=(clean,),
-        unknown=(empty, overlapping_without_steps, two_worlds_by_clocks_known_to(0.5)),
+        unknown=(
+            empty,
+            overlapping_without_steps,
+            two_worlds_by_clocks_known_to(0.5),
+            two_worlds_one_in_part,
+        ),
         valid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
     ),
     "no_survivors": Plant(
@@ -475,6 +526,7 @@ PLANTS: dict[str, Plant] = {
             mute_worker,
             mute_rank_of_a_stepping_round,
             steps_unheard,
+            lost_reports,
             mute_job,
             ran_unheard,
             stopped_late,
@@ -498,7 +550,7 @@ PLANTS: dict[str, Plant] = {
     "exit_codes": Plant(
         value={"n1": 0, "n2": 0},
         invalid=(exits(1),),
-        unknown=(empty, killed_by_the_harness),
+        unknown=(empty, killed_by_the_harness, relaunched),
         valid=(exits(0),),
     ),
     "no_workers": Plant(
@@ -532,7 +584,12 @@ PLANTS: dict[str, Plant] = {
         ),
         valid=(logged("has lost n3"),),
     ),
-    "restarts": Plant(value=1, invalid=(one_round,), unknown=(empty, no_count), valid=(clean,)),
+    "restarts": Plant(
+        value=1,
+        invalid=(one_round,),
+        unknown=(empty, no_count),
+        valid=(clean, restarted_unheard),
+    ),
     "world_sizes": Plant(value=[2, 2], invalid=(one_round,), unknown=(empty,), valid=(clean,)),
     "recovery_time": Plant(
         value={"at_most": "2s", "after": "crash"},
@@ -552,7 +609,9 @@ PLANTS: dict[str, Plant] = {
         valid=(clean, lambda: clean().fault("late").end("succeeded"), healed_at_teardown),
     ),
     "rank_stability": Plant(
-        invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
+        invalid=(swapped_ranks, newcomer_first),
+        unknown=(one_round, lambda: swapped_ranks(run_id="other")),
+        valid=(clean, replaced),
     ),
     "learning_rate": Plant(
         value="follows_batch",
@@ -692,6 +751,13 @@ def test_a_clause_that_makes_no_sense_is_refused_with_the_reason(
     with pytest.raises(UsageError) as caught:
         bind(name, value)
     assert message in str(caught.value)
+
+
+def test_a_restart_that_only_a_launcher_was_told_of_is_proved_by_its_words() -> None:
+    """Its workers died before they could say hello."""
+    history = restarted_unheard().history
+    (told,) = history.of_kind(RoundCommitted)
+    assert bind("restarts", 0).run(history).events == (told.seq,)
 
 
 def test_exit_codes_are_for_all_launchers_or_for_some() -> None:

@@ -216,6 +216,12 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
                 (stepping[0].steps[0].seq,),
             )
         for worker in world.workers.values():
+            if worker.dropped:
+                return unknown(
+                    f"{worker.dropped} reports of rank {worker.rank} in round {world.ordinal} were "
+                    "lost: the harness was too slow",
+                    (worker.hello_seq,),
+                )
             for before, after in pairwise(worker.steps):
                 if after.count != before.count + 1:
                     return unknown(
@@ -320,15 +326,17 @@ class ExitCodesParameters(Parameters):
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     """Launchers end with the expected exit codes (negative: by that signal)."""
     ended = history.last(RunEnded)
-    # What ends after that is killed by the harness itself.
-    exits = [e for e in _launcher_exits(history) if ended is None or e.seq < ended.seq]
-    last = {entry.node: entry for entry in exits}
+    starts = {e.node: e.seq for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"}
+    # What ends after the run is killed by the harness itself, and a node's newest launcher counts.
+    last = {
+        entry.node: entry
+        for entry in _launcher_exits(history)
+        if entry.seq > starts.get(entry.node, 0) and (ended is None or entry.seq < ended.seq)
+    }
     if not last:
         return unknown("no launcher was seen to end")
     expected = parameters.expected
-    nodes = {e.node for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"} | {
-        *last
-    }
+    nodes = {*starts, *last}
     wanted = dict.fromkeys(nodes, expected) if isinstance(expected, int) else dict(expected)
     for node, code in sorted(wanted.items()):
         found = last.get(node)
