@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -39,6 +39,7 @@ from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.scenario.actions import CheckedScenario
 from pytest_elastic.events.model import (
+    EVENT_KINDS,
     AgentStarted,
     JobEnded,
     RoundCommitted,
@@ -57,6 +58,7 @@ __all__ = [
     "no_survivors",
     "no_workers",
     "switch_clean",
+    "why_unheard",
     "why_unread",
     "workers_observed",
 ]
@@ -365,14 +367,11 @@ def no_workers(history: History, _: NoParameters) -> Verdict:
     if not starts:
         return unknown("no launcher was started")
     # A worker that says nothing is heard of by its launcher only: each start must have been heard.
-    began = Counter(entry.node for entry in history.of_kind(AgentStarted))
-    left = Counter(entry.node for entry in history.of_kind(JobEnded))
-    for node, count in Counter(entry.node for entry in starts).items():
-        if max(began[node], left[node]) < count:
-            return unknown(
-                f"the launcher on {node} states no events, so that it is not known whether it "
-                "started workers"
-            )
+    if node := _node_without_events(history):
+        return unknown(
+            f"the launcher on {node} states no events, so that it is not known whether it "
+            "started workers"
+        )
     return valid(f"{len(starts)} launchers ended, and none had started a worker", (ended.seq,))
 
 
@@ -401,6 +400,27 @@ def no_strays(history: History, _: NoParameters) -> Verdict:
                 (started.seq,),
             )
     return valid(f"workers of {len(stopped)} groups left nothing behind", [e.seq for e in stopped])
+
+
+def _node_without_events(history: History, *, spare: Collection[str] = ()) -> str | None:
+    """Return the first node with a launcher that was never heard of."""
+    starts = [e for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"]
+    began = Counter(entry.node for entry in history.of_kind(AgentStarted))
+    left = Counter(entry.node for entry in history.of_kind(JobEnded))
+    for node, count in Counter(entry.node for entry in starts).items():
+        if max(began[node], left[node]) < count and node not in spare:
+            return node
+    return None
+
+
+def why_unheard(history: History, kind: str) -> str | None:
+    """Say why an event that is not in the history may have happened all the same, or None."""
+    found = EVENT_KINDS.get(kind)
+    if found is None or found.__module__ != AgentStarted.__module__:
+        return None  # what the harness itself sees
+    if node := _node_without_events(history, spare=nodes_ended_by_faults(history)):
+        return f"the launcher on {node} states no events, so that none of {kind!r} could be seen"
+    return None
 
 
 def why_unread(history: History, pattern: str) -> str | None:
