@@ -21,6 +21,7 @@ from elastic_harness.history.events import (
     FaultIneffective,
     FaultPlanned,
     LogMatched,
+    NodeStopped,
     OutputRead,
     ProcessExited,
     ProcessStarted,
@@ -99,7 +100,7 @@ def group_ranks_with_gaps() -> Story:
 def rank_missing_at_the_end() -> Story:
     """A launcher that names no rounds; all ends well, and of a rank nothing was ever heard."""
     story = Story().round(1, ["n1", "n2"], round=None).gone(1).hello(2, "n1", 0, 2, round=None)
-    return story.finish(2).end()
+    return story.finish(2).end().tell("cluster", "n1", NodeStopped(cause="teardown"))
 
 
 def uneven_nodes() -> Story:
@@ -126,6 +127,25 @@ def two_worlds_one_in_part() -> Story:
     story.round(2, ["n3", "n4"]).step(2, 0, 4).wait(0.1)
     began = story.at
     return story.wait(0.1).step(1, 0, 4, began_at=began).end()
+
+
+def two_worlds_one_in_part_and_more() -> Story:
+    """In the end it is seen of a third one that the second goes on beside it."""
+    story = two_worlds_one_in_part().round(3, ["n5", "n6"]).steps(3, 5, 6).wait(0.1)
+    began = story.at
+    return story.wait(0.1).step(2, 0, 5, began_at=began)
+
+
+def two_worlds_one_in_part_by(began_s: float) -> Callable[[], Story]:
+    """The old round begins a step so long after the first step of the newer one's first rank."""
+
+    def tell() -> Story:
+        story = Story(nodes=5).round(1, ["n1", "n2"]).steps(1, 1, 3).round(2, ["n3", "n4", "n5"])
+        began = story.at + began_s
+        story.step(2, 0, 4).wait(1.0).step(2, 1, 4).step(2, 0, 5)
+        return story.step(1, 0, 4, began_at=began).end()
+
+    return tell
 
 
 def relaunched() -> Story:
@@ -178,10 +198,12 @@ def committed_differently() -> Story:
     return story.tell("agent", "n2", commit("n2", "n2", "n1"))
 
 
-def two_worlds() -> Story:
+def two_worlds(new: int = 2) -> Story:
     """The old round's rank 0 steps on while the new round has made progress."""
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
-    story.round(2, ["n3", "n4"]).steps(2, 4, 5).wait(0.1)
+    for number in range(2, new + 1):
+        story.round(number, ["n3", "n4"])
+    story.steps(new, 4, 5).wait(0.1)
     began = story.at
     return story.wait(0.1).step(1, 0, 4, began_at=began).end()
 
@@ -468,8 +490,14 @@ PLANTS: dict[str, Plant] = {
             group_ranks_with_gaps,
             agent_says_otherwise,
         ),
-        unknown=(empty, rank_missing, rank_missing_at_the_end),
-        valid=(clean, one_round, cut_while_forming, lambda: rank_missing().end("stopped")),
+        unknown=(empty, rank_missing, rank_missing_at_the_end, never_formed),
+        valid=(
+            clean,
+            one_round,
+            lambda: Story().round(1, ["n1", "n2"], group_rank=None),
+            cut_while_forming,
+            lambda: rank_missing().end("stopped"),
+        ),
     ),
     "agreement": Plant(
         invalid=(different_restart_counts, committed_differently),
@@ -477,15 +505,26 @@ PLANTS: dict[str, Plant] = {
         valid=(clean,),
     ),
     "one_world": Plant(
-        invalid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
+        invalid=(
+            two_worlds,
+            lambda: two_worlds(new=3),
+            two_worlds_by_clocks_known_to(0.01),
+            two_worlds_one_in_part_and_more,
+        ),
         unknown=(
             empty,
+            two_worlds_one_in_part_by(0.5),
             overlapping_without_steps,
             two_worlds_by_clocks_known_to(0.5),
             steps_before_by_clocks_known_to(60.0),
             two_worlds_one_in_part,
         ),
-        valid=(clean, just_resumed, steps_before_by_clocks_known_to(0.001)),
+        valid=(
+            clean,
+            just_resumed,
+            two_worlds_one_in_part_by(-0.001),
+            steps_before_by_clocks_known_to(0.001),
+        ),
     ),
     "no_overlap": Plant(invalid=(old_worker_alive,), unknown=(empty,), valid=(clean,)),
     "budget": Plant(
@@ -755,6 +794,8 @@ def test_a_clause_that_makes_no_sense_is_refused_with_the_reason(
 
 def test_a_restart_that_only_a_launcher_was_told_of_is_proved_by_its_words() -> None:
     """Its workers died before they could say hello."""
+    unheard = Story().tell("agent", "n1", commit("n1", "n1", world_size=1))
+    assert bind("restarts", 0).run(unheard.history).is_valid
     history = restarted_unheard().history
     (told,) = history.of_kind(RoundCommitted)
     assert bind("restarts", 0).run(history).events == (told.seq,)

@@ -98,7 +98,7 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
         for entry in history.of_kind(RoundCommitted)
     ]
     for job, entry in told:
-        most[job] = max(entry.event.restart_count, most.get(job, 0))
+        most[job] = max(entry.event.restart_count, most.get(job, entry.event.restart_count))
     if not most:
         return unknown("no worker said hello, so that none was told a restart count")
     found = sum(most.values())

@@ -80,9 +80,7 @@ def unexplained_ranks(history: History, world: World) -> list[int]:
     later = [each.started_at for each in history.worlds.rounds if each.ordinal > world.ordinal]
     until = min(later, default=float("inf"))
     ended = history.last(RunEnded)
-    for entry in history:
-        if ended is not None and entry.seq > ended.seq:
-            break
+    for entry in history.entries[: None if ended is None else ended.seq]:
         if _is_loss(history, entry) and world.started_at <= entry.at <= until:
             return []
     for entry in history.of_kind(WorkerExited):

@@ -93,8 +93,8 @@ def _batches(history: History) -> dict[tuple[int, int], dict[int, int]]:
             later[ordinal] += map(len, ranks.values())
     per_step = {ordinal: mode(later[ordinal] or everywhere) for ordinal, _ in sizes}
     return {
-        key: {rank: sum(each[-per_step[key[0]] :]) for rank, each in ranks.items()}
-        for key, ranks in sizes.items()
+        (ordinal, count): {rank: sum(each[-per_step[ordinal] :]) for rank, each in ranks.items()}
+        for (ordinal, count), ranks in sizes.items()
     }
 
 

@@ -265,24 +265,16 @@ def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, Step, Wor
     error_s = 2 * max(_clock_errors(history).values(), default=0.0)
     exempt = _resumes(history)
     for index, old in enumerate(worlds):
-        newer = [world for world in worlds[index + 1 :] if world.run_id == old.run_id]
-        moved = [
-            (each.progressed_at - error_s, each) for each in newer if each.progressed_at is not None
-        ]
-        begun = [
-            (min(worker.steps[0].at for worker in each.workers.values() if worker.steps), each)
-            for each in newer
-            if each.formed_at is not None
-            and each.progressed_at is None
-            and each.last_step is not None
-        ]
-        for some in filter(None, (moved, begun)):
-            limit, first = min(some, key=lambda pair: pair[0])
+        for new in worlds[index + 1 :]:
+            begun = [worker.steps[0].at for worker in new.workers.values() if worker.steps]
+            if not begun or new.run_id != old.run_id:
+                continue
+            limit = min(begun) if new.progressed_at is None else new.progressed_at - error_s
             for worker in old.workers.values():
                 for step in worker.steps:
                     is_late = step.began_at > limit
                     if is_late and not _is_exempt(worker, step.began_at, exempt):
-                        yield old, worker, step, first
+                        yield old, worker, step, new
 
 
 def _resumes(history: History) -> list[tuple[float, FaultFired]]:

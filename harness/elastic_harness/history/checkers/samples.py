@@ -253,13 +253,14 @@ def _epochs_of(history: History, wanted: str | None) -> _Epochs:
         for batch in batches:
             uses[entry.event.epoch].update(batch)
     size = sizes.pop()
-    ranks = {world.world_size for world, _ in workers.values()}
+    worlds = {world.world_size for world, _ in workers.values()}
+    ranks = max(worlds)
     usual = median_high(sum(map(len, entry.event.batches)) for entry in drawn)
     return _Epochs(
         loader=loader,
         size=size,
-        padding=-size % max(ranks) if len(ranks) == 1 else max(ranks) - 1,
-        per_step=max(ranks) * usual,
+        padding=-size % ranks if len(worlds) == 1 else ranks - 1,
+        per_step=ranks * usual,
         begins_late=any(resumed),
         uses={epoch: counts for epoch, counts in uses.items() if counts},
         proof=proof,
@@ -334,16 +335,17 @@ def _last_executions(
     for entry in drawn:
         world, worker = workers[entry.event.pid]
         step = _step_of(entry.event, worker)
-        seen[worker.pid] = max(step, seen.get(worker.pid, 0))
+        seen[worker.pid] = max(step, seen.get(worker.pid, step))
         if all(step <= at for ordinal, at in resumed.items() if ordinal > world.ordinal):
             kept.append(entry)
     for world, worker in workers.values():
-        until = next((at for ordinal, at in sorted(resumed.items()) if ordinal > world.ordinal), 0)
-        furthest = max(seen.get(each.pid, 0) for each in world.workers.values())
-        if seen[worker.pid] < until <= furthest:  # it was killed with what it was about to say
+        later = [at for ordinal, at in resumed.items() if ordinal > world.ordinal]
+        furthest = max(seen[each.pid] for each in world.workers.values() if each.pid in seen)
+        # It was killed with what it was about to say.
+        if later and seen[worker.pid] < later[0] <= furthest:
             raise _NotKnown(
                 f"rank {worker.rank} of round {world.ordinal} was last seen at step "
-                f"{seen[worker.pid]}, and the job went on from step {until}"
+                f"{seen[worker.pid]}, and the job went on from step {later[0]}"
             )
     return kept
 
